@@ -1,0 +1,53 @@
+# Short targets; each makes what it needs, so each works as the first command on a fresh machine.
+
+ENGINE ?= temporal
+SAMPLE ?= orders
+PORT ?= 8931
+REQUIREMENTS ?=
+
+RUN := .venv/bin/python -m
+PYTHON_READY := .venv/.ready
+NODE_READY := node_modules/.ready
+PYPROJECTS := pyproject.toml $(wildcard adapters/*/pyproject.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test test-all check format conformance bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: $(PYTHON_READY)  ## watch an order go through a Temporal workflow as an MCP task
+	@exec $(RUN) scripts.demo --engine $(ENGINE)
+
+up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal SAMPLE=orders PORT=8931
+	@exec $(RUN) scripts.up --engine $(ENGINE) --sample $(SAMPLE) --port $(PORT)
+
+test: $(PYTHON_READY) $(NODE_READY)  ## all tests but the slow ones
+	@.venv/bin/pytest -q -m "not slow"
+
+test-all: $(PYTHON_READY) $(NODE_READY)  ## all tests
+	@.venv/bin/pytest -q
+
+check: $(PYTHON_READY)  ## format, lint and types, changing nothing
+	@scripts/check
+
+format: $(PYTHON_READY)  ## format the code and fix what the linter can
+	@$(RUN) ruff format
+	@$(RUN) ruff check --fix
+
+conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal [REQUIREMENTS=2026-07-28]
+	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
+
+bench: $(PYTHON_READY)  ## what a look at a task costs, against a naive reference
+	@exec $(RUN) scripts.bench --engine $(ENGINE)
+
+clean:  ## remove what was installed, built and kept here
+	@rm -rf .venv node_modules .cache .mypy_cache .ruff_cache .pytest_cache
+
+$(PYTHON_READY): $(PYPROJECTS) scripts/install-python
+	@scripts/install-python
+	@touch $@
+
+$(NODE_READY): package.json scripts/install-node
+	@scripts/install-node
+	@touch $@

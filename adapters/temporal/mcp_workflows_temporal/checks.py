@@ -1,0 +1,59 @@
+"""Whether a workflow could run now: the frontend answers, the namespace is there, somebody polls."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
+
+from mcp_workflows.adapter import Finding
+from mcp_workflows.errors import EngineError
+from mcp_workflows_temporal.frontend import Frontend
+
+STILL_POLLING = timedelta(seconds=90)  # one poll takes up to 60 s; Temporal remembers pollers for 5 minutes
+
+
+async def check_engine(frontend: Frontend) -> Finding:
+    """Whether the frontend answers and has the namespace."""
+    place = frontend.place
+    try:
+        async with frontend.call():
+            await frontend.describe_namespace()
+    except EngineError as error:
+        return Finding(ok=False, text=str(error), hint="check address, namespace, tls and api_key of this engine")
+    return Finding(ok=True, text=f"Temporal at {place.address} answers, namespace {place.namespace} is there")
+
+
+async def check_queue(frontend: Frontend, workflow: str, task_queue: str | None) -> Finding:
+    """Whether somebody polls the task queue of a workflow."""
+    if task_queue is None:
+        return Finding(ok=False, text=f"{workflow} has no task queue", hint=f"set {TASK_QUEUE_HINT}")
+    try:
+        async with frontend.call():
+            found = await frontend.describe_task_queue(task_queue)
+    except EngineError as error:
+        return Finding(ok=False, text=str(error), hint="check the engine first")
+    return _judge(frontend, found, task_queue)
+
+
+TASK_QUEUE_HINT = "task_queue, on the engine or on the tool"
+
+
+def _judge(frontend: Frontend, found: DescribeTaskQueueResponse, queue: str) -> Finding:
+    now = datetime.now(UTC)
+    ages = [now - poller.last_access_time.ToDatetime(UTC) for poller in found.pollers]
+    polling = [age for age in ages if age < STILL_POLLING]
+    if polling:
+        workers = "1 worker polls" if len(polling) == 1 else f"{len(polling)} workers poll"
+        return Finding(ok=True, text=f"{workers} task queue {queue}, last {_ago(min(polling))}")
+    text = f"nobody polls task queue {queue}" + (f", last {_ago(min(ages))}" if ages else "")
+    if waiting := found.stats.approximate_backlog_count:
+        text = f"{text}; {waiting} waiting there"
+    return Finding(
+        ok=False, text=text, hint=f"start a worker on task queue {queue} in namespace {frontend.place.namespace}"
+    )
+
+
+def _ago(age: timedelta) -> str:
+    seconds = max(0, int(age.total_seconds()))
+    return f"{seconds} s ago" if seconds < 120 else f"{seconds // 60} min ago"

@@ -1,0 +1,94 @@
+"""Forms: the flat schemas that MCP clients can show to a person, and the check of what was filled in.
+
+Deliberately small and free of dependencies but pydantic, as it runs inside the workflow sandbox. It never refuses
+what JSON Schema accepts: the whole check was made before the answer was sent.
+Source: MCP 2026-07-28, elicitation, "Requested Schema".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+
+
+def form(schema: Mapping[str, Any] | type) -> dict[str, Any]:
+    """The flat JSON Schema of an object, from one or from a class.
+
+    Raises:
+        ValueError: it is not flat, or not of an object; says where.
+    """
+    found = _from_class(schema) if isinstance(schema, type) else dict(schema)
+    if found.get("type") != "object":
+        raise ValueError("a question needs the schema of an object: {'type': 'object', 'properties': {...}}")
+    for name, rules in found.get("properties", {}).items():
+        if not isinstance(rules, Mapping) or cast("Mapping[str, Any]", rules).get("type") not in TYPES:
+            raise ValueError(f"property {name!r} of a question must have one type of {', '.join(TYPES)}")
+    return found
+
+
+def _from_class(cls: type) -> dict[str, Any]:
+    try:
+        return TypeAdapter(cls).json_schema()
+    except PydanticUserError as error:
+        raise ValueError(f"no form can be made of {cls.__name__}: {error.message}") from None
+
+
+def wrong_with(schema: Mapping[str, Any], content: object) -> str | None:
+    """What is wrong with the content of a form, in a sentence; None if it is fine."""
+    if not isinstance(content, dict):
+        return "content must be an object"
+    filled = cast("dict[str, Any]", content)
+    missing = [name for name in schema.get("required", []) if name not in filled]
+    if missing:
+        return f"property {missing[0]!r} is missing"
+    properties = schema.get("properties", {})
+    wrong = (
+        f"property {name!r} {text}"
+        for name in properties
+        if name in filled
+        for text in _wrong_with_value(properties[name], filled[name])
+    )
+    return next(wrong, None)
+
+
+def _wrong_with_value(rules: Mapping[str, Any], value: object) -> list[str]:
+    kind = rules["type"]
+    if not TYPES[kind](value):
+        return [f"must be of type {kind}"]
+    if "enum" in rules and value not in rules["enum"]:
+        return [f"must be one of {rules['enum']}"]
+    return [text for word, text in LIMITS.items() if word in rules and not _CHECKS[word](value, rules[word])]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+TYPES: Mapping[str, Callable[[object], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "number": _is_number,
+    "integer": lambda value: _is_number(value) and value == int(cast("float", value)),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+}
+
+LIMITS: Mapping[str, str] = {
+    "minimum": "is too small",
+    "maximum": "is too large",
+    "minLength": "is too short",
+    "maxLength": "is too long",
+    "minItems": "has too few items",
+    "maxItems": "has too many items",
+}
+
+_CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {  # Any: the value was checked by its type before
+    "minimum": lambda value, limit: value >= limit,
+    "maximum": lambda value, limit: value <= limit,
+    "minLength": lambda value, limit: len(value) >= limit,
+    "maxLength": lambda value, limit: len(value) <= limit,
+    "minItems": lambda value, limit: len(value) >= limit,
+    "maxItems": lambda value, limit: len(value) <= limit,
+}

@@ -1,0 +1,106 @@
+"""What can be set: of a Temporal engine, and of one tool on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+MAX_INPUT_BYTES = 2 * 1024 * 1024
+"""Temporal's limit of one blob (`limit.blobSize.error`); a gRPC message over 4 MiB does not even arrive."""
+
+ADDRESS = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})$")
+
+
+class TemporalTLS(BaseModel):
+    """TLS to the frontend; with a client certificate and key it is mTLS."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    disabled: bool = Field(default=False, description="Plain text, whatever the profile or environment says.")
+    server_name: str | None = Field(default=None, description="The name the server's certificate must be for (SNI).")
+    server_root_ca_cert: Path | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
+    client_cert: Path | None = Field(default=None, description="PEM file of our certificate.")
+    client_key: Path | None = Field(default=None, description="PEM file of our private key.")
+
+
+class TemporalSettings(BaseModel):
+    """One Temporal namespace.
+
+    What is not given comes from Temporal's own configuration: `TEMPORAL_*` in the environment, then the profile
+    in its TOML file, then `localhost:7233` and `default`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str | None = Field(default=None, description="host:port of the frontend.")
+    namespace: str | None = Field(default=None, min_length=1, description="The namespace.")
+    task_queue: str | None = Field(
+        default=None, min_length=1, description="Where workflows start, if a tool names none."
+    )
+    profile: str | None = Field(default=None, description="A profile of Temporal's configuration file.")
+    config_file: Path | None = Field(default=None, description="That file, if not in its usual place.")
+    api_key: SecretStr | None = Field(default=None, description="API key; switches TLS on.")
+    tls: bool | TemporalTLS | None = Field(default=None, description="true, false, or certificates.")
+    grpc_meta: dict[str, SecretStr] = Field(default_factory=dict, description="Headers of every call.")
+    ui_url: str | None = Field(
+        default=None,
+        description="Where the Web UI is, for links. Default: Temporal Cloud's for Cloud, port + 1000 on localhost.",
+    )
+    timeout_seconds: float = Field(default=8, gt=0, le=600, description="Longest total time of any call, in seconds.")
+    max_input_bytes: int = Field(
+        default=MAX_INPUT_BYTES, gt=0, description="Largest input of a workflow, encoded; the server's own limit."
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _address_is_host_and_port(cls, address: str | None) -> str | None:
+        if address is not None and not ADDRESS.match(address):
+            raise ValueError("write host:port, without a scheme: localhost:7233")
+        return address
+
+
+class TemporalOptions(BaseModel):
+    """What one tool may set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task_queue: str | None = Field(default=None, min_length=1, description="Where this workflow starts.")
+
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+CLOUD = (".tmprl.cloud", ".api.temporal.io")
+
+
+def ui_root(address: str, ui_url: str | None) -> str | None:
+    """Where the Web UI of the engine at an address is, as far as one can know."""
+    if ui_url:
+        return ui_url.rstrip("/")
+    host, _, port = address.rpartition(":")
+    if host in LOCAL:
+        return f"http://localhost:{int(port) + 1000}"  # as `temporal server start-dev` does
+    return "https://cloud.temporal.io" if host.endswith(CLOUD) else None
+
+
+def ui_page(root: str | None, namespace: str, workflow_id: str, run_id: str) -> str | None:
+    """The page of one execution there."""
+    if root is None:
+        return None
+    parts = (quote(part, safe="") for part in (namespace, workflow_id, run_id))
+    return "{}/namespaces/{}/workflows/{}/{}/history".format(root, *parts)
+
+
+def tls_table(tls: bool | TemporalTLS) -> dict[str, Any]:  # Any: bool or DataSource, as ClientConfigTLS takes them
+    """The settings as the arguments of `temporalio.envconfig.ClientConfigTLS`."""
+    if isinstance(tls, bool):
+        return {"disabled": not tls}
+    return {
+        "disabled": tls.disabled,
+        "server_name": tls.server_name,
+        "server_root_ca_cert": tls.server_root_ca_cert,
+        "client_cert": tls.client_cert,
+        "client_private_key": tls.client_key,
+    }

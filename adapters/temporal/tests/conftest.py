@@ -1,0 +1,36 @@
+"""Fixtures of the Temporal adapter's tests: a queue of its own per test, on the shared dev server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from mcp_workflows_temporal import TemporalAdapter
+from temporalio.client import Client
+
+from adapters.temporal.tests.scene import Scene, connect, open_adapter
+from tests.dev_server import DevServer
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def client(dev_server: DevServer) -> Client:
+    """A client of the tests themselves, for what the adapter does not do."""
+    return await connect(dev_server)
+
+
+@pytest.fixture
+async def scene(dev_server: DevServer, client: Client) -> AsyncIterator[Scene]:
+    """The adapter on a task queue that nobody polls yet."""
+    scene = Scene.new(client)
+    async with open_adapter(dev_server, scene.queue) as adapter:
+        yield scene.on(adapter)
+
+
+@pytest.fixture
+async def adapter(scene: Scene) -> TemporalAdapter:
+    return scene.adapter

@@ -1,0 +1,62 @@
+"""A TCP proxy that can lose what comes back: how a reply gets lost after it took effect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
+
+GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+
+
+class LossyProxy:
+    """In front of one server on this machine."""
+
+    def __init__(self, target: int) -> None:
+        self.port = 0
+        self._target = target
+        self._losing = False
+        self._open: list[ByteStream] = []
+
+    @asynccontextmanager
+    async def losing(self) -> AsyncGenerator[None]:
+        """What the server says is lost; afterwards the connections break, and new ones are fine."""
+        self._losing = True
+        try:
+            yield
+        finally:
+            self._losing = False
+            for stream in self._open:
+                await stream.aclose()
+            self._open.clear()
+
+    async def serve(self, client: ByteStream) -> None:
+        """One connection."""
+        server = await anyio.connect_tcp("127.0.0.1", self._target)
+        self._open += [client, server]
+        async with client, server, anyio.create_task_group() as group:
+            group.start_soon(self._pump, client, server, False)
+            group.start_soon(self._pump, server, client, True)
+
+    async def _pump(self, source: ByteStream, sink: ByteStream, is_reply: bool) -> None:
+        async with AsyncExitStack() as both:
+            both.push_async_callback(source.aclose)
+            both.push_async_callback(sink.aclose)
+            with suppress(*GONE):
+                async for data in source:
+                    if not (is_reply and self._losing):
+                        await sink.send(data)
+
+
+@asynccontextmanager
+async def lossy_proxy(target: int) -> AsyncGenerator[LossyProxy]:
+    """A proxy on a free port, as long as this is entered."""
+    proxy = LossyProxy(target)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        proxy.port = listener.extra(SocketAttribute.local_port)
+        async with anyio.create_task_group() as group:
+            group.start_soon(listener.serve, proxy.serve)
+            yield proxy
+            group.cancel_scope.cancel()

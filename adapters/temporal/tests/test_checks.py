@@ -1,0 +1,64 @@
+"""Checks: can this run now, and if not, what to do."""
+
+from __future__ import annotations
+
+from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from temporalio.client import Client
+
+from adapters.temporal.tests.scene import Scene, open_adapter, plan
+from mcp_workflows.adapter import Ref, Status
+from scripts.processes import free_port
+from tests.dev_server import DevServer
+
+
+async def test_an_engine_that_answers_is_fine(scene: Scene) -> None:
+    finding = await scene.adapter.check_engine()
+    assert finding.ok
+    assert "namespace default is there" in finding.text
+
+
+async def test_a_missing_namespace_is_found(dev_server: DevServer) -> None:
+    async with open_adapter(dev_server, namespace="atlantis") as adapter:
+        finding = await adapter.check_engine()
+    assert not finding.ok
+    assert "'atlantis'" in finding.text
+
+
+async def test_an_engine_that_is_down_is_a_finding_and_no_error() -> None:
+    async with TemporalAdapter(TemporalSettings(address=f"127.0.0.1:{free_port()}", task_queue="q")) as adapter:
+        findings = [await adapter.check_engine(), await adapter.check("Waits", {})]
+    assert [(finding.ok, "connection refused" in finding.text) for finding in findings] == [(False, True)] * 2
+
+
+async def test_a_queue_nobody_polls_is_found_with_what_waits_there_and_what_to_do(scene: Scene) -> None:
+    await scene.start("Waits")
+    finding = await scene.adapter.check("Waits", {})
+    assert not finding.ok
+    assert finding.text.startswith(f"nobody polls task queue {scene.queue}")
+    assert finding.hint == f"start a worker on task queue {scene.queue} in namespace default"
+
+
+async def test_a_queue_that_is_polled_is_fine(scene: Scene) -> None:
+    async with scene.worker():
+        await scene.ended(await scene.start("Echo"))
+        finding = await scene.adapter.check("Echo", {})
+    assert finding.ok
+    assert finding.text.startswith(f"1 worker polls task queue {scene.queue}, last ")
+
+
+async def test_a_tool_without_a_task_queue_is_found(dev_server: DevServer) -> None:
+    async with open_adapter(dev_server) as adapter:
+        finding = await adapter.check("Waits", {})
+        assert (finding.ok, finding.text) == (False, "Waits has no task queue")
+        wrong = await adapter.check("Waits", {"queue": "q"})
+        assert not wrong.ok
+
+
+async def test_an_own_client_is_used_and_left_open(client: Client) -> None:
+    scene = Scene.new(client)
+    adapter = TemporalAdapter.from_client(client, settings=TemporalSettings(task_queue=scene.queue))
+    async with adapter:
+        ref = Ref(workflow="Echo", handle=await adapter.start(plan("Echo", 1)))
+    async with scene.worker(), TemporalAdapter.from_client(client) as again:
+        seen = await scene.on(again).ended(ref)
+    assert (seen.status, seen.output) == (Status.SUCCEEDED, 1)

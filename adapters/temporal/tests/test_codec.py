@@ -1,0 +1,88 @@
+"""Payload codecs: with the user's own client all goes through it; without it nothing breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.connection import quiet_runtime
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import PayloadCodec
+
+from adapters.temporal.tests.scene import Scene, open_adapter
+from mcp_workflows.adapter import Status
+from tests.dev_server import DevServer
+
+FLIP = bytes(range(255, -1, -1))
+
+
+class CodecError(Exception):
+    """What a codec raises is its own affair."""
+
+
+class Upside(PayloadCodec):
+    """As good as encryption for a test: nobody without it can read anything."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [self._wrap(payload) for payload in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [self._unwrap(payload) for payload in payloads]
+
+    def _wrap(self, payload: Payload) -> Payload:
+        return Payload(metadata={"encoding": b"binary/upside"}, data=payload.SerializeToString().translate(FLIP))
+
+    def _unwrap(self, payload: Payload) -> Payload:
+        if payload.metadata.get("encoding") != b"binary/upside":
+            raise CodecError("not ours")
+        return Payload.FromString(payload.data.translate(FLIP))
+
+
+async def coded(server: DevServer) -> Client:
+    converter = replace(pydantic_data_converter, payload_codec=Upside())
+    return await Client.connect(server.address, data_converter=converter, runtime=quiet_runtime())
+
+
+async def test_questions_answers_results_and_failures_pass_through_the_codec_of_your_client(
+    dev_server: DevServer,
+) -> None:
+    scene = Scene.new(await coded(dev_server))
+    async with TemporalAdapter.from_client(scene.client, TemporalSettings(task_queue=scene.queue)) as adapter:
+        scene = scene.on(adapter)
+        async with scene.worker():
+            ref = await scene.start("Ask", "Bob", key=scene.queue)
+            [key] = (await scene.asked(ref)).requests
+            await adapter.answer(ref, {key: {"action": "decline"}})
+            assert (await scene.ended(ref)).output["action"] == "decline"
+            assert await scene.start("Ask", "Bob", key=scene.queue) == ref
+            failure = (await scene.ended(await scene.start("Fails", "no", "Kind", [{"a": 1}]))).failure
+    assert failure is not None
+    assert (failure.text, failure.kind) == ("no", "Kind")
+
+
+async def test_without_the_codec_a_look_shows_what_it_can(dev_server: DevServer) -> None:
+    scene = Scene.new(await coded(dev_server))
+    async with TemporalAdapter.from_client(scene.client, TemporalSettings(task_queue=scene.queue)) as adapter:
+        scene = scene.on(adapter)
+        async with scene.worker(), open_adapter(dev_server) as stranger:
+            ref = await scene.start("Ask", "Bob")
+            [key] = (await scene.asked(ref)).requests
+            seen = await stranger.describe(ref)
+            assert (seen.status, seen.requests) == (Status.RUNNING, {})
+            await adapter.answer(ref, {key: {"action": "decline"}})
+            await scene.ended(ref)
+            failure = (await stranger.describe(ref)).failure
+    assert failure is not None
+    assert "binary/upside" in failure.text
+
+
+async def test_a_codec_that_raises_does_not_break_a_look(dev_server: DevServer, scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        await scene.asked(ref)
+        async with TemporalAdapter.from_client(await coded(dev_server)) as adapter:
+            seen = await adapter.describe(ref)
+    assert (seen.status, seen.requests) == (Status.RUNNING, {})

@@ -1,0 +1,67 @@
+"""The examples of the documentation run as they are written."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from ruamel.yaml import YAML
+from temporalio.worker import Worker
+
+from adapters.temporal.tests.scene import Scene
+
+ROOT = Path(__file__).parents[3]
+PAGES = {"readme": ROOT / "adapters/temporal/README.md", "docs": ROOT / "docs/temporal.md"}
+
+
+def block(page: str, language: str) -> str:
+    [code] = re.findall(rf"```{language}\n(.*?)```", PAGES[page].read_text(), re.DOTALL)
+    return str(code)
+
+
+@pytest.fixture
+def module(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:  # Any: whatever the example defines
+    name = f"example_of_{page}"
+    (tmp_path / f"{name}.py").write_text(block(page, "python"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return import_module(name)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_settings_in_the_examples_are_right(page: str) -> None:
+    loaded: Any = YAML(typ="safe").load(block(page, "yaml"))  # pyright: ignore[reportUnknownMemberType]  # untyped stream
+    engine = loaded["engines"]["orders"]
+    assert engine.pop("adapter") == "temporal"
+    assert TemporalSettings.model_validate(engine).task_queue == "orders"
+
+
+@pytest.mark.parametrize("page", ["readme"])
+async def test_the_workflow_of_the_readme_ships_after_a_yes(scene: Scene, module: Any) -> None:
+    assert TemporalAdapter.schema(f"{module.__name__}:FulfilOrder").args == (
+        '{{[args."order_id", not_null(args."express", `false`)]}}'
+    )
+    async with Worker(scene.client, task_queue=scene.queue, workflows=[module.FulfilOrder]):
+        ref = await scene.start("FulfilOrder", "o-1")
+        seen = await scene.asked(ref)
+        assert seen.message == "checking stock"
+        [key] = seen.requests
+        await scene.adapter.answer(ref, {key: {"action": "accept", "content": {"note": "fragile"}}})
+        done = await scene.ended(ref)
+    assert done.output == {"order_id": "o-1", "state": "shipped", "note": "fragile"}
+
+
+@pytest.mark.parametrize("page", ["docs"])
+@pytest.mark.parametrize(("amount", "said"), [(10, "paid 10"), (5000, "the bank declined the payment")])
+async def test_the_workflow_of_the_docs_pays_or_says_why_not(scene: Scene, module: Any, amount: int, said: str) -> None:
+    worker = Worker(scene.client, task_queue=scene.queue, workflows=[module.Refund], activities=[module.pay])
+    async with worker:
+        ref = await scene.start("Refund", "o-1")
+        [key] = (await scene.asked(ref)).requests
+        await scene.adapter.answer(ref, {key: {"action": "accept", "content": {"amount": amount}}})
+        done = await scene.ended(ref)
+    assert said == (done.failure.text if done.failure else done.output["state"])

@@ -1,0 +1,242 @@
+"""The workflow-side library: questions, answers and progress, in the sandbox and through the adapter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_temporal.names import MEMO_INPUT
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.common import RetryPolicy
+
+from adapters.temporal.tests.scene import PATIENCE, Scene, workflow_id
+from adapters.temporal.tests.workflows import APPROVAL
+from mcp_workflows.adapter import Progress, Ref, Status
+from mcp_workflows.errors import EngineRefused
+
+YES = {"action": "accept", "content": {"size": "S"}}
+
+
+async def test_a_question_is_shown_and_its_answer_comes_back_to_the_workflow(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        seen = await scene.asked(ref)
+        assert (seen.status, seen.message) == (Status.INPUT_REQUIRED, "asking Bob")
+        assert seen.progress == Progress(value=1, total=2)
+        [(key, request)] = seen.requests.items()
+        assert request.method == "elicitation/create"
+        assert request.params == {"mode": "form", "message": "Which size, Bob?", "requestedSchema": APPROVAL}
+        await scene.adapter.answer(ref, {key: YES})
+        done = await scene.ended(ref)
+    assert done.output == {"action": "accept", "content": {"size": "S"}, "accepted": True}
+    assert (done.status, done.requests) == (Status.SUCCEEDED, {})
+
+
+async def test_once_an_update_was_taken_the_question_is_gone_at_the_next_look(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        await scene.adapter.answer(ref, {key: YES})
+        assert (await scene.adapter.describe(ref)).requests == {}
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_question_can_be_declined_or_cancelled(scene: Scene, action: str) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        await scene.adapter.answer(ref, {key: {"action": action}})
+        assert (await scene.ended(ref)).output == {"action": action, "content": {}, "accepted": False}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({}, "'size' is missing"),
+        ({"size": "XL"}, "'size' must be one of"),
+        ({"size": "S", "count": True}, "'count' must be of type integer"),
+        ({"size": "S", "count": 0}, "'count' is too small"),
+        ("S", "must be an object"),
+        (None, "'size' is missing"),
+    ],
+)
+async def test_an_answer_against_the_schema_is_refused_and_the_question_stays(
+    scene: Scene, content: object, complaint: str
+) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        with pytest.raises(EngineRefused, match=complaint):
+            await scene.adapter.answer(ref, {key: {"action": "accept", "content": content}})
+        assert list((await scene.adapter.describe(ref)).requests) == [key]
+
+
+async def test_two_questions_at_once_are_answered_one_by_one(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("AskTwice")
+        seen = await scene.asked(ref, 2)
+        by_text = {request.params["message"]: key for key, request in seen.requests.items()}
+        await scene.adapter.answer(ref, {by_text["second"]: {"action": "accept", "content": {"sku": "a"}}})
+        assert list((await scene.asked(ref, 1)).requests) == [by_text["first"]]
+        await scene.adapter.answer(ref, {by_text["first"]: {"action": "accept", "content": {"text": "hi"}}})
+        assert (await scene.ended(ref)).output == [{"text": "hi"}, {"sku": "a"}]
+
+
+async def test_a_question_from_a_class_has_its_schema(scene: Scene) -> None:
+    async with scene.worker():
+        seen = await scene.asked(await scene.start("AskTwice"), 2)
+    schemas = {request.params["message"]: request.params["requestedSchema"] for request in seen.requests.values()}
+    assert schemas["first"]["properties"]["tone"]["enum"] == ["kind", "firm"]
+    assert schemas["second"]["required"] == ["sku"]
+
+
+async def test_a_question_no_client_can_show_fails_the_workflow_with_the_reason(scene: Scene) -> None:
+    async with scene.worker():
+        failure = (await scene.ended(await scene.start("AskBadly"))).failure
+    assert failure is not None
+    assert failure.kind == "McpBadQuestion"
+    assert "'nested'" in failure.text
+
+
+async def test_a_cancelled_question_is_taken_back(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("CancelTheQuestion")
+        await scene.asked(ref)
+        seen = await scene.until(ref, lambda seen: not seen.requests)
+    assert seen.status is Status.RUNNING
+
+
+async def test_cancelling_the_execution_takes_its_question_back(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        await scene.asked(ref)
+        await scene.adapter.cancel(ref)
+        done = await scene.ended(ref)
+    assert (done.status, done.requests) == (Status.CANCELLED, {})
+
+
+async def test_a_terminated_execution_shows_no_question(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        await scene.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
+    seen = await scene.adapter.describe(ref)
+    assert (seen.status, seen.message, seen.requests) == (Status.CANCELLED, "terminated: fire", {})
+    await scene.adapter.answer(ref, {key: YES})
+
+
+async def test_unknown_and_answered_keys_are_ignored(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        await scene.adapter.answer(ref, {"nobody-asked": YES})
+        await scene.adapter.answer(ref, {key: YES})
+        await scene.adapter.answer(ref, {key: {"action": "decline"}})
+        assert (await scene.ended(ref)).output["action"] == "accept"
+
+
+async def test_an_answer_waits_for_the_worker_when_none_is_up(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+    await scene.adapter.answer(ref, {key: YES})
+    assert (await scene.adapter.describe(ref)).status is Status.INPUT_REQUIRED  # nobody has taken it yet
+    async with scene.worker():
+        assert (await scene.ended(ref)).output["content"] == {"size": "S"}
+
+
+async def test_two_answers_wait_for_the_worker_when_none_is_up(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("AskTwice")
+        requests = (await scene.asked(ref, 2)).requests
+    contents = {"first": {"text": "hi"}, "second": {"sku": "a"}}
+    answers = {
+        key: {"action": "accept", "content": contents[request.params["message"]]} for key, request in requests.items()
+    }
+    await scene.adapter.answer(ref, answers)
+    async with scene.worker():
+        assert (await scene.ended(ref)).output == [{"text": "hi"}, {"sku": "a"}]
+
+
+@pytest.mark.parametrize("keep_memo", [True, False])
+async def test_a_question_left_behind_by_continue_as_new_is_not_shown(scene: Scene, keep_memo: bool) -> None:
+    async with scene.worker():
+        ref = await scene.start("AskThenContinue", True, keep_memo)
+        await scene.asked(ref)
+        handle = scene.client.get_workflow_handle(workflow_id(ref))
+        await handle.signal("go")
+        seen = await scene.until(ref, lambda seen: not seen.requests)
+        assert seen.status is Status.RUNNING
+        assert (MEMO_INPUT in await memo_of(scene, ref)) is keep_memo
+        await handle.signal("go")
+        assert (await scene.ended(ref)).output == "the end"
+
+
+async def test_a_question_left_behind_by_a_failed_attempt_is_not_shown(scene: Scene) -> None:
+    async with scene.worker():
+        handle = await scene.client.start_workflow(
+            "AskThenFail", id=scene.queue, task_queue=scene.queue, retry_policy=RetryPolicy(maximum_attempts=2)
+        )
+        ref = Ref(workflow="AskThenFail", handle=f"{handle.id}/{handle.first_execution_run_id}")
+        await scene.asked(ref)
+        await handle.signal("go")
+        seen = await scene.until(ref, lambda seen: not seen.requests)
+        assert seen.status is Status.RUNNING
+        await scene.client.get_workflow_handle(handle.id).signal("go")
+        assert (await scene.ended(ref)).output == "second attempt"
+
+
+async def test_a_question_survives_a_reset_and_can_be_answered(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        await scene.client.get_workflow_handle(workflow_id(ref)).signal("nobody_listens")  # one more workflow task
+        before = await current_run(scene, ref)
+        await reset_to_second_task(scene, ref)
+        assert await current_run(scene, ref) != before
+        assert list((await scene.asked(ref)).requests) == [key]
+        await scene.adapter.answer(ref, {key: YES})
+        assert (await scene.ended(ref)).output["accepted"] is True
+
+
+async def memo_of(scene: Scene, ref: Ref) -> Mapping[str, Any]:
+    description = await scene.client.get_workflow_handle(workflow_id(ref)).describe()
+    return description.raw_description.workflow_execution_info.memo.fields
+
+
+async def current_run(scene: Scene, ref: Ref) -> str:
+    return (await scene.client.get_workflow_handle(workflow_id(ref)).describe()).run_id
+
+
+async def reset_to_second_task(scene: Scene, ref: Ref) -> None:
+    """As an operator does it: `temporal workflow reset --event-id`."""
+    with anyio.fail_after(PATIENCE):
+        while len(tasks := await completed_tasks(scene, ref)) < 2:  # no event tells us
+            await anyio.sleep(0.03)
+    request = ResetWorkflowExecutionRequest(
+        namespace="default",
+        workflow_execution=WorkflowExecution(workflow_id=workflow_id(ref)),
+        workflow_task_finish_event_id=tasks[1],
+        reason="test",
+        request_id=str(uuid.uuid4()),
+    )
+    await scene.client.workflow_service.reset_workflow_execution(request)
+
+
+async def completed_tasks(scene: Scene, ref: Ref) -> Sequence[int]:
+    events = scene.client.get_workflow_handle(workflow_id(ref)).fetch_history_events()
+    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return [event.event_id async for event in events if event.event_type == done]
+
+
+def test_a_worker_that_imports_the_library_imports_nothing_of_the_server() -> None:
+    code = "import sys, mcp_workflows_temporal.workflow; print(sorted({'mcp', 'mcp_workflows'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,168 @@
+"""One look: every state of Temporal, every kind of result and failure, and the link to its page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_temporal import TemporalAdapter
+from mcp_workflows_temporal.status import STATUSES
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
+
+from adapters.temporal.tests.scene import PATIENCE, Scene, workflow_id
+from mcp_workflows.adapter import Failure, Ref, Status
+from mcp_workflows.errors import ExecutionNotFound
+
+NAMES = "WORKFLOW_EXECUTION_STATUS_"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        ("RUNNING", Status.RUNNING),
+        ("COMPLETED", Status.SUCCEEDED),
+        ("FAILED", Status.FAILED),
+        ("CANCELED", Status.CANCELLED),
+        ("TERMINATED", Status.CANCELLED),
+        ("CONTINUED_AS_NEW", Status.RUNNING),
+        ("TIMED_OUT", Status.FAILED),
+        ("PAUSED", Status.RUNNING),
+    ],
+)
+def test_every_state_has_a_status(state: str, status: Status) -> None:
+    assert STATUSES[State.Value(NAMES + state)] is status
+
+
+def test_no_state_of_the_engine_is_forgotten() -> None:
+    assert {State.Value(name) for name in State.keys()} - set(STATUSES) == {State.Value(NAMES + "UNSPECIFIED")}  # noqa: SIM118  # no mapping
+
+
+@pytest.mark.parametrize("value", [None, True, 0, 1.5, "text", "", [], [1, None], {}, {"a": {"b": ["ü", 2**53]}}])
+async def test_any_json_comes_back_as_it_was(scene: Scene, value: Any) -> None:
+    async with scene.worker():
+        seen = await scene.ended(await scene.start("Echo", value))
+    assert (seen.status, seen.output, seen.failure) == (Status.SUCCEEDED, value, None)
+
+
+async def test_a_result_of_two_megabytes_comes_back_whole(scene: Scene) -> None:
+    async with scene.worker():
+        seen = await scene.ended(await scene.start("Echo", "x" * 1_900_000))
+    assert len(seen.output) == 1_900_000
+
+
+@pytest.mark.parametrize(
+    ("workflow", "arguments", "failure"),
+    [
+        ("Fails", ["out of stock", "OutOfStock"], Failure(text="out of stock", kind="OutOfStock")),
+        ("Fails", ["no kind"], Failure(text="no kind")),
+        ("Charges", ["declined"], Failure(text="the card was declined", kind="CardDeclined")),
+        (
+            "Charges",
+            ["declined", "could not charge"],
+            Failure(text="could not charge: the card was declined", kind="Wrapped"),
+        ),
+        ("Parent", [], Failure(text="the card was declined", kind="CardDeclined")),
+        ("SlowStep", [], Failure(text="a step timed out (start to close)", kind="TimeoutError")),
+        ("Fails", ["bad", "McpError", [-32602]], Failure(text="bad", kind="McpError", code=-32602)),
+        (
+            "Fails",
+            ["bad", "McpError", [-32000, {"why": 1}]],
+            Failure(text="bad", kind="McpError", code=-32000, data={"why": 1}),
+        ),
+        ("Charges", ["protocol"], Failure(text="no such card", kind="McpError", code=-32602, data={"field": "card"})),
+        ("Fails", ["bad", "McpError", ["no code"]], Failure(text="bad", kind="McpError")),
+        ("Fails", ["bad", "McpError"], Failure(text="bad", kind="McpError")),
+        ("Fails", ["bad", "Other", [-32602]], Failure(text="bad", kind="Other")),
+        ("TimesOut", [], Failure(text="the workflow timed out: it did not end within 1 s", kind="TimedOut")),
+    ],
+)
+async def test_a_failure_is_told_in_the_words_of_whoever_raised_it(
+    scene: Scene, workflow: str, arguments: list[Any], failure: Failure
+) -> None:
+    async with scene.worker():
+        seen = await scene.ended(await scene.start(workflow, *arguments))
+    assert (seen.status, seen.failure) == (Status.FAILED, failure)
+
+
+async def test_a_terminal_look_never_changes(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Echo", {"a": 1})
+        seen = await scene.ended(ref)
+    assert await scene.adapter.describe(ref) == seen
+
+
+async def test_the_last_step_stays_readable_after_the_end(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        await scene.adapter.answer(ref, {key: {"action": "decline"}})
+        assert (await scene.ended(ref)).message == "asked"
+
+
+async def test_a_cancelled_execution_is_cancelled(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Waits")
+        await scene.adapter.cancel(ref)
+        assert (await scene.ended(ref)).status is Status.CANCELLED
+        await scene.adapter.cancel(ref)  # ended: nothing happens
+
+
+async def test_a_workflow_that_ignores_a_cancel_says_that_it_was_asked(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Stubborn")
+        await scene.until(ref, lambda seen: seen.message is None)
+        await scene.adapter.cancel(ref)
+        seen = await scene.until(ref, lambda seen: seen.message == "cancellation requested")
+        assert (seen.status, seen.cancel_requested) == (Status.RUNNING, True)
+        await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
+        assert (await scene.ended(ref)).output == "did it anyway"
+
+
+@pytest.mark.parametrize("handle", ["nobody/00000000-0000-0000-0000-000000000000", "no handle", ""])
+async def test_an_unknown_execution_is_not_found_by_any_verb(adapter: TemporalAdapter, handle: str) -> None:
+    ref = Ref(workflow="Waits", handle=handle)
+    for verb in (adapter.describe(ref), adapter.cancel(ref), adapter.answer(ref, {"key": {"action": "decline"}})):
+        with pytest.raises(ExecutionNotFound):
+            await verb
+
+
+async def test_an_id_that_belongs_to_another_chain_by_now_is_not_found(scene: Scene) -> None:
+    ref = await scene.start("Waits")
+    other = Ref(workflow="Waits", handle=f"{workflow_id(ref)}/00000000-0000-0000-0000-000000000000")
+    for verb in (scene.adapter.describe(other), scene.adapter.cancel(other), scene.adapter.answer(other, {})):
+        with pytest.raises(ExecutionNotFound):
+            await verb
+    assert not (await scene.adapter.describe(ref)).cancel_requested
+
+
+async def test_the_link_leads_to_the_current_run_in_the_ui(scene: Scene) -> None:
+    ref = await scene.start("Waits")
+    run = ref.handle.rpartition("/")[2]
+    url = (await scene.adapter.describe(ref)).url
+    assert url is not None
+    assert url.startswith("http://localhost:")
+    assert url.endswith(f"/namespaces/default/workflows/{workflow_id(ref)}/{run}/history")
+
+
+async def test_a_memo_of_a_foreign_codec_does_not_break_a_look(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("ForeignMemo")
+        seen = await scene.until(ref, lambda seen: seen.message is None)
+        assert seen.status is Status.RUNNING
+        await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
+        done = await scene.ended(ref)
+    assert done.status is Status.FAILED
+    assert done.failure is not None
+    assert done.failure.kind == "UndecodableResult"
+    assert "binary/foreign" in done.failure.text
+
+
+async def test_a_worker_that_went_away_is_noticed(scene: Scene) -> None:
+    async with scene.worker():
+        ref = await scene.start("Waits")
+        await scene.until(ref, lambda seen: seen.message is None)
+    await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
+    with anyio.fail_after(PATIENCE):
+        seen = await scene.until(ref, lambda seen: seen.message)
+    assert seen.message == f"waiting for a worker on task queue {scene.queue}"

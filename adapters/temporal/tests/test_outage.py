@@ -1,0 +1,133 @@
+"""An engine that is down, restarted, unknown or unwilling: clear words, the right error, and recovery by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.calls import ERRORS, translate
+from mcp_workflows_temporal.connection import Place
+from temporalio.service import RPCError, RPCStatusCode
+
+from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, plan
+from mcp_workflows.adapter import Ref, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from scripts.processes import free_port
+from tests.dev_server import DevServer
+
+YES = {"action": "accept", "content": {"size": "S"}}
+NOBODY = Ref(workflow="Waits", handle="nobody/nothing")
+HERE = Place(address="engine:7233", namespace="shop")
+
+VERBS: list[Callable[[TemporalAdapter], Awaitable[object]]] = [
+    lambda adapter: adapter.start(plan("Waits")),
+    lambda adapter: adapter.describe(NOBODY),
+    lambda adapter: adapter.answer(NOBODY, {"key": YES}),
+    lambda adapter: adapter.cancel(NOBODY),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "connection refused"), ("nowhere.invalid", "unknown host")])
+async def test_an_engine_that_cannot_be_reached_has_certainly_done_nothing(
+    verb: Callable[[TemporalAdapter], Awaitable[object]], host: str, why: str
+) -> None:
+    settings = TemporalSettings(address=f"{host}:{free_port()}", task_queue="q")
+    async with TemporalAdapter(settings) as adapter:
+        with pytest.raises(EngineUnavailable, match=f"{host}.*{why}") as caught:
+            await verb(adapter)
+    assert not caught.value.sent
+
+
+async def test_an_adapter_opened_before_its_engine_works_once_the_engine_is_there(own_dev_server: DevServer) -> None:
+    own_dev_server.kill()
+    async with open_adapter(own_dev_server, "q") as adapter:
+        with pytest.raises(EngineUnavailable):
+            await adapter.start(plan("Waits"))
+        own_dev_server.start()
+        handle = await adapter.start(plan("Waits"))
+        assert (await adapter.describe(Ref(workflow="Waits", handle=handle))).status is Status.RUNNING
+
+
+async def test_kill_9_of_the_engine_loses_neither_execution_nor_question_nor_waiting_answer(
+    own_dev_server: DevServer,
+) -> None:
+    client = await connect(own_dev_server)
+    scene = Scene.new(client)
+    async with open_adapter(own_dev_server, scene.queue, timeout_seconds=2) as adapter:
+        scene = scene.on(adapter)
+        async with scene.worker():
+            ref = await scene.start("Ask", "Bob")
+            [key] = (await scene.asked(ref)).requests
+        await adapter.answer(ref, {key: YES})
+        own_dev_server.kill()
+        begun = time.monotonic()
+        with pytest.raises(EngineUnavailable) as caught:
+            await adapter.describe(ref)
+        assert time.monotonic() - begun < 3
+        assert caught.value.sent
+        own_dev_server.start()
+        await recovered(scene, ref)
+        assert list((await adapter.describe(ref)).requests) == [key]
+        async with scene.worker():
+            assert (await scene.ended(ref)).output["accepted"] is True
+
+
+async def recovered(scene: Scene, ref: Ref) -> None:
+    """The same client finds its engine again."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            try:
+                await scene.adapter.describe(ref)
+            except EngineUnavailable:
+                await anyio.sleep(0.1)
+            else:
+                return
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_missing_namespace_is_named(
+    dev_server: DevServer, verb: Callable[[TemporalAdapter], Awaitable[object]]
+) -> None:
+    async with open_adapter(dev_server, "q", namespace="atlantis") as adapter:
+        with pytest.raises(EngineRefused, match="no namespace 'atlantis'"):
+            await verb(adapter)
+
+
+async def test_tls_towards_plain_text_is_said_and_the_api_key_is_not(dev_server: DevServer) -> None:
+    async with open_adapter(dev_server, "q", api_key="hush-hush") as adapter:
+        with pytest.raises(EngineUnavailable, match="check tls") as caught:
+            await adapter.describe(NOBODY)
+    assert "hush-hush" not in str(caught.value)
+    assert not caught.value.sent
+
+
+def test_every_error_of_the_engine_has_one_of_ours() -> None:
+    assert {status for status in RPCStatusCode if status} == {*ERRORS}
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED])
+def test_an_error_about_credentials_repeats_nothing_of_them(status: RPCStatusCode) -> None:
+    error = translate(RPCError("token hush-hush is bad", status, b""), HERE)
+    assert isinstance(error, EngineRefused)
+    assert "hush-hush" not in str(error)
+
+
+def test_a_message_over_the_grpc_limit_is_refused_though_it_looks_like_an_overload() -> None:
+    message = "grpc: received message after decompression larger than max 4194304"
+    assert isinstance(translate(RPCError(message, RPCStatusCode.RESOURCE_EXHAUSTED, b""), HERE), EngineRefused)
+
+
+def test_an_overload_is_no_refusal() -> None:
+    error = translate(RPCError("namespace rate limit exceeded", RPCStatusCode.RESOURCE_EXHAUSTED, b""), HERE)
+    assert isinstance(error, EngineUnavailable)
+    assert error.sent
+
+
+def test_not_found_speaks_of_the_execution() -> None:
+    error = translate(RPCError("sql: no rows", RPCStatusCode.NOT_FOUND, b""), HERE)
+    assert isinstance(error, ExecutionNotFound)
+    assert "sql" not in str(error)

@@ -1,0 +1,10 @@
+"""Makes the test suites of the core and of every adapter one: the engines' fixtures are shared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = ["tests.dev_server"]

@@ -1,0 +1,16 @@
+"""Who asks: the principal that owns a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who asks. `id` is the owner of the tasks they create and the only thing ever compared."""
+
+    id: str
+    subject: str | None = None  # the person, if the token names one: `{{principal.subject}}` in mappings
+
+
+ANONYMOUS = Principal(id="anonymous")

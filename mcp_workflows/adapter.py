@@ -1,0 +1,228 @@
+"""THE BOUNDARY: what a workflow engine must be able to do, and the words for it.
+
+Four verbs and a lifetime. An adapter is stateless between calls but for its client; whatever must be
+remembered is in the handle or in our store. `mcp_workflows.testing.AdapterContract` has one test per law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from enum import StrEnum
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+
+from pydantic import BaseModel
+
+from mcp_workflows.errors import ConfigError
+
+ENTRY_POINT_GROUP = "mcp_workflows.adapters"
+
+JSON: TypeAlias = Any  # any JSON value: its shape is checked where it enters, by schema
+
+
+class Status(StrEnum):
+    """The state of an execution in the engine's words, not MCP's: the two eras contradict each other on `failed`."""
+
+    RUNNING = "running"
+    INPUT_REQUIRED = "input_required"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # also terminated, aborted: whoever did it, the reason is in the message
+
+
+class StartGuarantee(StrEnum):
+    """What the engine itself promises about starting twice with one key."""
+
+    KEYED = "keyed"  # the engine dedupes by key: starting again is always safe
+    FINDABLE = "findable"  # we can look for an execution by its key
+    ONCE = "once"  # neither: after a lost reply the outcome stays unknown, and it is never started again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What to start; a new field breaks no stranger's adapter."""
+
+    workflow: str
+    arguments: JSON  # already mapped: what the engine gets
+    key: str  # one key, one execution; ASCII letters, digits, `_`, `.` and `-`, at most 200 characters
+    created: datetime  # when we meant to start it
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's own settings for this engine
+    context: Mapping[str, str] = field(default_factory=dict[str, str])  # on whose behalf, trace parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """One execution: workflow, handle (opaque, storable) and the tool's options as frozen at its start."""
+
+    workflow: str
+    handle: str
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an execution is: `value` of `total` (None: unknown), in the workflow's own unit."""
+
+    value: float
+    total: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRequest:
+    """A question of the execution to a person: the MCP method (`elicitation/create`) and its params."""
+
+    method: str
+    params: Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an execution failed: a text for people, the engine's or the workflow's own kind of error.
+
+    `code` (and `data`) only if the workflow asked for a JSON-RPC protocol error.
+    """
+
+    text: str
+    kind: str | None = None
+    code: int | None = None
+    data: JSON = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One look at an execution."""
+
+    status: Status
+    message: str | None = None  # for people: the step, the reason, "nobody polls task queue orders"
+    progress: Progress | None = None
+    requests: Mapping[str, InputRequest] = field(default_factory=dict[str, InputRequest])  # keys are never reused
+    output: JSON = None  # when SUCCEEDED
+    failure: Failure | None = None  # when FAILED
+    cancel_requested: bool = False
+    execution_id: str | None = None  # what a person types into the engine's own UI or CLI
+    url: str | None = None  # the engine's own page of it
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended and will never change again."""
+        return self.status in TERMINAL
+
+
+TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+
+
+class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
+    """One workflow engine. Stateless between calls but for its client.
+
+    Entering it must not need the engine: an engine that is down when we start is found out by the first
+    call. Only `EngineError`s cross: foreign errors are translated by one table per adapter.
+    """
+
+    Settings: ClassVar[type[BaseModel]]  # of the engine, from `engines:` in workflows.yaml
+    Options: ClassVar[type[BaseModel]]  # of one tool on this engine, from `tools:`
+    starts: ClassVar[StartGuarantee]
+
+    def __init__(self, settings: Any) -> None:  # Any: an instance of the adapter's own Settings
+        """Keep the settings; connect lazily."""
+        ...
+
+    async def start(self, start: Start) -> str:
+        """Start one execution and return its handle; the same key again returns the same handle.
+
+        Raises:
+            StartConflict: the key belongs to an execution with another workflow or input.
+            EngineRefused: a definite no, nothing was started.
+            EngineUnavailable: nobody knows; `sent=False` if certainly nothing was started.
+        """
+        ...
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look, never waits. A terminal answer never changes.
+
+        Raises:
+            ExecutionNotFound: the engine has no such execution.
+            EngineUnavailable: no answer.
+        """
+        ...
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """Deliver responses (`{action, content}`) by input request key; unknown and answered keys are ignored."""
+        ...
+
+    async def cancel(self, ref: Ref) -> None:
+        """Ask to cancel; a no-op on an ended execution. The truth is what `describe` says afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check found out: fine or not, in a sentence, and what to do about it."""
+
+    ok: bool
+    text: str
+    hint: str | None = None
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """Optional: can say whether the engine answers and whether a workflow could run there now."""
+
+    async def check_engine(self) -> Finding:
+        """Whether the engine can be reached and the settings fit it; never raises an EngineError."""
+        ...
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Whether this workflow could run now; never raises an EngineError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSchema:
+    """What the code of a workflow says about its input and output."""
+
+    input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
+    output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
+    args: JSON  # the mapping template that turns the arguments into what the engine gets
+
+
+@runtime_checkable
+class Schemas(Protocol):
+    """Optional: can derive a tool's schemas from the workflow's code, `module:attribute`."""
+
+    @staticmethod
+    def schema(reference: str) -> WorkflowSchema:
+        """Import the workflow and read its type hints.
+
+        Raises:
+            ConfigError: cannot be imported, or is not a workflow whose hints can be read.
+        """
+        ...
+
+
+def installed_adapters() -> Sequence[str]:
+    """The names of the adapters installed here, sorted."""
+    return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
+
+
+def load_adapter(name: str) -> type[Adapter]:
+    """The adapter class behind an entry point name.
+
+    Raises:
+        ConfigError: nothing of that name is installed (says what is, and what to install), or it is broken.
+    """
+    found = entry_points(group=ENTRY_POINT_GROUP, name=name)
+    if not found:
+        here = ", ".join(installed_adapters()) or "none"
+        meant = get_close_matches(name, installed_adapters(), n=1)  # then nobody shall install a name that is a slip
+        install = f"pip install mcp-workflows-{meant[0] if meant else name}"
+        hint = f"did you mean {meant[0]!r} ({install})?" if meant else f"try: {install}"
+        raise ConfigError(f"no adapter named {name!r} is installed (installed: {here}); {hint}")
+    try:
+        adapter: type[Adapter] = next(iter(found)).load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the adapter {name!r} is installed but cannot be loaded: {error}") from None
+    return adapter

@@ -1,0 +1,115 @@
+"""Questions to people: before the start (multi round-trip requests) and while it works; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import cast
+
+from pydantic import TypeAdapter
+
+from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.schema import complain, violations
+from mcp_workflows.tool import Tool
+
+ELICIT = "elicitation/create"
+
+
+class Action(StrEnum):
+    """What a person did with a question (MCP `ElicitResult.action`)."""
+
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    """What a `requestState` carries from one round of a call to the next; sealed outside."""
+
+    key: str | None = None  # makes the start that ends the dialogue safe to retry
+    answered: tuple[str, ...] = ()  # names of questions
+    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # what the answers brought
+    task_id: str | None = None  # the task asks, not the tool
+
+
+_DIALOGUE = TypeAdapter(Dialogue)
+
+
+def read_dialogue(state: str | None) -> Dialogue:
+    """The dialogue so far: a new one without a state. The state was unsealed, so it is our own."""
+    if state is None:
+        return Dialogue()
+    return _DIALOGUE.validate_json(state)
+
+
+def write_dialogue(dialogue: Dialogue) -> str:
+    """The dialogue as a state, not sealed yet."""
+    return _DIALOGUE.dump_json(dialogue).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declined:
+    """The person did not answer a question: nothing is started."""
+
+    name: str
+    action: Action
+
+
+def take(tool: Tool, responses: Mapping[str, JSON], dialogue: Dialogue) -> Dialogue | Declined:
+    """The dialogue with these answers in it; responses to what was never asked are ignored.
+
+    Raises:
+        RequestError: an answer does not fit its question; the message names it.
+    """
+    for name in tool.ask:
+        if name not in responses or name in dialogue.answered:
+            continue
+        question = InputRequest(method=ELICIT, params={"requestedSchema": tool.ask[name].form(name)})
+        response = checked_response(name, question, responses[name])
+        if response["action"] != Action.ACCEPT:
+            return Declined(name=name, action=Action(response["action"]))
+        arguments = {**dialogue.arguments, **response["content"]}
+        dialogue = replace(dialogue, answered=(*dialogue.answered, name), arguments=arguments)
+    return dialogue
+
+
+def still_to_ask(tool: Tool, arguments: Mapping[str, JSON], dialogue: Dialogue) -> tuple[str, ...]:
+    """The names of the questions whose answers are still needed."""
+    due = (name for name, ask in tool.ask.items() if ask.due(name, arguments))
+    return tuple(name for name in due if name not in dialogue.answered)
+
+
+def questions(tool: Tool, names: tuple[str, ...], scope: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
+    """The questions as input requests, by name."""
+    return {name: InputRequest(method=ELICIT, params=tool.question(name, scope)) for name in names}
+
+
+def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping[str, JSON]:
+    """The response itself, if it answers that request.
+
+    Raises:
+        RequestError: it does not; the message names the key.
+    """
+    if not isinstance(response, Mapping):
+        raise _wrong(key, "must be an object")
+    found = cast("Mapping[str, JSON]", response)
+    if request.method != ELICIT:
+        return found
+    action = found.get("action")
+    if not isinstance(action, str) or action not in set(Action):
+        raise _wrong(key, f"action must be one of {', '.join(Action)}")
+    if action != Action.ACCEPT:
+        return found
+    content = found.get("content")
+    if not isinstance(content, Mapping):
+        raise _wrong(key, "content must be an object when the action is accept")
+    if wrong := violations(cast("Mapping[str, JSON]", request.params.get("requestedSchema", {})), content):
+        raise _wrong(key, f"content does not fit the question: {complain(wrong[0])}")
+    return found
+
+
+def _wrong(key: str, text: str) -> RequestError:
+    return RequestError(INVALID_PARAMS, f"inputResponses[{key!r}]: {text}; nothing was applied", {"key": key})

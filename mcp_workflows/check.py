@@ -1,0 +1,181 @@
+"""Whether everything in a config can work now: the store opens, each engine answers, each workflow could run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import anyio
+from rich.table import Table
+from rich.text import Text
+
+from mcp_workflows.adapter import Adapter, Checks, Finding
+from mcp_workflows.config import Config, Engine
+from mcp_workflows.engines import PATIENCE, Engines
+from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.store import open_store
+from mcp_workflows.tool import Tool
+
+
+class Kind(StrEnum):
+    """What can be checked, in this order."""
+
+    STORE = "store"
+    ENGINE = "engine"
+    TOOL = "tool"
+
+
+class State(StrEnum):
+    """What came out, in a word."""
+
+    OK = "ok"
+    PROBLEM = "problem"
+    NOT_CHECKED = "not checked"
+
+
+_CREDENTIALS = re.compile(r"//[^/]*@")
+_STYLES: Mapping[State, str] = {State.OK: "green", State.PROBLEM: "bold red", State.NOT_CHECKED: "yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One thing that was checked."""
+
+    kind: Kind
+    name: str
+    details: Mapping[str, str] = field(default_factory=dict[str, str])  # adapter, or engine and workflow
+    finding: Finding | None  # None: its adapter cannot tell
+
+    @property
+    def state(self) -> State:
+        """In a word."""
+        if self.finding is None:
+            return State.NOT_CHECKED
+        return State.OK if self.finding.ok else State.PROBLEM
+
+    def as_json(self) -> Mapping[str, Any]:
+        """For programs; `ok`, `text` and `hint` are null when it was not checked."""
+        found = self.finding
+        told = (found.ok, found.text, found.hint) if found else (None, None, None)
+        return {"name": self.name, **self.details, **dict(zip(("ok", "text", "hint"), told, strict=True))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What was found: the store, then engines and tools in the order of the file."""
+
+    rows: Sequence[Row]
+
+    @property
+    def problems(self) -> int:
+        """How many things cannot work now."""
+        return sum(row.state is State.PROBLEM for row in self.rows)
+
+    def as_json(self) -> Mapping[str, Any]:
+        """For programs."""
+        by_kind = {kind: [row.as_json() for row in self.rows if row.kind is kind] for kind in Kind}
+        return {
+            "ok": not self.problems,
+            "store": by_kind[Kind.STORE][0],
+            "engines": by_kind[Kind.ENGINE],
+            "tools": by_kind[Kind.TOOL],
+        }
+
+    def as_table(self) -> Table:
+        """For people."""
+        table = Table(box=None, pad_edge=False)
+        for heading in ("", "name", "what", "state", "found"):
+            table.add_column(heading, overflow="fold")
+        for row in self.rows:
+            state = Text(row.state, style=_STYLES[row.state])
+            table.add_row(row.kind, Text(row.name), Text(" / ".join(row.details.values())), state, _sentence(row))
+        return table
+
+
+def _sentence(row: Row) -> Text:
+    if row.finding is None:
+        return Text("its adapter cannot tell")
+    hint = f"\n-> {row.finding.hint}" if row.finding.hint else ""
+    return Text(f"{row.finding.text}{hint}")
+
+
+async def check(config: Config, *, patience: float = PATIENCE) -> Checkup:
+    """Look at everything at once; `patience` is how long each check may take, in seconds."""
+    rows: dict[tuple[Kind, str], Row] = {}
+
+    def found(row: Row) -> None:
+        rows[row.kind, row.name] = row
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(_check_store, config.store.url, patience, found)
+        for engine in config.engines.values():
+            its_tools = [tool for tool in config.tools if tool.engine == engine.name]
+            group.start_soon(_check_engine, engine, its_tools, patience, found)
+    engines = [(Kind.ENGINE, name) for name in config.engines]
+    tools = [(Kind.TOOL, tool.name) for tool in config.tools]
+    return Checkup(rows=[rows[key] for key in ((Kind.STORE, _scheme(config.store.url)), *engines, *tools)])
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0]
+
+
+async def _check_store(url: str, patience: float, found: Callable[[Row], None]) -> None:
+    async def look() -> Finding:
+        async with open_store(url) as store:
+            await store.check()
+        return Finding(ok=True, text="can be read and written")
+
+    place = _CREDENTIALS.sub("//", url).partition("?")[0]
+    found(Row(kind=Kind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
+
+
+async def _check_engine(engine: Engine, tools: Sequence[Tool], patience: float, found: Callable[[Row], None]) -> None:
+    """The engine, and if it answers, all of its tools at once."""
+    details = {"adapter": engine.adapter}
+    try:
+        adapter = engine.kind(engine.settings)
+        async with Engines({engine.name: adapter}, patience=patience) as engines:
+            finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None
+            found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
+            async with anyio.create_task_group() as group:
+                for tool in tools:
+                    group.start_soon(_check_tool, tool, adapter, finding, patience, found)
+    except WorkflowsError as error:
+        finding = Finding(ok=False, text=str(error))
+        found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
+        for tool in tools:
+            found(_tool_row(tool, _blocked(tool)))
+
+
+async def _check_tool(
+    tool: Tool, adapter: Adapter, engine: Finding | None, patience: float, found: Callable[[Row], None]
+) -> None:
+    if not isinstance(adapter, Checks):
+        found(_tool_row(tool, None))
+    elif engine and not engine.ok:
+        found(_tool_row(tool, _blocked(tool)))
+    else:
+        found(_tool_row(tool, await _within(patience, lambda: adapter.check(tool.workflow, tool.options))))
+
+
+def _tool_row(tool: Tool, finding: Finding | None) -> Row:
+    details = {"engine": tool.engine, "workflow": tool.workflow}
+    return Row(kind=Kind.TOOL, name=tool.name, details=details, finding=finding)
+
+
+def _blocked(tool: Tool) -> Finding:
+    return Finding(ok=False, text=f"not without engine {tool.engine}")
+
+
+async def _within(patience: float, look: Callable[[], Awaitable[Finding]]) -> Finding:
+    try:
+        with anyio.fail_after(patience):
+            return await look()
+    except TimeoutError:
+        return Finding(ok=False, text=f"no answer within {patience:g} s")
+    except WorkflowsError as error:
+        return Finding(ok=False, text=str(error))

@@ -1,0 +1,247 @@
+"""workflows.yaml -> frozen models.
+
+Each engine's settings and each tool's options are checked by the models its adapter publishes, so that a
+mistake is found here, with its line, and not by the first call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, cast
+from urllib.parse import quote, unquote, urlsplit
+
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import Adapter, Schemas, installed_adapters, load_adapter
+from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
+from mcp_workflows.config_schema import (
+    SECTIONS,
+    TOOL_KEYS,
+    Config,
+    Engine,
+    ServerSettings,
+    StoreSettings,
+    config_schema,
+)
+from mcp_workflows.config_source import Source, Where, read_source, read_text
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.schema import Schema, check_schema
+from mcp_workflows.store import open_store
+from mcp_workflows.tool import Tool
+
+__all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema", "load_config"]
+
+T = TypeVar("T")
+Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: there is none
+
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_SQLITE = "sqlite:///"
+_SCALARS = frozenset({"string", "number", "integer", "boolean"})
+
+
+def load_config(path: Path, environ: Mapping[str, str]) -> Config:
+    """Read workflows.yaml; `${NAME}` comes from `environ`.
+
+    Workflows written as `module:attribute` are imported, so their folder must be on `sys.path`.
+
+    Raises:
+        ConfigError: with one line for each thing that is wrong: file:line: path: what.
+    """
+    source = read_source(path, environ)
+    report = Report(source)
+    for key in source.data.keys() - set(SECTIONS):
+        report.unknown((key,), SECTIONS)
+    server = report.validate(ServerSettings, _given(source.data.get("server")), ("server",))
+    store = _store(report, source)
+    written = _section(report, source, "engines")
+    kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
+    engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
+    tools = _tools(report, source, kinds)
+    report.raise_if_any()
+    return Config(
+        server=_checked(server),
+        store=_checked(store),
+        engines={name: _checked(engine) for name, engine in engines.items()},
+        tools=[_checked(tool) for tool in tools],
+    )
+
+
+def _given(value: object) -> object:
+    """What is left empty in YAML is null: the same as leaving it out."""
+    return {} if value is None else value
+
+
+def _checked(value: T | None) -> T:
+    assert value is not None, "nothing is missing without a problem, and problems have been raised"
+    return value
+
+
+def _section(report: Report, source: Source, name: str) -> Mapping[str, Any]:
+    """One of the two sections that must have something in them."""
+    found = source.data.get(name)
+    if isinstance(found, dict) and found:
+        return cast("Mapping[str, Any]", found)
+    report.add((name,), "must be a mapping, by name" if found else f"needs at least one of the {name}")
+    return {}
+
+
+def _store(report: Report, source: Source) -> StoreSettings | None:
+    written = _given(source.data.get("store"))
+    settings = report.validate(StoreSettings, {"url": written} if isinstance(written, str) else written, ("store",))
+    if settings is None:
+        return None
+    url = _absolute(settings.url, source.path.parent)
+    try:
+        open_store(url)  # opens nothing yet: it reads the URL
+    except ConfigError as error:
+        report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
+    return settings.model_copy(update={"url": url})
+
+
+def _absolute(url: str, folder: Path) -> str:
+    """The URL of a store, a relative SQLite path taken from this folder; anything else as it is."""
+    parts = urlsplit(url)
+    file = parts.path.removeprefix("/")
+    if not url.startswith(_SQLITE) or file in {"", ":memory:"} or Path(unquote(file)).is_absolute():
+        return url
+    return f"{_SQLITE}{quote(folder.resolve().as_posix())}/{url.removeprefix(_SQLITE)}"
+
+
+def _kind(report: Report, name: str, entry: object) -> type[Adapter] | None:
+    """The adapter that an engine asks for, if there is one."""
+    where: Where = ("engines", name)
+    if not isinstance(entry, dict):
+        report.add(where, "must be a mapping with an adapter and its settings")
+        return None
+    adapter = cast("dict[str, Any]", entry).get("adapter")
+    if not isinstance(adapter, str):
+        wrong = "is missing" if adapter is None else "must be text"
+        report.add((*where, "adapter"), f"{wrong} (installed: {names(installed_adapters())})")
+        return None
+    return _adapter(report, adapter, (*where, "adapter"))
+
+
+def _adapter(report: Report, name: str, where: Where) -> type[Adapter] | None:
+    try:
+        return load_adapter(name)
+    except ConfigError as error:
+        report.add(where, str(error))
+        return None
+
+
+def _engine(report: Report, name: str, entry: Mapping[str, Any], kind: type[Adapter]) -> Engine | None:
+    values = {key: value for key, value in entry.items() if key != "adapter"}
+    settings = _by_adapter(report, kind.Settings, values, ("engines", name))
+    return None if settings is None else Engine(name=name, adapter=entry["adapter"], kind=kind, settings=settings)
+
+
+def _by_adapter(
+    report: Report,
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    where: Where,
+    others: frozenset[str] = frozenset(),
+) -> BaseModel | None:
+    """Check by an adapter's own model; unknown keys are mistakes even if it would let them pass."""
+    known = known_keys(model)
+    unknown = frozenset[str]() if model.model_config.get("extra") == "allow" else values.keys() - known
+    for key in unknown:
+        report.unknown((*where, key), known | others)
+    return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
+
+
+def _tools(report: Report, source: Source, kinds: Kinds) -> Sequence[Tool | None]:
+    section = _section(report, source, "tools")
+    return [_tool(report, source.path.parent, name, entry, kinds) for name, entry in section.items()]
+
+
+def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) -> Tool | None:
+    where: Where = ("tools", name)
+    if not isinstance(entry, dict):
+        report.add(where, "must be a mapping with an engine and a workflow")
+        return None
+    written = cast("dict[str, Any]", entry)
+    kind = _kind_of(report, written.get("engine"), kinds, where)
+    fields = {key: value for key, value in written.items() if key in TOOL_KEYS}
+    options = _options(report, {key: written[key] for key in written.keys() - TOOL_KEYS}, kind, kinds, where)
+    fields = _with_schemas(report, folder, fields, kind, where)
+    tool = report.validate(Tool, {**fields, "name": name, "options": options}, where)
+    if tool is not None:
+        for place, strangers in tool.strangers().items():
+            for argument in strangers:
+                hint = did_you_mean(argument, tool.input["properties"])
+                report.add((*where, *place.split(".")), f"there is no argument {argument!r}{hint}")
+        for question, key in tool.unanswerable():
+            wrong = f"the tool's input takes no {key!r}: it has additionalProperties: false"
+            report.add((*where, "ask", question, "schema"), wrong)
+    return tool
+
+
+def _kind_of(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
+    if not isinstance(engine, str):
+        return None  # the tool's own check says so
+    if kinds and engine not in kinds:
+        hint = did_you_mean(engine, kinds)
+        report.add((*where, "engine"), f"no engine named {engine!r}{hint} (engines: {names(kinds)})")
+    return kinds.get(engine)
+
+
+def _options(
+    report: Report, values: Mapping[str, Any], kind: type[Adapter] | None, kinds: Kinds, where: Where
+) -> Mapping[str, Any]:
+    """The settings for the engine's adapter; if it is not known, a key that no adapter here knows is still wrong."""
+    if kind is not None:
+        options = _by_adapter(report, kind.Options, values, where, TOOL_KEYS)
+        return {} if options is None else options.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    known = [known_keys(other.Options) for other in kinds.values() if other]
+    for key in values.keys() - frozenset[str]().union(*known) if known else ():
+        report.unknown((*where, key), TOOL_KEYS.union(*known))
+    return {}
+
+
+def _with_schemas(
+    report: Report, folder: Path, fields: Mapping[str, Any], kind: type[Adapter] | None, where: Where
+) -> dict[str, Any]:
+    """The fields with `input` and `output` as schemas; what is written out wins over what the code says."""
+    references = {key: fields[key] for key in ("output", "input") if isinstance(fields.get(key), str)}
+    result = {key: value for key, value in fields.items() if key not in references}
+    for key, reference in references.items():
+        try:
+            result = {**_resolve(key, reference, folder, kind), **result}
+        except ConfigError as error:
+            report.add((*where, key), str(error))
+    return result
+
+
+def _resolve(key: str, reference: str, folder: Path, kind: type[Adapter] | None) -> Mapping[str, Any]:
+    if reference.endswith(".json") or reference.startswith((".", "/")):
+        return {key: _schema_file(folder, reference)}
+    if not _REFERENCE.fullmatch(reference):
+        raise ConfigError("write a schema, a file (./schema.json) or a workflow in code (module:attribute)")
+    if kind is None:
+        return {}  # its problem is said elsewhere
+    if not issubclass(kind, Schemas):
+        raise ConfigError("the adapter of this engine cannot read schemas from code; write one out")
+    derived = kind.schema(reference)
+    if key == "input":
+        return {"input": derived.input, "output": derived.output, "args": derived.args}
+    if derived.output is None:
+        raise ConfigError(f"what {reference} returns is not an object; leave the output out")
+    return {"output": derived.output}
+
+
+def _schema_file(folder: Path, reference: str) -> Schema:
+    text = read_text(folder / reference)
+    try:
+        schema = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{reference}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    if not isinstance(schema, dict):
+        raise ConfigError(f"{reference}: a JSON Schema of an object is needed here")
+    try:
+        return check_schema(cast("Schema", schema))
+    except ValueError as error:
+        raise ConfigError(f"{reference}: {error}") from None

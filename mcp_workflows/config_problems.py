@@ -1,0 +1,196 @@
+"""What is wrong with workflows.yaml, in words for people: one line per problem, all of them in one go.
+
+pydantic's errors become sentences here. No value that came from the environment or from a file is ever shown:
+its `${NAME}` stands in its place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from mcp_workflows.config_source import Problem, Source, Substitution, Where
+from mcp_workflows.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+
+_SHOWN = 6  # so many characters of a substituted value in a row are too many
+
+_DURATION = "a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w"
+_MAPPING = "must be a mapping"
+
+_SENTENCES: Mapping[str, str] = {
+    "missing": "is missing",
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "dict_type": _MAPPING,
+    "list_type": "must be a list",
+    "string_type": "must be text",
+    "time_delta_type": _DURATION,
+    "time_delta_parsing": _DURATION,
+}
+
+
+def names(items: Iterable[str]) -> str:
+    """A list of names for people."""
+    return ", ".join(sorted(items)) or "none"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'orders'?` if something known is close, else nothing."""
+    close = difflib.get_close_matches(name, [word for word in known if word != name], n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def known_keys(model: type[BaseModel]) -> frozenset[str]:
+    """The keys a model takes, as they are written in the file."""
+    return frozenset(key for name in model.model_fields for key in _written(model, name))
+
+
+def _written(model: type[BaseModel], name: str) -> Iterator[str]:
+    field = model.model_fields[name]
+    alias = field.validation_alias
+    if isinstance(alias, str):
+        yield alias
+    elif isinstance(alias, AliasChoices):
+        yield from (choice for choice in alias.choices if isinstance(choice, str))
+    else:
+        yield name
+
+
+class Report:
+    """Collects what is wrong, to be raised as one `ConfigError`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._problems = list(source.problems)
+
+    def add(self, where: Where, text: str) -> None:
+        """One more problem; what only follows from a value that could not even be read is left out."""
+        if any(where[: len(lost)] == lost for lost in self._source.lost):
+            return
+        related = [item for item in self._source.substitutions if _related(item.where, where)]
+        self._problems.append(Problem(line=self._source.line(where), where=where, text=_hide(text, related)))
+
+    def unknown(self, where: Where, known: Iterable[str]) -> None:
+        """The last key of `where` is not one of the known ones."""
+        known = sorted(known)
+        key = str(where[-1])
+        self.add(where, f"unknown key{did_you_mean(key, known)} (known: {names(known)})")
+
+    def validate(self, model: type[M], value: object, where: Where) -> M | None:
+        """The value as an instance of a model, or None if there was something wrong with it."""
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            found = [(self._locate(details, where), details) for details in error.errors(include_url=False)]
+            for at, details in found:
+                if not any(_inside(other, at) for other, _ in found):  # the other members of a union
+                    self._take(model, details, at)
+            return None
+
+    def _take(self, model: type[BaseModel], details: ErrorDetails, at: Where) -> None:
+        if details["type"] == "extra_forbidden":
+            self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
+        else:
+            self.add(at, _sentence(details))
+
+    def _locate(self, details: ErrorDetails, where: Where) -> Where:
+        """Where in the file; pydantic also names the members of unions on its way."""
+        for part in details["loc"]:
+            if (*where, part) in self._source.lines:
+                where = (*where, part)
+        return (*where, details["loc"][-1]) if details["type"] == "missing" else where
+
+    def raise_if_any(self) -> None:
+        """End here if anything was wrong.
+
+        Raises:
+            ConfigError: with one line per problem, sorted by line.
+        """
+        if not self._problems:
+            return
+        path = self._source.path
+        found = {(problem.line, _path(problem.where), problem.text) for problem in self._problems}
+        raise ConfigError("\n".join(f"{path}:{line}: {where}{text}" for line, where, text in sorted(found)))
+
+
+def _path(where: Where) -> str:
+    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in where]
+    return f"{''.join(steps).removeprefix('.')}: " if steps else ""
+
+
+def _sentence(details: ErrorDetails) -> str:
+    """pydantic's message without its own ways of speaking, and never with the value itself."""
+    kind = details["type"]
+    if kind in _SENTENCES:
+        return _SENTENCES[kind]
+    text = details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    text = re.sub(r"^(Input|String|Value) should ", "must ", text)
+    if kind in {"enum", "literal_error"}:
+        choices = re.findall(r"'([^']*)'", text)
+        text += did_you_mean(str(details["input"]), choices)
+    return text
+
+
+def _model_at(model: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
+    """The model a path of keys leads to, to know what could have been meant there."""
+    for part in loc:
+        fields = [field for name, field in model.model_fields.items() if part in {name, *_written(model, name)}]
+        model = next((inner for field in fields for inner in _models(field.annotation)), model)
+    return model
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: whatever can stand in an annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+def _inside(one: Where, other: Where) -> bool:
+    return len(one) > len(other) and one[: len(other)] == other
+
+
+def _related(one: Where, other: Where) -> bool:
+    """Whether one of the two is inside the other, or they are the same."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+def _hide(text: str, substitutions: Iterable[Substitution]) -> str:
+    """The text with every longer stretch of a substituted value replaced by what stands in the file."""
+    for item in substitutions:
+        for value in {item.value, repr(item.value)[1:-1], json.dumps(item.value)[1:-1]}:
+            text = _replace(text, value, item.written)
+    return text
+
+
+def _replace(text: str, value: str, written: str) -> str:
+    if not value:
+        return text
+    if len(value) < _SHOWN:
+        return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: written, text)
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        length = _common(text, position, value)
+        parts.append(written if length else text[position])
+        position += length or 1
+    return re.sub(rf"(?:{re.escape(written)})+", lambda _: written, "".join(parts))
+
+
+def _common(text: str, position: int, value: str) -> int:
+    """How many characters from here on are in the value, if they are too many to be shown."""
+    length = _SHOWN
+    if text[position : position + length] not in value or position + length > len(text):
+        return 0
+    while position + length < len(text) and text[position : position + length + 1] in value:
+        length += 1
+    return length

@@ -1,0 +1,263 @@
+"""workflows.yaml as text: YAML 1.2 -> plain values, the line each of them stands on, `${...}` filled in.
+
+Nothing here knows what the values mean. What is wrong is collected, so that all of it can be said in one go;
+only a file that cannot be read or parsed at all ends at once.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (ruamel.yaml annotates hardly any attribute of its nodes and errors; mypy takes them as Any)
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from mcp_workflows.errors import ConfigError
+
+Where: TypeAlias = tuple[str | int, ...]  # the keys and indexes that lead to a value
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
+_TEXT = frozenset({f"{_TAG}str", f"{_TAG}timestamp"})  # JSON has no dates: they stay as they are written
+_CONSTRUCTED = frozenset({f"{_TAG}null", f"{_TAG}bool", f"{_TAG}int", f"{_TAG}float"})
+
+_PLACEHOLDER = re.compile(r"\$\$\{|\$\{(?!\{)(?:([^}]*)\})?")  # `${{` is a dollar before a {{template}}
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+
+_UNREADABLE: Mapping[type[OSError], str] = {
+    FileNotFoundError: "no such file",
+    IsADirectoryError: "this is a folder; a file is needed",
+    NotADirectoryError: "no such file",
+    PermissionError: "not allowed to read it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong, at one place."""
+
+    line: int
+    where: Where
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitution:
+    """What stands in the file (`${NAME}`) and what was put there, which is never shown to anybody."""
+
+    where: Where
+    written: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The file as plain values, and where they stand."""
+
+    path: Path
+    data: Mapping[str, Any] = field(repr=False)  # Any: any JSON value; checked by the models of the config
+    lines: Mapping[Where, int]  # of the key, or of the item of a list; from 1
+    substitutions: Sequence[Substitution]
+    problems: Sequence[Problem]
+    lost: frozenset[Where]  # values that could not be read: nothing more can be said of them
+
+    def line(self, where: Where) -> int:
+        """The line of a value, or of the nearest thing around it that is in the file."""
+        while where and where not in self.lines:
+            where = where[:-1]
+        return self.lines.get(where, 1)
+
+
+def variables_in(path: Path) -> Sequence[str]:
+    """The variables of the environment that the configuration names, in its order; no values."""
+    names = (_VARIABLE.fullmatch(found or "") for found in _PLACEHOLDER.findall(read_text(path)))
+    return list(dict.fromkeys(match[1] for match in names if match))
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        ConfigError: it is not there, not a file, not readable or not UTF-8.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {_UNREADABLE.get(type(error), error.strerror)}") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8: byte 0x{raw[error.start]:02x}") from None
+
+
+def read_source(path: Path, environ: Mapping[str, str]) -> Source:
+    """Read workflows.yaml and fill in `${...}` from `environ` and from files.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, is empty or is not a mapping.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    root = _compose(yaml, path, read_text(path))
+    if root is None:
+        raise ConfigError(f"{path}:1: the file is empty; it needs engines and tools")
+    if not isinstance(root, MappingNode):
+        raise ConfigError(f"{path}:{_line(root)}: this must be a mapping with engines and tools")
+    reading = _Reading(yaml, path.parent, environ)
+    data = cast("Mapping[str, Any]", reading.value(root, ()))
+    return Source(
+        path=path,
+        data=data,
+        lines=reading.lines,
+        substitutions=reading.substitutions,
+        problems=reading.problems,
+        lost=frozenset(reading.lost),
+    )
+
+
+def _compose(yaml: YAML, path: Path, text: str) -> Node | None:
+    try:
+        return cast("Node | None", yaml.compose(text))  # pyright: ignore[reportArgumentType]  # it takes text, too
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise ConfigError(f"{path}:{line}: not YAML: a control character ({error.reason})") from None
+    except MarkedYAMLError as error:
+        raise ConfigError(_syntax_error(path, text, error)) from None
+    except RecursionError:
+        raise ConfigError(f"{path}:1: not YAML that can be read: nested too deeply") from None
+    except YAMLError as error:
+        raise ConfigError(f"{path}:1: not YAML: {str(error).splitlines()[0]}") from None
+
+
+def _syntax_error(path: Path, text: str, error: MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    in_flow = "flow" in (error.context or "") and "${" in "".join(text.splitlines()[line : line + 1])
+    hint = '; inside { } and [ ] it needs quotes: "${NAME}"' if in_flow else ""
+    return f"{path}:{line + 1}:{column + 1}: not YAML: {what}{hint}"
+
+
+def _line(node: Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+class _Reading:
+    """One pass over the nodes of a file."""
+
+    def __init__(self, yaml: YAML, folder: Path, environ: Mapping[str, str]) -> None:
+        self._yaml = yaml
+        self._folder = folder
+        self._environ = environ
+        self._around: list[Node] = []
+        self.lines: dict[Where, int] = {(): 1}
+        self.substitutions: list[Substitution] = []
+        self.problems: list[Problem] = []
+        self.lost: set[Where] = set()
+
+    def value(self, node: Node, where: Where) -> Any:  # any JSON value
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, where)
+        if any(node is outer for outer in self._around):
+            return self._lose(_line(node), where, f"*{node.anchor} stands inside itself")
+        self._around.append(node)
+        try:
+            return self._mapping(node, where) if isinstance(node, MappingNode) else self._list(node, where)
+        finally:
+            self._around.pop()
+
+    def _complain(self, line: int, where: Where, text: str) -> None:
+        self.problems.append(Problem(line=line, where=where, text=text))
+
+    def _lose(self, line: int, where: Where, text: str) -> None:
+        self.lost.add(where)
+        self._complain(line, where, text)
+
+    def _scalar(self, node: ScalarNode, where: Where) -> Any:  # any JSON scalar
+        if node.tag in _TEXT:
+            return _PLACEHOLDER.sub(lambda match: self._fill(match, _line(node), where), str(node.value))
+        if node.tag in _CONSTRUCTED:
+            return self._yaml.constructor.construct_object(node)
+        return self._lose(_line(node), where, f"the tag {node.tag} is not known here")
+
+    def _list(self, node: Node, where: Where) -> list[Any]:
+        items = cast("Sequence[Node]", node.value) if isinstance(node, SequenceNode) else ()
+        for index, item in enumerate(items):
+            self.lines[(*where, index)] = _line(item)
+        return [self.value(item, (*where, index)) for index, item in enumerate(items)]
+
+    def _mapping(self, node: MappingNode, where: Where) -> dict[str, Any]:
+        pairs: dict[str, Node] = {}
+        for key, value, line in self._own(node, where):
+            if key in pairs:
+                first = self.lines[(*where, key)]
+                self._complain(line, (*where, key), f"{key!r} is here twice; the first is on line {first}")
+                continue
+            pairs[key] = value
+            self.lines[(*where, key)] = line
+        for key, value, line in self._merged(node, where):
+            if key not in pairs:
+                pairs[key] = value
+                self.lines[(*where, key)] = line
+        return {key: self.value(value, (*where, key)) for key, value in pairs.items()}
+
+    def _own(self, node: MappingNode, where: Where) -> Iterator[tuple[str, Node, int]]:
+        for key, value in cast("Sequence[tuple[Node, Node]]", node.value):
+            if not isinstance(key, ScalarNode):
+                self._complain(_line(key), where, 'a key must be plain text; a template needs quotes: "{{name}}"')
+            elif key.tag != _MERGE:
+                yield str(key.value), value, _line(key)
+
+    def _merged(self, node: MappingNode, where: Where) -> Iterator[tuple[str, Node, int]]:
+        """What `<<: *anchor` brings in; what the mapping says itself comes first."""
+        for key, value in cast("Sequence[tuple[Node, Node]]", node.value):
+            if key.tag != _MERGE:
+                continue
+            sources = cast("Sequence[Node]", value.value) if isinstance(value, SequenceNode) else (value,)
+            for source in sources:
+                if isinstance(source, MappingNode) and source is not node:
+                    yield from self._own(source, where)
+                else:
+                    self._complain(_line(key), where, "<< takes a mapping, or a list of them")
+
+    def _fill(self, match: re.Match[str], line: int, where: Where) -> str:
+        """The text for one placeholder, or the placeholder itself when there is something wrong with it."""
+        written, inside = match[0], cast("str | None", match[1])
+        if written == "$${":
+            return "${"
+        if inside is None:
+            self._lose(line, where, f"{written} is not closed; for a plain ${{ write $${{")
+            return written
+        try:
+            value = self._find(inside)
+        except ConfigError as error:
+            self._lose(line, where, f"{written}: {error}")
+            return written
+        if value is None:
+            return cast("str", cast("re.Match[str]", _VARIABLE.fullmatch(inside))[2])
+        self.substitutions.append(Substitution(where=where, written=written, value=value))
+        return value
+
+    def _find(self, inside: str) -> str | None:
+        """The value from outside, or None if the default in the file is to be taken."""
+        if inside.startswith("file:"):
+            text = read_text(self._folder / inside.removeprefix("file:"))
+            return text.removesuffix("\n").removesuffix("\r")
+        variable = _VARIABLE.fullmatch(inside)
+        if not variable or "${" in inside:
+            raise ConfigError("write ${NAME}, ${NAME:-default} or ${file:path}, or $${ for a plain ${")
+        name, default = variable.groups()
+        value = self._environ.get(name)
+        if not value and default is not None:
+            return None
+        if value is None:
+            raise ConfigError(f"{name} is not set in the environment, and there is no default (${{{name}:-default}})")
+        return value

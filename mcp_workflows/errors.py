@@ -1,0 +1,100 @@
+"""Every error this package raises on purpose, in one tree.
+
+```text
+WorkflowsError
+├── ConfigError                  workflows.yaml, or the arguments of attach(), are wrong
+├── MappingError                 a template cannot be filled in from these values
+├── EngineError                  the only errors that cross the boundary of an adapter
+│   ├── EngineUnavailable        nobody knows: down, slow, throttled (`sent`: it may have arrived)
+│   ├── EngineRefused            a definite no: bad input, no permission, no such workflow
+│   │   └── StartConflict        the key is taken by an execution with another workflow or input
+│   └── ExecutionNotFound        the engine has no such execution (any more)
+├── StoreError
+│   ├── StoreUnavailable         locked beyond patience, unwritable, full
+│   └── StoreUnusable            a newer version, a network file system, not a store at all
+└── RequestError                 what the client hears: a JSON-RPC error with code, message, data
+```
+
+No message of these holds a token, a secret, a stack trace or another owner's data: they go to clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class WorkflowsError(Exception):
+    """The root: `except WorkflowsError` catches all that this package raises on purpose."""
+
+
+class ConfigError(WorkflowsError):
+    """The configuration is wrong; the message has one line per problem."""
+
+
+class MappingError(WorkflowsError):
+    """A template is right, but its expression does not work on the values it got."""
+
+
+class EngineError(WorkflowsError):
+    """A workflow engine did not do what it was asked."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine gave no answer, so nothing is known about the outcome.
+
+    `sent` is False only when the request certainly never reached the engine (connection refused,
+    unknown host): then nothing was started, answered or cancelled.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class EngineRefused(EngineError):
+    """The engine, or the adapter on its behalf, said a definite no: nothing was started or changed.
+
+    `final` if it is about the input itself: then no earlier attempt with it can have been accepted either. Otherwise
+    (no permission, no such namespace) it says nothing about an earlier attempt whose outcome is not known.
+    """
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class StartConflict(EngineRefused):
+    """The key already belongs to an execution of another workflow or with another input."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, final=True)
+
+
+class ExecutionNotFound(EngineError):
+    """The engine has no such execution: never had, or dropped it after its retention."""
+
+
+class StoreError(WorkflowsError):
+    """The store did not do what it was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be written or read now; trying again later may help."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be used as it is: a newer version wrote it, or it lies on a network file system."""
+
+
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+
+class RequestError(WorkflowsError):
+    """A JSON-RPC error for the client: `code`, `message` and optional `data` (JSON)."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:  # Any: any JSON value
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data

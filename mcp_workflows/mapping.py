@@ -1,0 +1,145 @@
+"""`{{JMESPath}}` templates: the one rule for arguments, messages, ids and answers.
+
+A string that is nothing but one placeholder keeps the type of what it finds; in a longer string it is
+written as text. Bare names mean `args`: `{{order_id}}` is `{{args.order_id}}`.
+See https://jmespath.org/specification.html for the expressions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jmespath
+from jmespath.exceptions import JMESPathError
+from jmespath.functions import Functions
+
+from mcp_workflows.errors import ConfigError, MappingError
+
+_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_ARGUMENT = re.compile(r"(?:args\.)?([A-Za-z_][A-Za-z0-9_]*)")
+_FUNCTIONS = frozenset(Functions.FUNCTION_TABLE)
+
+SCOPES = frozenset({"args", "principal", "task", "answer", "output"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Absent:
+    """What a placeholder finds when there is nothing: null in the middle, left out at the end or as a value."""
+
+
+_ABSENT = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A JSON value with placeholders in its strings, checked when it is made.
+
+    Raises:
+        ConfigError: a placeholder is not a JMESPath expression, or braces are left open.
+    """
+
+    source: Any  # any JSON value
+
+    def __post_init__(self) -> None:
+        problems = [problem for text in _strings(self.source) for problem in _problems(text)]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @property
+    def arguments(self) -> frozenset[str]:
+        """The arguments that placeholders name plainly: `{{order_id}}`, `{{args.order_id}}`."""
+        found = (_PLACEHOLDER.findall(text) for text in _strings(self.source))
+        names = (_ARGUMENT.fullmatch(expression.strip()) for expressions in found for expression in expressions)
+        return frozenset(match[1] for match in names if match and match[0] not in SCOPES)
+
+    def render(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
+        """Fill in the placeholders from `scope` (`args`, `principal`, `task`, `answer`, `output`).
+
+        Raises:
+            MappingError: an expression does not work on these values (`length` of a number).
+        """
+        data = {**scope.get("args", {}), **dict.fromkeys(SCOPES), **scope}
+        value = _render(self.source, data)
+        return None if value is _ABSENT else value
+
+    def text(self, scope: Mapping[str, Any]) -> str:
+        """The same, as a text for people."""
+        return _as_text(self.render(scope))
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in cast("Mapping[str, Any]", value).values() for text in _strings(item)]
+    if isinstance(value, list):
+        return [text for item in cast("Sequence[Any]", value) for text in _strings(item)]
+    return []
+
+
+def _problems(text: str) -> Iterator[str]:
+    for expression in _PLACEHOLDER.findall(text):
+        try:
+            parsed = jmespath.compile(expression.strip()).parsed
+        except JMESPathError as error:
+            reason = str(error).splitlines()[0]
+            yield f"{{{{{expression}}}}} is not a JMESPath expression: {reason}"
+        else:
+            for name in sorted(_functions(parsed) - _FUNCTIONS):
+                yield f"{{{{{expression}}}}} calls {name}(), which JMESPath does not have"
+    rest = _PLACEHOLDER.sub("", text)
+    if "{{" in rest or "}}" in rest:
+        yield f"{text!r} has braces that are not closed: write {{{{name}}}}"
+
+
+def _functions(node: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the functions that a parsed expression calls."""
+    own = frozenset({str(node["value"])}) if node["type"] == "function_expression" else frozenset[str]()
+    children = (cast("Mapping[str, Any]", child) for child in node["children"] if isinstance(child, Mapping))
+    return own.union(*(_functions(child) for child in children))
+
+
+def _render(value: Any, data: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return _render_string(value, data)
+    if isinstance(value, Mapping):
+        items = ((key, _render(item, data)) for key, item in cast("Mapping[str, Any]", value).items())
+        return {key: item for key, item in items if item is not _ABSENT}
+    if isinstance(value, list):
+        return _render_list([_render(item, data) for item in cast("Sequence[Any]", value)])
+    return value
+
+
+def _render_list(items: list[Any]) -> list[Any]:
+    """Positional arguments: what is absent at the end is left out, so that the callee's defaults apply."""
+    while items and items[-1] is _ABSENT:
+        items.pop()
+    return [None if item is _ABSENT else item for item in items]
+
+
+def _render_string(text: str, data: Mapping[str, Any]) -> Any:
+    whole = _PLACEHOLDER.fullmatch(text)
+    if whole and _PLACEHOLDER.findall(text) == [whole.group(1)]:
+        return _find(whole.group(1).strip(), data)
+    return _PLACEHOLDER.sub(lambda match: _as_text(_find(match.group(1).strip(), data)), text)
+
+
+def _find(expression: str, data: Mapping[str, Any]) -> Any:
+    argument = _ARGUMENT.fullmatch(expression)
+    if argument and expression not in SCOPES:
+        return data["args"].get(argument[1], _ABSENT) if data["args"] else _ABSENT
+    try:
+        found = jmespath.search(expression, data)
+    except JMESPathError as error:
+        raise MappingError(f"{{{{{expression}}}}}: {str(error).splitlines()[0]}") from None
+    return _ABSENT if found is None else found
+
+
+def _as_text(value: Any) -> str:
+    if value is None or value is _ABSENT:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

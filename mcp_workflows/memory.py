@@ -1,0 +1,264 @@
+"""MemoryAdapter: a whole workflow engine in memory, for tests and for trying things out.
+
+It is driven by the clock and by answers, not by background work: `describe` is a pure look. All adapters with one
+`Settings.name` in a process share one engine, as replicas do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Final, TypeAlias, cast
+
+import anyio
+from pydantic import BaseModel, ConfigDict
+
+from mcp_workflows.adapter import (
+    JSON,
+    Adapter,
+    Execution,
+    Failure,
+    Finding,
+    InputRequest,
+    Progress,
+    Ref,
+    Start,
+    StartGuarantee,
+    Status,
+)
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+
+
+class MemorySettings(BaseModel):
+    """Which engine in memory; `unreachable` is one that never answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "memory"
+    unreachable: bool = False
+
+
+class MemoryOptions(BaseModel):
+    """Nothing can be set per tool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Faults:
+    """What goes wrong next; tests set these while the engine is in use, which is why this is not frozen."""
+
+    unavailable: frozenset[str] = frozenset()  # verbs that never reach the engine
+    silent: frozenset[str] = frozenset()  # verbs that get no answer, ever
+    refused_starts: int = 0  # so many of the next starts get a definite no
+    lost_start_replies: int = 0  # so many of the next starts take effect, and the reply is lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One execution as the engine keeps it."""
+
+    start: Start
+    began: float  # of the monotonic clock, in seconds
+    answers: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    cancel_requested: bool = False
+
+    @property
+    def argument(self) -> JSON:
+        """The one argument of these workflows: the first positional one, or all there is."""
+        arguments = self.start.arguments
+        if not isinstance(arguments, list):
+            return arguments
+        return next(iter(cast("Sequence[JSON]", arguments)), dict[str, JSON]())
+
+    def seconds(self, default: float) -> float:
+        """How long it takes, by its argument: `{"seconds": 0.5}` or just `0.5`."""
+        argument = self.argument
+        if not isinstance(argument, Mapping):
+            return float(argument)
+        return float(cast("Mapping[str, JSON]", argument).get("seconds", default))
+
+    @property
+    def age(self) -> float:
+        """In seconds."""
+        return time.monotonic() - self.began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEngine:
+    """What all adapters of one name share."""
+
+    records: dict[str, Record] = field(default_factory=dict[str, Record])
+    calls: Counter[str] = field(default_factory=Counter[str])
+    faults: Faults = field(default_factory=Faults)
+
+
+_ENGINES: Final[dict[str, MemoryEngine]] = {}  # as long as the process: a real engine outlives its clients too
+
+
+def _succeeded(output: JSON) -> Execution:
+    return Execution(status=Status.SUCCEEDED, output=output)
+
+
+def _question(message: str) -> InputRequest:
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    return InputRequest(
+        method="elicitation/create", params={"mode": "form", "message": message, "requestedSchema": schema}
+    )
+
+
+def _sleep(record: Record) -> Execution:
+    total = record.seconds(1)
+    if record.age >= total:
+        return _succeeded({"slept": total})
+    return Execution(status=Status.RUNNING, message="sleeping", progress=Progress(value=int(record.age), total=total))
+
+
+def _stubborn(record: Record) -> Execution:
+    seen = _sleep(record)
+    return replace(seen, cancel_requested=record.cancel_requested and not seen.terminal)
+
+
+def _asking(*keys: str, in_turn: bool = False) -> Callable[[Record], Execution]:
+    """A workflow that asks these questions, at once or one after the other, and returns what was answered."""
+
+    def workflow(record: Record) -> Execution:
+        missing = [key for key in keys if key not in record.answers]
+        if not missing:
+            given = {key: response.get("content", response) for key, response in record.answers.items()}
+            return _succeeded(given if len(keys) > 1 else next(iter(given.values())))
+        shown = missing[:1] if in_turn else missing
+        requests = {key: _question(f"{key}?") for key in shown}
+        return Execution(status=Status.INPUT_REQUIRED, message="waiting for an answer", requests=requests)
+
+    return workflow
+
+
+def _failing(failure: Failure) -> Callable[[Record], Execution]:
+    return lambda record: Execution(status=Status.FAILED, message=failure.text, failure=failure)
+
+
+Workflow: TypeAlias = Callable[[Record], Execution]
+
+WORKFLOWS: Final[Mapping[str, Workflow]] = {
+    "echo": lambda record: _succeeded(record.argument),
+    "sleep": _sleep,
+    "forever": lambda record: Execution(status=Status.RUNNING, message="working"),
+    "stubborn": _stubborn,  # sleeps, and does not listen when it is asked to cancel
+    "ask": _asking("question"),
+    "ask_two": _asking("first", "second"),
+    "ask_in_turn": _asking("first", "second", in_turn=True),
+    "fail": _failing(Failure(text="the card was declined", kind="CardError")),
+    "protocol_error": _failing(Failure(text="no such order", kind="McpError", code=-32602, data={"order": "o-1"})),
+}
+"""What it can do, by workflow name. Each is a pure function of what has happened so far and of the clock."""
+
+
+class MemoryAdapter(Adapter):
+    """A workflow engine in memory; `calls` counts the calls of all its adapters by verb, `faults` makes it fail."""
+
+    Settings = MemorySettings
+    Options = MemoryOptions
+    starts = StartGuarantee.KEYED
+
+    def __init__(self, settings: MemorySettings) -> None:
+        """Join the engine of that name, or found it."""
+        self._settings = settings
+        self._engine = _ENGINES.setdefault(settings.name, MemoryEngine())
+        self.calls = self._engine.calls
+        self.faults = self._engine.faults
+
+    async def __aenter__(self) -> MemoryAdapter:
+        """There is nothing to open."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The engine lives on, as engines do."""
+
+    async def start(self, start: Start) -> str:
+        """Start an execution; its handle is made of its key."""
+        await self._call("start")
+        self._refuse(start)
+        handle = f"memory-{start.key}"
+        known = self._engine.records.setdefault(handle, Record(start=start, began=time.monotonic()))
+        if (known.start.workflow, known.start.arguments) != (start.workflow, start.arguments):
+            raise StartConflict("this key belongs to an execution with another workflow or input")
+        if self.faults.lost_start_replies:
+            self.faults.lost_start_replies -= 1
+            raise EngineUnavailable("the reply was lost")
+        return handle
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look."""
+        await self._call("describe")
+        return self._look(ref)
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """Take in what answers an open question; the rest is ignored."""
+        await self._call("answer")
+        known = self._look(ref).requests
+        taken = {key: response for key, response in responses.items() if key in known}
+        record = self._engine.records[ref.handle]
+        self._engine.records[ref.handle] = replace(record, answers={**record.answers, **taken})
+
+    async def cancel(self, ref: Ref) -> None:
+        """Cancelled at once, unless it has ended or does not listen."""
+        await self._call("cancel")
+        if not self._look(ref).terminal:
+            self._engine.records[ref.handle] = replace(self._engine.records[ref.handle], cancel_requested=True)
+
+    async def check_engine(self) -> Finding:
+        """Whether `describe` would reach it now."""
+        if self._down("describe"):
+            return Finding(ok=False, text="does not answer", hint="clear `faults.unavailable`")
+        return Finding(ok=True, text=f"engine in memory {self._settings.name!r}")
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Whether there is such a workflow."""
+        if workflow not in WORKFLOWS:
+            return Finding(ok=False, text=f"no workflow named {workflow!r}", hint=f"there are: {_names()}")
+        return await self.check_engine()
+
+    @property
+    def handles(self) -> Sequence[str]:
+        """The handles of all executions the engine has, oldest first."""
+        return list(self._engine.records)
+
+    def forget(self, handle: str) -> None:
+        """Drop an execution, as an engine does after its retention."""
+        self._engine.records.pop(handle, None)
+
+    async def _call(self, verb: str) -> None:
+        self.calls[verb] += 1
+        if verb in self.faults.silent:
+            await anyio.sleep_forever()
+        if self._down(verb):
+            raise EngineUnavailable("the engine in memory does not answer", sent=False)
+
+    def _down(self, verb: str) -> bool:
+        return self._settings.unreachable or verb in self.faults.unavailable
+
+    def _refuse(self, start: Start) -> None:
+        if start.workflow not in WORKFLOWS:
+            raise EngineRefused(f"no workflow named {start.workflow!r}; there are: {_names()}")
+        if self.faults.refused_starts:
+            self.faults.refused_starts -= 1
+            raise EngineRefused("the engine in memory was told to refuse this")
+
+    def _look(self, ref: Ref) -> Execution:
+        record = self._engine.records.get(ref.handle)
+        if record is None:
+            raise ExecutionNotFound("the engine in memory has no such execution")
+        seen = WORKFLOWS[record.start.workflow](record)
+        if record.cancel_requested and record.start.workflow != "stubborn":
+            seen = Execution(status=Status.CANCELLED, message="cancelled on request")
+        return replace(seen, execution_id=ref.handle, url=f"memory:{self._settings.name}/{ref.handle}")
+
+
+def _names() -> str:
+    return ", ".join(sorted(WORKFLOWS))

@@ -1,0 +1,121 @@
+"""attach(server) -> Workflows: the MCP side; the only place that touches the SDK's server internals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+
+import mcp_types as types
+from mcp.server.mcpserver import MCPServer
+from mcp.server.request_state import RequestStateBoundary
+from mcp.shared.exceptions import MCPError
+from mcp_types import jsonrpc
+from pydantic import ValidationError
+
+from mcp_workflows.adapter import Adapter
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.receiver.middleware import AnyServer, Context, Workflows
+from mcp_workflows.store import Store, open_store
+from mcp_workflows.tool import Tool
+
+__all__ = ["RETENTION", "AnyServer", "Workflows", "attach"]
+
+RETENTION = timedelta(days=90)
+
+
+def attach(
+    server: AnyServer,
+    *,
+    tools: Sequence[Tool],
+    engines: Mapping[str, Adapter],
+    store: Store | str = "sqlite:///mcp-workflows.db",
+    retention: timedelta = RETENTION,
+    strict_headers: bool = False,
+) -> Workflows:
+    """Put workflows beside the server's own tools; the server's lifespan must enter what this returns.
+
+    Raises:
+        ConfigError: two tools of one name, an engine that is not there, an unknown store.
+    """
+    workflows = Workflows(
+        server,
+        tools=_by_name(tools, engines),
+        engines=Engines(engines),
+        store=open_store(store) if isinstance(store, str) else store,
+        retention=retention,
+        strict_headers=strict_headers,
+    )
+    _serve_lists(server)
+    chain = server.middleware
+    sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
+    chain.insert(sealed, workflows.seal)
+    chain.append(workflows.serve)
+    return workflows
+
+
+def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Mapping[str, Tool]:
+    problems = [
+        f"engine {name!r} is no adapter: give an instance, such as TemporalAdapter(TemporalSettings(...))"
+        for name, adapter in engines.items()
+        if isinstance(adapter, type) or not hasattr(adapter, "describe")
+    ]
+    problems = problems or list(_wrong_options(tools, engines))
+    problems += [
+        f"tool {tool.name!r}: no engine named {tool.engine!r} (engines: {', '.join(engines) or 'none'})"
+        for tool in tools
+        if tool.engine not in engines
+    ]
+    problems += [
+        f"tool {tool.name!r}: ask {question!r} brings {key!r}, which the tool's input does not take"
+        for tool in tools
+        for question, key in tool.unanswerable()
+    ]
+    problems += [
+        f"tool {tool.name!r}: {place} names {', '.join(strangers)}, which the tool's input does not have"
+        for tool in tools
+        for place, strangers in tool.strangers().items()
+    ]
+    names = [tool.name for tool in tools]
+    problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return {tool.name: tool for tool in tools}
+
+
+def _wrong_options(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Iterator[str]:
+    for tool in tools:
+        try:
+            if adapter := engines.get(tool.engine):
+                adapter.Options.model_validate(tool.options)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)[0]
+            yield f"tool {tool.name!r}: options.{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+
+
+class _NoTools:
+    """A lowlevel server may come without tools or resources of its own: ours then need empty lists to join."""
+
+    async def tools(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[])
+
+    async def call(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        raise MCPError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
+
+    async def resources(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[])
+
+    async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        raise MCPError(jsonrpc.INVALID_PARAMS, "Resource not found", {"uri": params.uri})
+
+
+def _serve_lists(server: AnyServer) -> None:
+    if isinstance(server, MCPServer):
+        return
+    empty = _NoTools()
+    if server.get_request_handler("tools/list") is None:
+        server.add_request_handler("tools/list", types.PaginatedRequestParams, empty.tools)
+        server.add_request_handler("tools/call", types.CallToolRequestParams, empty.call)
+    if server.get_request_handler("resources/read") is None:
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, empty.resources)
+        server.add_request_handler("resources/read", types.ReadResourceRequestParams, empty.read)

@@ -1,0 +1,113 @@
+"""What a request's stream carries besides its response: progress of a waiting call, tasks that are listened to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import anyio
+import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.session import ServerSession
+
+from mcp_workflows.adapter import Execution
+from mcp_workflows.bridge import Bridge
+from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.task import Task
+from mcp_workflows.wire import v2026_07_28 as wire
+from mcp_workflows.wire.commands import TaskView
+
+logger = logging.getLogger(__name__)
+
+_RISE = 0.001  # progress must rise with each notification, also when only the message changed
+
+
+class Progress:
+    """Progress of a call that waits, on the token it came with (spec: progress)."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        self._last: float | None = None
+
+    async def report(self, execution: Execution) -> None:
+        """Tell the client of a change, if it asked for progress."""
+        if execution.terminal or not (execution.message or execution.progress):
+            return
+        value = execution.progress.value if execution.progress else 0.0
+        self._last = value if self._last is None else max(value, self._last + _RISE)
+        total = execution.progress.total if execution.progress else None
+        await self._session.report_progress(self._last, total, execution.message)
+
+
+class _TaskNotification(types.Notification[dict[str, Any], str]):
+    method: str = wire.NOTIFICATION
+    params: dict[str, Any]
+
+
+class Listening:
+    """One `subscriptions/listen` stream: the SDK's handler serves its own events, we add the tasks."""
+
+    def __init__(self, ctx: ServerRequestContext[Any, Any], bridge: Bridge, tasks: Sequence[Task]) -> None:
+        self._ctx = ctx
+        self._bridge = bridge
+        self._tasks = tasks
+        self._acknowledged = anyio.Event()
+
+    async def serve(self, call_next: CallNext) -> HandlerResult:
+        """The stream, until the client closes it."""
+        session = cast("ServerSession", _Acknowledging(self._ctx.session, self))
+        result: HandlerResult = None
+        async with anyio.create_task_group() as group:
+            for task in self._tasks:
+                group.start_soon(self._pump, task)
+            result = await call_next(replace(self._ctx, session=session))
+            group.cancel_scope.cancel()
+        return result
+
+    async def acknowledge(
+        self, session: ServerSession, notification: types.SubscriptionsAcknowledgedNotification
+    ) -> None:
+        """The first frame of the stream, with the task ids agreed to."""
+        honored = notification.params.notifications.model_dump(by_alias=True, exclude_none=True)
+        honored["taskIds"] = [task.id for task in self._tasks]
+        params = notification.params.model_copy(update={"notifications": types.SubscriptionFilter(**honored)})
+        await session.send_notification(
+            notification.model_copy(update={"params": params}), related_request_id=self._ctx.request_id
+        )
+        self._acknowledged.set()
+
+    async def _pump(self, task: Task) -> None:
+        await self._acknowledged.wait()
+        try:
+            await self._bridge.follow(task, self._notify)
+        except WorkflowsError as error:
+            logger.warning("a subscription to a task ended: %s", error)
+
+    async def _notify(self, task: TaskView) -> None:
+        assert self._ctx.request_id is not None
+        params = wire.notification(task, self._ctx.request_id)
+        await self._ctx.session.send_notification(
+            cast("types.ServerNotification", _TaskNotification(params=params)), related_request_id=self._ctx.request_id
+        )
+
+
+class _Acknowledging:
+    """The session as the SDK's listen handler sees it: its acknowledgement goes through us."""
+
+    def __init__(self, session: ServerSession, listening: Listening) -> None:
+        self._session = session
+        self._listening = listening
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever else the handler wants of its session
+        return getattr(self._session, name)
+
+    async def send_notification(
+        self, notification: types.ServerNotification, related_request_id: types.RequestId | None = None
+    ) -> None:
+        """Pass it on; the acknowledgement with our task ids in it."""
+        if isinstance(notification, types.SubscriptionsAcknowledgedNotification):
+            await self._listening.acknowledge(self._session, notification)
+        else:
+            await self._session.send_notification(notification, related_request_id)

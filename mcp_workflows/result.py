@@ -1,0 +1,129 @@
+"""What a workflow returned, or how it failed, as an MCP `CallToolResult` (a plain dict, of no era)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard, cast
+
+from mcp_types import CallToolResult
+from pydantic import ValidationError
+
+from mcp_workflows.adapter import JSON, Failure
+from mcp_workflows.schema import violations
+
+URI_SCHEME = "mcp-workflows"
+_RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+
+
+def tool_result(output: JSON) -> dict[str, Any]:
+    """Any JSON as a result: a `CallToolResult` passes through, an object becomes structured content plus text.
+
+    A text stays a text, null is empty content; other JSON is written as text and wrapped as `{"result": ...}`.
+    """
+    if _is_tool_result(output):
+        return {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
+    if output is None:
+        return {"content": [], "isError": False}
+    if isinstance(output, str):
+        return {"content": [_text(output)], "isError": False}
+    structured: JSON = cast("JSON", output) if isinstance(output, Mapping) else {"result": output}
+    return {"content": [_text(_dump(output))], "structuredContent": structured, "isError": False}
+
+
+def tool_error(text: str) -> dict[str, Any]:
+    """A failure the model can read and react to (spec: tool execution errors are results with `isError`)."""
+    return {"content": [_text(text)], "isError": True}
+
+
+def failure_result(failure: Failure | None) -> dict[str, Any]:
+    """The failure of a workflow as a result with `isError`."""
+    return tool_error(failure.text if failure and failure.text else "The workflow failed without saying why.")
+
+
+def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[str, Any]:
+    """The result, if it is what the tool's output schema promised; otherwise an error that still holds it.
+
+    Source: MCP, tools, output schema: servers MUST provide structured results that conform to it.
+    """
+    if schema is None or result.get("isError"):
+        return result
+    wrong = violations(schema, result.get("structuredContent"))
+    if not wrong:
+        return result
+    complaint = f"The workflow's result does not match the tool's output schema: {wrong[0].message[:300]}"
+    return {"content": [_text(complaint), *result["content"]], "isError": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """How a result over its limit is offered: the address of the whole and the limit in bytes."""
+
+    uri: str
+    limit: int
+    name: str
+
+
+def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | None) -> dict[str, Any]:
+    """The result itself up to the limit (bytes of its JSON), above it a resource link to the whole."""
+    size = len(_dump(result).encode())
+    if size <= large.limit:
+        return result
+    link = {
+        "type": "resource_link",
+        "uri": large.uri,
+        "name": large.name,
+        "mimeType": "application/json",
+        "size": size,
+    }
+    note = f"The result has {size} bytes, over the limit of {large.limit}: read {large.uri} for the whole."
+    short: dict[str, Any] = {"content": [_text(note), link], "isError": bool(result.get("isError"))}
+    if schema is not None and not short["isError"]:
+        short["structuredContent"] = _promised(result["structuredContent"], large, schema)
+    return short
+
+
+def _promised(whole: JSON, large: Large, schema: Mapping[str, JSON]) -> JSON:
+    """An output schema is a promise, and SDK clients raise when it is broken: the address if it may stand for it."""
+    stand_in = {"uri": large.uri}
+    return whole if violations(schema, stand_in) else stand_in
+
+
+def result_uri(task_id: str) -> str:
+    """The address of a task's whole result."""
+    return f"{URI_SCHEME}://tasks/{task_id}/result"
+
+
+def task_of(uri: str) -> str | None:
+    """The task id in such an address, or None if it is not one of ours."""
+    prefix, suffix = f"{URI_SCHEME}://tasks/", "/result"
+    if not uri.startswith(prefix) or not uri.endswith(suffix) or len(uri) <= len(prefix) + len(suffix):
+        return None
+    return uri[len(prefix) : -len(suffix)]
+
+
+def document(result: Mapping[str, JSON]) -> str:
+    """The whole result as the JSON text of its resource."""
+    return _dump(result)
+
+
+def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
+    if not isinstance(output, Mapping):
+        return False
+    found = cast("Mapping[str, JSON]", output)
+    if not isinstance(found.get("content"), list) or not found.keys() <= _RESULT_KEYS:
+        return False
+    try:
+        CallToolResult.model_validate(found, strict=True, by_name=False)
+    except ValidationError:
+        return False  # it only looks like one: some object with a `content`
+    return True
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _dump(value: JSON) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,113 @@
+"""JSON Schema 2020-12: whether a schema is right, and what is wrong with a value by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+MAX_COMPLAINTS = 5  # about one value; a client needs no more to see what is wrong
+_LONGEST = 200  # characters of one part of a complaint
+
+Schema = dict[str, Any]  # a JSON Schema 2020-12 object
+
+_SCALARS = frozenset({"string", "number", "integer", "boolean"})
+PRIMITIVES = _SCALARS | {"array"}
+
+_NOTHING_OUTSIDE: Registry[Any] = Registry()  # Any: contents of schemas we do not have
+
+
+def violations(
+    schema: Mapping[str, Any],
+    value: Any,  # any JSON value
+    counts: Callable[[ValidationError], bool] = lambda _: True,
+) -> Sequence[ValidationError]:
+    """What is wrong with a value by a JSON Schema, the first few; references outside the schema are never fetched."""
+    validator = Draft202012Validator(
+        schema, registry=_NOTHING_OUTSIDE, format_checker=Draft202012Validator.FORMAT_CHECKER
+    )
+    try:
+        errors: Iterable[ValidationError] = validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]  # its stub leaves one overload untyped
+        return list(islice(filter(counts, errors), MAX_COMPLAINTS))
+    except RecursionError:
+        return [ValidationError("is nested too deeply, or its schema refers to itself without end")]
+
+
+def complain(error: ValidationError | SchemaError) -> str:
+    """One schema violation in a line: where, and what was wrong (never the whole value)."""
+    where = _short(error.json_path.removeprefix("$").lstrip("."))
+    text = _short(error.message)
+    return f"{where}: {text}" if where else text
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def check_schema(schema: Schema) -> Schema:
+    """The schema itself, if it is JSON Schema 2020-12 for an object.
+
+    Raises:
+        ValueError: it is not, with what is wrong in it.
+    """
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ValueError(f"not a JSON Schema: {complain(error)}") from None
+    if schema.get("type") != "object":
+        raise ValueError("a JSON Schema of an object is needed here: {type: object, properties: {...}}")
+    _check_references(schema)
+    if any("without end" in error.message for error in violations(schema, {})):
+        raise ValueError("a $ref in it refers to itself without end")
+    return schema
+
+
+def _check_references(schema: Schema) -> None:
+    resolver = _NOTHING_OUTSIDE.with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    for reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except (Unresolvable, ValueError):
+            raise ValueError(f"$ref {reference!r} is not in this schema: inline what it points to, in $defs") from None
+
+
+def _references(value: Any) -> Iterable[str]:  # any JSON value
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[str, Any]", value).items():
+            if key == "$ref" and isinstance(item, str):
+                yield item
+            yield from _references(item)
+    elif isinstance(value, list):
+        for item in cast("Sequence[Any]", value):
+            yield from _references(item)
+
+
+def check_form(form: Schema) -> None:
+    """Raise `ValueError` unless it is flat (source: MCP 2026-07-28, elicitation, `requestedSchema`)."""
+    properties: Schema = form.get("properties", {})
+    if not properties:
+        raise ValueError("asks for nothing: an object schema needs properties")
+    for key, schema in properties.items():
+        check_field(repr(key), schema)
+
+
+def check_field(name: str, schema: object) -> None:
+    """Raise `ValueError`, naming it, unless a form can show it as a field."""
+    if not _fits_a_form(schema):
+        raise ValueError(f"{name} does not fit a form: only text, numbers, yes/no and choices do")
+
+
+def _fits_a_form(schema: object) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    typed = cast("Schema", schema)
+    items = typed.get("items")
+    choices: Schema = cast("Schema", items) if isinstance(items, dict) else {}
+    several = typed.get("type") == "array" and bool(choices.keys() & {"enum", "anyOf"})
+    return several or typed.get("type") in _SCALARS

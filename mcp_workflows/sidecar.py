@@ -1,0 +1,233 @@
+"""The sidecar: a server with nothing but the configured tools, on stdio or Streamable HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_workflows.config import Config
+from mcp_workflows.errors import ConfigError, WorkflowsError
+from mcp_workflows.receiver import Workflows, attach
+from mcp_workflows.store import open_store
+
+logger = logging.getLogger(__name__)
+
+PATH = "/mcp"
+MAX_BODY = 4 * 1024 * 1024  # bytes of one request
+_STOP_WITHIN = 3  # seconds for requests under way when it is told to stop
+_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """A server with the configured tools, and what goes with it."""
+
+    server: Server[Workflows]
+    workflows: Workflows  # its lifespan enters them
+    listening: ListenHandler
+
+    def stop_streams(self) -> None:
+        """End what would keep a server from stopping: streams and waiting calls; the workflows go on."""
+        self.listening.close()
+        self.workflows.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn waits for requests under way before it stops; ours can take days, so they are ended first."""
+
+    def __init__(self, settings: uvicorn.Config, sidecar: Sidecar) -> None:
+        super().__init__(settings)
+        self._sidecar = sidecar
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say where."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            host, port = listening.getsockname()[:2]
+            logger.info("ready: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, PATH)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, streams first."""
+        self._sidecar.stop_streams()
+        await super().shutdown(sockets)
+
+
+def build(config: Config) -> Sidecar:
+    """The sidecar of a configuration; nothing is opened yet."""
+    schemas = {tool.name: tool.input for tool in config.tools}
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Workflows]) -> AsyncGenerator[Workflows]:
+        async with workflows:
+            yield workflows
+
+    listening = ListenHandler(InMemorySubscriptionBus())
+    server: Server[Workflows] = Server(
+        config.server.name,
+        version=config.server.version,
+        title=config.server.title,
+        instructions=config.server.instructions,
+        lifespan=lifespan,
+        get_tool_input_schema=schemas.get,
+        on_subscriptions_listen=listening,
+    )
+    workflows = attach(
+        server,
+        tools=config.tools,
+        engines={name: engine.kind(engine.settings) for name, engine in config.engines.items()},
+        store=config.store.url,
+        retention=config.store.retention,
+        strict_headers=config.server.strict_headers,
+    )
+    return Sidecar(server=server, workflows=workflows, listening=listening)
+
+
+async def run_stdio(config: Config) -> None:
+    """Serve one client on standard input and output, until it leaves."""
+    await _check_store(config)
+    server = build(config).server
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def run_http(config: Config, *, host: str, port: int) -> None:
+    """Serve Streamable HTTP at `/mcp`, until told to stop.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+        StoreError: the store cannot be used.
+    """
+    anyio.run(_check_store, config)
+    listening = _listen(host, port)
+    sidecar = build(config)
+    settings = uvicorn.Config(
+        http_app(sidecar, config, host, listening.getsockname()[1]),
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=_STOP_WITHIN,
+    )
+    server = _Uvicorn(settings, sidecar)
+    server.run(sockets=[listening])
+    if not server.started:
+        raise ConfigError("the sidecar could not start; see the log above")
+
+
+def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlette:
+    """The ASGI application: `/mcp`, and how it is (`/healthz`, `/readyz`, `/enginez`)."""
+    app = sidecar.server.streamable_http_app(
+        streamable_http_path=PATH,
+        max_request_body_size=MAX_BODY,
+        transport_security=_security(config, host, port),
+        custom_starlette_routes=[
+            Route("/healthz", _alive(sidecar.workflows)),
+            Route("/readyz", _ready(sidecar.workflows)),
+            Route("/enginez", _engines(sidecar.workflows)),
+        ],
+        host=host,
+    )
+    app.add_middleware(_Trimmed)
+    return app
+
+
+class _Trimmed:
+    """Header values without the blanks around them, which are not part of them and which httptools leaves there.
+
+    Source: RFC 9110, section 5.5.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, trimmed."""
+        if scope["type"] == "http":
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
+        await self._app(scope, receive, send)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _check_store(config: Config) -> None:
+    """Before anything listens: a store that cannot be used is a message, not a trace out of the server."""
+    async with open_store(config.store.url) as store:
+        await store.check()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --http HOST:PORT") from None
+    return listening
+
+
+def _security(config: Config, host: str, port: int) -> TransportSecuritySettings:
+    """Which Host and Origin headers are let in: a page on the web must not reach a sidecar on this machine."""
+    names = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}
+    hosts = sorted({f"{name}:*" for name in names} | names | {f"{name}:{port}" for name in names})
+    return TransportSecuritySettings(
+        allowed_hosts=[*hosts, *config.server.allowed_hosts],
+        allowed_origins=[f"http://{name}:*" for name in sorted(names)] + list(config.server.allowed_origins),
+    )
+
+
+def _alive(workflows: Workflows) -> Callable[[Request], Awaitable[JSONResponse]]:
+    async def alive(_: Request) -> JSONResponse:
+        """The process lives; one that cannot serve any more should be started again."""
+        return JSONResponse({"ok": workflows.alive}, status_code=200 if workflows.alive else 503)
+
+    return alive
+
+
+def _ready(workflows: Workflows) -> Callable[[Request], Awaitable[JSONResponse]]:
+    async def ready(_: Request) -> JSONResponse:
+        """Configuration and store are fine: tasks can be created and read."""
+        try:
+            await workflows.ready()
+        except WorkflowsError as error:
+            return JSONResponse({"ok": False, "store": str(error)}, status_code=503)
+        return JSONResponse({"ok": True})
+
+    return ready
+
+
+def _engines(workflows: Workflows) -> Callable[[Request], Awaitable[JSONResponse]]:
+    async def engines(_: Request) -> JSONResponse:
+        """Each engine by itself: one that is down says nothing about the others or about ended tasks."""
+        findings = await workflows.check_engines()
+        ok = all(finding.ok for finding in findings.values())
+        body = {name: {"ok": found.ok, "text": found.text, "hint": found.hint} for name, found in findings.items()}
+        return JSONResponse({"ok": ok, "engines": body}, status_code=200 if ok else 503)
+
+    return engines

@@ -1,0 +1,76 @@
+"""Where tasks are kept: the protocol of a store, and how one is opened by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from importlib.metadata import entry_points
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.task import Task
+
+ENTRY_POINT_GROUP = "mcp_workflows.stores"
+
+
+class Store(AbstractAsyncContextManager["Store"], Protocol):
+    """Durable rows of tasks; replicas that share one share all tasks. Every read names the owner.
+
+    Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it
+    creates or migrates its tables, and raises `StoreUnusable` when it must not be used.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Keep the URL; open nothing yet."""
+        ...
+
+    async def create(self, task: Task) -> Task:
+        """Insert durably (on disk when this returns), or return the row this idempotency key already has.
+
+        The key counts per owner and tool, and also when its row is a tombstone.
+        """
+        ...
+
+    async def get(self, task_id: str, owner: str) -> Task | None:
+        """The row, if it is this owner's; "not found" and "not yours" look alike."""
+        ...
+
+    async def change(self, task_id: str, owner: str, change: Callable[[Task], Task]) -> Task | None:
+        """Apply a pure function to the row in one transaction and return the row as it is then."""
+        ...
+
+    async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
+        """An engine's rows of any owner, created before that time, neither ended nor known to be started.
+
+        Fewest attempts first, then oldest: no row keeps others waiting for ever, and no engine another's.
+        """
+        ...
+
+    async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
+        """Drop what has expired; rows with an idempotency key become tombstones first. Returns how many changed."""
+        ...
+
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes under this name, made once and the same for all who share the store."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `StoreUnavailable` if rows cannot be read and written now."""
+        ...
+
+
+def open_store(url: str) -> Store:
+    """The store behind a URL (`sqlite:///path`); enter it to use it.
+
+    Raises:
+        ConfigError: no store of that scheme is installed.
+    """
+    scheme = urlsplit(url).scheme
+    found = entry_points(group=ENTRY_POINT_GROUP, name=scheme)
+    if not found:
+        here = ", ".join(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})) or "none"
+        raise ConfigError(f"no store for {scheme or url!r} is installed (installed: {here}); e.g. sqlite:///tasks.db")
+    store: type[Store] = next(iter(found)).load()
+    return store(url)

@@ -1,0 +1,140 @@
+"""Task: what the client holds, as we keep it, and its lifecycle.
+
+Every change of a row is one pure function here, `Task -> Task`; a store applies it in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, InputRequest, Progress, Status
+
+LIFECYCLE: Mapping[Status, frozenset[Status]] = {
+    Status.RUNNING: frozenset(Status),
+    Status.INPUT_REQUIRED: frozenset(Status),
+    Status.SUCCEEDED: frozenset(),
+    Status.FAILED: frozenset(),
+    Status.CANCELLED: frozenset(),
+}
+"""From which status to which: what has ended stays as it ended (spec: terminal states are final)."""
+
+STARTING = Execution(status=Status.RUNNING, message="starting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One row: the map from a task id to an execution, and the last look at it."""
+
+    id: str
+    owner: str
+    tool: str
+    engine: str
+    workflow: str
+    key: str  # one key, one execution: see `Start.key`
+    arguments: JSON  # as the engine gets them; kept until it is bound, so that a start can be healed
+    created: datetime
+    updated: datetime  # when status, message, progress or questions last changed
+    expires: datetime | None  # created + ttl; None: never
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's, frozen at the start
+    context: Mapping[str, str] = field(default_factory=dict[str, str])
+    max_result: int
+    output_schema: Mapping[str, JSON] | None = None
+    idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
+    fingerprint: str  # of the client's arguments: the same idempotency key must mean the same call
+    attempts: int = 0  # to start it; noted before each, as it may have been started from then on
+    handle: str | None = None  # None: not known to be started
+    execution: Execution = STARTING
+    ended: datetime | None = None
+    answered: frozenset[str] = frozenset()  # keys of questions an answer was accepted for
+    cancel_requested: datetime | None = None
+    cancel_delivered: bool = False  # the engine has taken it
+    tombstone: bool = False  # expired: kept only so that its idempotency key starts nothing again
+
+    @property
+    def seen(self) -> Execution:
+        """The execution as clients may see it: without answered questions, never waiting for nothing."""
+        return _hide(self.execution, self.answered)
+
+    @property
+    def shown(self) -> tuple[Status, str | None, Progress | None, Mapping[str, InputRequest]]:
+        """What makes a client see a change: the status, the message, the progress, the questions."""
+        seen = self.seen
+        return seen.status, seen.message, seen.progress, seen.requests
+
+    def expired(self, now: datetime) -> bool:
+        """Whether its time to live is over."""
+        return self.tombstone or (self.expires is not None and self.expires <= now)
+
+
+def _hide(execution: Execution, answered: frozenset[str]) -> Execution:
+    if execution.status is not Status.INPUT_REQUIRED:
+        return replace(execution, requests={}) if execution.requests else execution
+    open_requests: Mapping[str, InputRequest] = {
+        key: request for key, request in execution.requests.items() if key not in answered
+    }
+    if not open_requests:
+        return replace(execution, status=Status.RUNNING, message="answer delivered", requests={})
+    return replace(execution, requests=open_requests)
+
+
+def attempt(task: Task) -> Task:
+    """It is about to be started (again)."""
+    if task.handle is not None or task.ended or task.tombstone:
+        return task
+    return replace(task, attempts=task.attempts + 1)
+
+
+def bind(task: Task, handle: str, at: datetime) -> Task:
+    """The engine has it: remember its handle; the first one wins, as one key is one execution."""
+    if task.handle is not None or task.tombstone:
+        return task
+    execution = task.execution if task.execution != STARTING else Execution(status=Status.RUNNING)
+    return _touched(task, replace(task, handle=handle, execution=execution, arguments=None), at)
+
+
+def observe(task: Task, execution: Execution, at: datetime) -> Task:
+    """Take in one look: the first terminal outcome stays, and `updated` moves only with what can be seen."""
+    if task.tombstone or execution.status not in LIFECYCLE[task.execution.status] or execution == task.execution:
+        return task
+    ended = at if execution.status in TERMINAL else None
+    return _touched(task, replace(task, execution=execution, ended=ended), at)
+
+
+def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
+    """Answers for these questions were delivered: they are never shown again."""
+    answered = task.answered | frozenset(keys)
+    return task if answered == task.answered else _touched(task, replace(task, answered=answered), at)
+
+
+def request_cancel(task: Task, at: datetime) -> Task:
+    """A client asked to cancel; the engine decides what comes of it."""
+    if task.ended or task.cancel_requested:
+        return task
+    return replace(task, cancel_requested=at)
+
+
+def deliver_cancel(task: Task) -> Task:
+    """The engine has taken the request to cancel."""
+    return replace(task, cancel_delivered=True)
+
+
+def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -> Task:
+    """It was not started: closed, and its idempotency key is free again.
+
+    Not if another attempt may have started it, unless the refusal is final for all attempts.
+    """
+    if task.handle is not None or task.ended or (task.attempts > 1 and not final):
+        return task
+    closed = observe(task, Execution(status=Status.FAILED, failure=failure), at)
+    return replace(closed, idempotency_key=None, arguments=None)
+
+
+def bury(task: Task) -> Task:
+    """Expired: all content goes, the idempotency key stays."""
+    return replace(task, tombstone=True, arguments=None, execution=STARTING, options={}, context={})
+
+
+def _touched(before: Task, after: Task, at: datetime) -> Task:
+    return replace(after, updated=at) if after.shown != before.shown else after

@@ -1,0 +1,29 @@
+"""What proves an adapter or a store, shipped so that strangers can: contract suites, and an engine in memory.
+
+Needs pytest. See docs/adapters.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_workflows.memory import MemoryAdapter, MemoryOptions, MemorySettings
+
+pytest.register_assert_rewrite(
+    *(f"mcp_workflows.testing.{module}" for module in ("adapter_contract", "store_contract", "subject"))
+)
+
+from mcp_workflows.testing.adapter_contract import AdapterContract  # noqa: E402  # after registering
+from mcp_workflows.testing.store_contract import StoreContract, make_task  # noqa: E402  # after registering
+from mcp_workflows.testing.subject import Role, Subject  # noqa: E402  # after registering
+
+__all__ = [
+    "AdapterContract",
+    "MemoryAdapter",
+    "MemoryOptions",
+    "MemorySettings",
+    "Role",
+    "StoreContract",
+    "Subject",
+    "make_task",
+]

@@ -1,0 +1,293 @@
+"""StoreContract: the laws of a store, one test each."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
+from mcp_workflows.store import Store
+from mcp_workflows.task import Task, accept, bind, observe, refuse, request_cancel
+
+NOON = datetime(2026, 7, 28, 12, 0, 0, 123456, tzinfo=UTC)
+DAY = timedelta(days=1)
+NOBODYS_IDS = ("", "nobody-made-this", "-x", "' OR 1=1 --", "%", "\0", "\ud800", "x" * 100_000)
+
+
+def make_task(**changes: Any) -> Task:  # Any: any field of Task
+    """A task of its own id, for tests; every field can be given."""
+    name = uuid.uuid4().hex
+    fields: dict[str, Any] = {  # Any: the same
+        "id": f"task-{name}",
+        "owner": "anna",
+        "tool": "fulfil_order",
+        "engine": "orders",
+        "workflow": "FulfilOrder",
+        "key": f"key-{name}",
+        "arguments": [{"order_id": "o-1", "express": True}],
+        "created": NOON,
+        "updated": NOON,
+        "expires": NOON + DAY,
+        "max_result": 1_000_000,
+        "fingerprint": "f" * 64,
+    }
+    return Task(**{**fields, **changes})
+
+
+class StoreContract:
+    """Prove a store: subclass this in a test module and override one fixture, `new_store`.
+
+    ```python
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def new_store(self, tmp_path):
+            return lambda: MyStore(f"mystore:///{tmp_path}/tasks")
+    ```
+    `new_store` makes a store that is not entered yet. All it makes during one test share their rows (a second one is a
+    second replica, or the same one after a restart); the next test starts empty. Needs pytest.
+    """
+
+    pytestmark: ClassVar[Sequence[pytest.MarkDecorator]] = [pytest.mark.anyio]
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """Everything runs on asyncio."""
+        return "asyncio"
+
+    @pytest.fixture
+    def new_store(self) -> Callable[[], Store]:
+        """Override: makes one more store, not entered, over the rows of this test."""
+        raise NotImplementedError("override the fixture `new_store`")
+
+    @pytest.fixture
+    async def store(self, new_store: Callable[[], Store]) -> AsyncIterator[Store]:
+        """One entered store."""
+        async with new_store() as store:
+            yield store
+
+    async def test_a_row_is_read_as_it_was_created(self, store: Store) -> None:
+        """Law: create inserts durably; get returns the row."""
+        task = make_task(
+            options={"task_queue": "orders"},
+            context={"traceparent": "00-1"},
+            output_schema={"type": "object"},
+            idempotency_key="once",
+            arguments=[{"text": "Zürich ☕ \\ \" '", "deep": [1, 2.5, None, {"x": [True]}], "big": 2**53}],
+        )
+        assert await store.create(task) == task
+        assert await store.get(task.id, task.owner) == task
+
+    async def test_a_row_with_everything_seen_is_kept_whole(self, store: Store) -> None:
+        """Law: change returns the row as it is then, and get returns the same."""
+        task = await store.create(make_task())
+        question = InputRequest(method="elicitation/create", params={"message": "Sure?", "requestedSchema": {}})
+        seen = Execution(
+            status=Status.INPUT_REQUIRED,
+            message="waiting",
+            progress=Progress(value=1, total=3),
+            requests={"a": question, "b": question},
+            execution_id="x-1",
+            url="https://engine.example/x-1",
+        )
+
+        def change(row: Task) -> Task:
+            return request_cancel(accept(observe(bind(row, "handle", NOON), seen, NOON), ["a"], NOON + DAY), NOON + DAY)
+
+        changed = await store.change(task.id, task.owner, change)
+        assert changed == change(task)
+        assert await store.get(task.id, task.owner) == changed
+
+    async def test_half_a_surrogate_pair_breaks_no_row(self, store: Store) -> None:
+        """Law: any JSON a client or an engine can send is kept, or replaced, but never fails the row."""
+        task = await store.create(make_task(arguments={"text": "\ud800"}, idempotency_key="\ud800"))
+        found = await store.get(task.id, task.owner)
+        assert found is not None
+        assert isinstance(found.arguments["text"], str)
+
+    async def test_another_owners_row_is_not_found(self, store: Store) -> None:
+        """Law: "not found" and "not yours" look alike."""
+        task = await store.create(make_task(owner="anna"))
+        assert await store.get(task.id, "ben") is None
+        assert await store.change(task.id, "ben", lambda row: bind(row, "stolen", NOON)) is None
+        assert await store.get(task.id, "anna") == task
+
+    @pytest.mark.parametrize("task_id", NOBODYS_IDS, ids=range(len(NOBODYS_IDS)))
+    async def test_an_id_nobody_made_is_not_found(self, store: Store, task_id: str) -> None:
+        """Law: every id is either a row's or not found, however it looks."""
+        await store.create(make_task())
+        assert await store.get(task_id, "anna") is None
+        assert await store.change(task_id, "anna", lambda row: row) is None
+
+    async def test_one_idempotency_key_is_one_row(self, store: Store) -> None:
+        """Law: create returns the row this idempotency key already has."""
+        first = await store.create(make_task(idempotency_key="once"))
+        assert await store.create(make_task(idempotency_key="once", fingerprint="other")) == first
+
+    async def test_many_creates_at_once_with_one_key_are_one_row(self, new_store: Callable[[], Store]) -> None:
+        """Law: the same, at once and from several replicas."""
+        made: list[Task] = []
+        async with AsyncExitStack() as stack:
+            replicas = [await stack.enter_async_context(new_store()) for _ in range(5)]
+
+            async def create(store: Store) -> None:
+                made.append(await store.create(make_task(idempotency_key="once")))
+
+            async with anyio.create_task_group() as group:
+                for number in range(50):
+                    group.start_soon(create, replicas[number % len(replicas)])
+        assert len(made) == 50
+        assert len({task.id for task in made}) == 1
+
+    async def test_an_idempotency_key_counts_per_owner_and_tool(self, store: Store) -> None:
+        """Law: the key counts per owner and tool."""
+        tasks = [
+            make_task(owner=owner, tool=tool, idempotency_key="once") for owner in ("anna", "ben") for tool in "ab"
+        ]
+        assert [await store.create(task) for task in tasks] == tasks
+
+    async def test_rows_without_an_idempotency_key_are_each_their_own(self, store: Store) -> None:
+        """Law: no key, no deduplication."""
+        tasks = [make_task(), make_task()]
+        assert [await store.create(task) for task in tasks] == tasks
+
+    async def test_a_refused_start_frees_its_idempotency_key(self, store: Store) -> None:
+        """Law: a change of the idempotency key counts for the next create."""
+        first = await store.create(make_task(idempotency_key="once"))
+        await store.change(first.id, first.owner, lambda row: refuse(row, Failure(text="no"), NOON))
+        second = make_task(idempotency_key="once")
+        assert await store.create(second) == second
+
+    async def test_no_change_is_lost_between_replicas(self, new_store: Callable[[], Store]) -> None:
+        """Law: change is one transaction, whoever else is changing the row."""
+        async with new_store() as one, new_store() as other:
+            task = await one.create(make_task())
+
+            async def change(store: Store, key: str) -> None:
+                await store.change(task.id, task.owner, lambda row: accept(row, [key], NOON))
+
+            async with anyio.create_task_group() as group:
+                for number in range(25):
+                    group.start_soon(change, one, f"one-{number}")
+                    group.start_soon(change, other, f"other-{number}")
+            found = await one.get(task.id, task.owner)
+        assert found is not None
+        assert len(found.answered) == 50
+
+    async def test_the_first_terminal_outcome_stays(self, new_store: Callable[[], Store]) -> None:
+        """Law: terminal is for ever, also when two replicas see different ends."""
+        async with new_store() as one, new_store() as other:
+            task = await one.create(make_task())
+            ended = Execution(status=Status.SUCCEEDED, output={"n": 1})
+            late = Execution(status=Status.CANCELLED)
+            await one.change(task.id, task.owner, lambda row: observe(row, ended, NOON))
+            found = await other.change(task.id, task.owner, lambda row: observe(row, late, NOON + DAY))
+        assert found is not None
+        assert (found.execution, found.ended) == (ended, NOON)
+
+    async def test_a_change_that_fails_changes_nothing(self, store: Store) -> None:
+        """Law: a transaction is all or nothing, and the store goes on."""
+        task = await store.create(make_task())
+
+        def fail(row: Task) -> Task:
+            raise LookupError(row.id)
+
+        with pytest.raises(LookupError):
+            await store.change(task.id, task.owner, fail)
+        assert await store.change(task.id, task.owner, lambda row: row) == task
+
+    async def test_unbound_lists_what_is_not_known_to_be_started(self, store: Store) -> None:
+        """Law: unbound gives an engine's rows, neither ended nor known to be started; oldest first, up to a limit."""
+        rows = [make_task(owner=f"owner-{age}", created=NOON - age * DAY) for age in range(6)]
+        for row in rows:
+            await store.create(row)
+        young, bound, ended, *waiting = rows
+        await store.change(bound.id, bound.owner, lambda row: bind(row, "handle", NOON))
+        await store.change(ended.id, ended.owner, lambda row: refuse(row, Failure(text="no"), NOON))
+        expected = list(reversed(waiting))
+        assert young not in expected
+        assert await store.unbound(young.engine, NOON, 10) == expected
+        assert await store.unbound(young.engine, NOON, 2) == expected[:2]
+        assert await store.unbound("another", NOON, 10) == []
+
+    async def test_sweeping_drops_what_has_expired(self, store: Store) -> None:
+        """Law: sweep drops what has expired, and nothing else."""
+        expired, fresh, forever = make_task(expires=NOON), make_task(), make_task(expires=None)
+        for row in (expired, fresh, forever):
+            await store.create(row)
+        assert await store.sweep(NOON, NOON - DAY) == 1
+        assert await store.get(expired.id, expired.owner) is None
+        assert await store.get(fresh.id, fresh.owner) == fresh
+        assert await store.get(forever.id, forever.owner) == forever
+        assert await store.sweep(NOON, NOON - DAY) == 0
+
+    async def test_sweeping_many_rows_sweeps_them_all(self, store: Store) -> None:
+        """Law: sweep is complete, however it is cut into transactions."""
+        for number in range(450):
+            await store.create(make_task(expires=NOON, idempotency_key=str(number) if number % 2 else None))
+        assert await store.sweep(NOON, NOON - DAY) == 450
+
+    async def test_an_expired_row_with_a_key_becomes_a_tombstone(self, store: Store) -> None:
+        """Law: rows with an idempotency key become tombstones; the key still counts, the content is gone."""
+        task = await store.create(make_task(idempotency_key="once", expires=NOON, arguments=["private"]))
+        assert await store.sweep(NOON, NOON - DAY) == 1
+        found = await store.create(make_task(idempotency_key="once"))
+        assert (found.id, found.tombstone, found.arguments) == (task.id, True, None)
+        assert await store.get(task.id, task.owner) == found
+        assert await store.unbound(task.engine, NOON + DAY, 10) == []
+
+    async def test_an_old_tombstone_is_dropped_and_its_key_is_free(self, store: Store) -> None:
+        """Law: tombstones that expired before `keep_tombstones_since` are dropped."""
+        await store.create(make_task(idempotency_key="once", expires=NOON))
+        await store.sweep(NOON, NOON - DAY)
+        assert await store.sweep(NOON, NOON) == 0
+        assert await store.sweep(NOON + DAY, NOON + DAY) == 1
+        again = make_task(idempotency_key="once")
+        assert await store.create(again) == again
+
+    async def test_a_secret_is_made_once_for_all(self, new_store: Callable[[], Store]) -> None:
+        """Law: 32 random bytes under a name, the same for all who share the store, and after a restart."""
+        made: list[bytes] = []
+        async with new_store() as one, new_store() as other:
+
+            async def read(store: Store) -> None:
+                made.append(await store.secret("seal"))
+
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(read, (one, other)[number % 2])
+            assert await one.secret("another") not in made
+        async with new_store() as again:
+            made.append(await again.secret("seal"))
+        assert {len(secret) for secret in made} == {32}
+        assert len(set(made)) == 1
+
+    async def test_rows_survive_a_restart(self, new_store: Callable[[], Store]) -> None:
+        """Law: durable when create and change return."""
+        async with new_store() as store:
+            task = await store.create(make_task())
+            bound = await store.change(task.id, task.owner, lambda row: bind(row, "handle", NOON))
+        async with new_store() as store:
+            assert await store.get(task.id, task.owner) == bound
+
+    async def test_a_row_written_by_one_replica_is_read_by_another(self, new_store: Callable[[], Store]) -> None:
+        """Law: replicas that share a store share all tasks, at once."""
+        async with new_store() as one, new_store() as other:
+            task = await one.create(make_task())
+            assert await other.get(task.id, task.owner) == task
+
+    async def test_expired_rows_are_read_until_they_are_swept(self, store: Store) -> None:
+        """Law: a store does not look at the clock; who reads decides."""
+        task = await store.create(make_task(expires=NOON - 1000 * DAY))
+        assert await store.get(task.id, task.owner) == task
+
+    async def test_a_healthy_store_checks_out(self, store: Store) -> None:
+        """Law: check is silent when rows can be read and written, and changes none."""
+        task = await store.create(make_task())
+        await store.check()
+        assert await store.get(task.id, task.owner) == task

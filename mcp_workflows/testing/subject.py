@@ -1,0 +1,128 @@
+"""What AdapterContract is told about an engine, and the looks it takes at it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+
+from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
+
+STACK_TRACES = ("Traceback (most recent call last)", 'File "', "\n    at ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A workflow that plays a part, and what it is started with."""
+
+    workflow: str
+    arguments: JSON = field(default_factory=list[JSON])
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is to be proved: how to make an adapter, and the workflows that play the parts."""
+
+    new_adapter: Callable[[], Adapter]  # not entered; all of one test talk to the same engine
+    finishes: Role  # at once, with `output`
+    output: JSON
+    other_arguments: JSON  # that `finishes` could have been started with as well
+    fails: Role  # at once, with `failure` in its text
+    failure: str
+    asks: Role  # one question, then it succeeds
+    asks_two: Role  # two questions at once, then it succeeds
+    content: JSON  # that answers each of these questions
+    endless: Role  # runs until it is cancelled
+    unknown_handle: str = "no-such-execution"
+    unreachable: Callable[[], Adapter] | None = None  # an adapter of an engine that is not there
+    secret: str | None = None  # in the settings of `unreachable`: must appear in no message
+    losing_replies: Callable[[Adapter], AbstractAsyncContextManager[None]] | None = None
+    patience: float = 30  # seconds until something that must happen has happened
+    glance: float = 10  # seconds one call may take at most
+
+
+def new_start(role: Role) -> Start:
+    """A start under a key of its own."""
+    return Start(
+        workflow=role.workflow,
+        arguments=role.arguments,
+        key=f"contract-{uuid.uuid4().hex}",
+        created=datetime.now(UTC),
+        options=role.options,
+    )
+
+
+def ref_of(start: Start, handle: str) -> Ref:
+    """The execution that was started so."""
+    return Ref(workflow=start.workflow, handle=handle, options=start.options)
+
+
+def accepted(subject: Subject) -> JSON:
+    """The response that accepts a question."""
+    return {"action": "accept", "content": subject.content}
+
+
+async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[Execution], bool]) -> Execution:
+    """Look until it is as wanted; fails with the last look after `subject.patience` seconds."""
+    seen = await adapter.describe(ref)
+    with anyio.move_on_after(subject.patience):
+        while not wanted(seen):
+            await anyio.sleep(0.05)  # an engine far away sets no event of ours
+            seen = await adapter.describe(ref)
+        return seen
+    pytest.fail(f"not seen within {subject.patience} s; the last look: {seen}")
+
+
+async def until_ended(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
+    """Look until it has ended."""
+    return await until(subject, adapter, ref, lambda seen: seen.terminal)
+
+
+async def see_end(subject: Subject, adapter: Adapter, role: Role) -> Execution:
+    """The last look at a new execution."""
+    start = new_start(role)
+    return await until_ended(subject, adapter, ref_of(start, await adapter.start(start)))
+
+
+async def see_questions(subject: Subject, adapter: Adapter, role: Role) -> tuple[Ref, Execution]:
+    """A new execution, and the look at it that shows its questions."""
+    start = new_start(role)
+    ref = ref_of(start, await adapter.start(start))
+    return ref, await until(subject, adapter, ref, lambda seen: seen.status is Status.INPUT_REQUIRED)
+
+
+@asynccontextmanager
+async def cancelled_afterwards(subject: Subject, adapter: Adapter, start: Start) -> AsyncGenerator[Ref]:
+    """An execution that is not left behind."""
+    ref = ref_of(start, await adapter.start(start))
+    try:
+        yield ref
+    finally:
+        await adapter.cancel(ref)
+        await until_ended(subject, adapter, ref)
+
+
+def unreachable(subject: Subject) -> Adapter:
+    """An adapter, not entered, of an engine that is not there."""
+    if subject.unreachable is None:
+        pytest.skip("the subject has no unreachable engine")
+    return subject.unreachable()
+
+
+def only_if(adapter: Adapter, guarantees: frozenset[StartGuarantee]) -> None:
+    """Skip what an engine of another guarantee does not promise."""
+    if adapter.starts not in guarantees:
+        pytest.skip(f"an engine that starts {adapter.starts.value!r} promises nothing about this")
+
+
+def assert_clean(subject: Subject, text: str) -> None:
+    """There is a text, with no stack trace and no secret in it."""
+    assert text
+    assert not [trace for trace in STACK_TRACES if trace in text]
+    assert subject.secret is None or subject.secret not in text

@@ -1,0 +1,251 @@
+"""What is exposed: one workflow of one engine as one MCP tool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any
+
+from jsonschema.exceptions import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, field_validator
+
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.mapping import Template
+from mcp_workflows.schema import (
+    MAX_COMPLAINTS,
+    PRIMITIVES,
+    Schema,
+    check_field,
+    check_form,
+    check_schema,
+    complain,
+    violations,
+)
+
+MAX_RESULT_BYTES = 1_000_000
+MAX_TTL = timedelta(days=3650)
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*$", re.ASCII)
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+
+
+def parse_duration(value: object) -> object:
+    """`30s`, `15m`, `12h`, `7d`, `2w` -> timedelta; anything else is left for pydantic to judge."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.match(value)
+    if not match:
+        raise ValueError("a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w")
+    try:
+        return float(match[1]) * _UNITS[match[2]]
+    except OverflowError:
+        raise ValueError(f"at most {MAX_TTL.days}d") from None
+
+
+def _write_duration(value: timedelta) -> str:
+    return f"{value.total_seconds():f}".rstrip("0").rstrip(".") + "s"
+
+
+def _only_sensible(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be longer than 0")
+    if value > MAX_TTL:
+        raise ValueError(f"at most {MAX_TTL.days}d")
+    return value
+
+
+Duration = Annotated[
+    timedelta,
+    Field(strict=True),
+    BeforeValidator(lambda value: _only_sensible(value) if isinstance(value, timedelta) else value),
+    BeforeValidator(parse_duration),  # the last one comes first
+    PlainSerializer(_write_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*$", "examples": ["30s", "7d"]}),
+]
+
+
+class TaskSupport(StrEnum):
+    """Whether a call becomes a task; the field's words (2025-11-25 `execution.taskSupport`)."""
+
+    REQUIRED = "required"
+    OPTIONAL = "optional"
+    FORBIDDEN = "forbidden"
+
+
+class Annotations(BaseModel):
+    """Hints for hosts about what a tool does (MCP `ToolAnnotations`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str | None = Field(default=None, description="The name people see, if the tool's own title is not set.")
+    readOnlyHint: bool | None = Field(default=None, description="It changes nothing.")
+    destructiveHint: bool | None = Field(default=None, description="It may destroy or overwrite something.")
+    idempotentHint: bool | None = Field(default=None, description="Doing it twice is like doing it once.")
+    openWorldHint: bool | None = Field(default=None, description="It reaches things outside your own systems.")
+
+
+_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
+
+
+class Ask(BaseModel):
+    """A question to the person before anything starts; the answer joins the arguments.
+
+    Source: MCP 2026-07-28, multi round-trip requests (`inputRequests` on `tools/call`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    message: str = Field(description="What the person reads; may hold {{placeholders}} over the arguments.")
+    schema_: Schema = Field(
+        alias="schema",
+        description="A primitive schema (wrapped as one property named like the question) or a flat object schema.",
+    )
+    when_missing: bool = Field(default=False, description="Ask only if the arguments do not have it already.")
+
+    @field_validator("message")
+    @classmethod
+    def _message_is_template(cls, message: str) -> str:
+        _check_template(message)
+        return message
+
+    @field_validator("schema_")
+    @classmethod
+    def _schema_is_form(cls, schema: Schema) -> Schema:
+        if schema.get("type") in PRIMITIVES:
+            check_schema({"type": "object", "properties": {"value": schema}})
+            check_field("it", schema)
+            return schema
+        check_form(check_schema(schema))
+        return schema
+
+    def form(self, name: str) -> Schema:
+        """The object schema a client shows as a form: `requestedSchema` of `elicitation/create`."""
+        if self.schema_.get("type") == "object":
+            return self.schema_
+        return {"type": "object", "properties": {name: self.schema_}, "required": [name]}
+
+    def answers(self, name: str) -> frozenset[str]:
+        """The argument names this question can fill."""
+        return frozenset(self.form(name).get("properties", {}))
+
+    def due(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether the question is still to be asked, given the arguments so far."""
+        wanted = self.form(name).get("required") or list(self.answers(name))
+        return not self.when_missing or any(key not in arguments for key in wanted)
+
+
+def _check_template(value: Any) -> None:  # any JSON value
+    """Whether its placeholders are right (pydantic wants a ValueError)."""
+    try:
+        Template(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+class Tool(BaseModel):
+    """One workflow as one MCP tool.
+
+    Raises:
+        pydantic.ValidationError: a schema, a template, a name or a duration is wrong.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="The tool's name, as clients call it.")
+    engine: str = Field(description="Which of the engines runs it.")
+    workflow: str = Field(min_length=1, description="The workflow in the engine's own naming.")
+    title: str | None = Field(default=None, description="The name people see.")
+    description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
+    input: Schema = Field(
+        default_factory=lambda: {"type": "object"}, description="JSON Schema of the arguments (an object)."
+    )
+    args: Any = Field(  # any JSON value with {{placeholders}}
+        default=None,
+        description="How arguments reach the workflow: a template, a list for positional arguments. "
+        "Default: the whole object as the one argument, none if there are none.",
+    )
+    output: Schema | None = Field(default=None, description="JSON Schema of the result (an object).")
+    annotations: Annotations | None = Field(default=None, description="Hints for hosts (MCP ToolAnnotations).")
+    tasks: TaskSupport = Field(default=TaskSupport.OPTIONAL, description="Whether a call becomes a task.")
+    ttl: Duration | None = Field(
+        default=None, description="How long a task can be read after its creation. Default: the store's retention."
+    )
+    ask: dict[str, Ask] = Field(default_factory=dict, description="Questions before the start, by name.")
+    max_result: int = Field(
+        default=MAX_RESULT_BYTES, gt=0, description="Bytes of JSON above which a result becomes a resource link."
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of this tool for its engine's adapter (task queue, ...)."
+    )
+
+    @field_validator("input", "output")
+    @classmethod
+    def _is_object_schema(cls, schema: Schema | None) -> Schema | None:
+        return None if schema is None else check_schema(schema)
+
+    @field_validator("args")
+    @classmethod
+    def _args_is_template(cls, args: Any) -> Any:  # any JSON value
+        _check_template(args)
+        return args
+
+    @cached_property
+    def _args_template(self) -> Template | None:
+        return None if self.args is None else Template(self.args)
+
+    @cached_property
+    def _messages(self) -> Mapping[str, Template]:
+        return {name: Template(ask.message) for name, ask in self.ask.items()}
+
+    def unanswerable(self) -> Sequence[tuple[str, str]]:
+        """Questions (by name) and what they bring that the tool's input does not take."""
+        closed = self.input.get("additionalProperties") is False and "patternProperties" not in self.input
+        taken = self.input.get("properties", {})
+        brought = [(name, key) for name, ask in self.ask.items() for key in sorted(ask.answers(name))]
+        return [(name, key) for name, key in brought if closed and key not in taken]
+
+    def strangers(self) -> Mapping[str, Sequence[str]]:
+        """Arguments that templates name but neither the input's properties nor a question brings, by where they do."""
+        properties = self.input.get("properties", {})
+        if not properties or self.input.keys() & _OPENING:
+            return {}  # nothing is said of what there is
+        known = frozenset(properties).union(*(ask.answers(name) for name, ask in self.ask.items()))
+        templates = {f"ask.{name}.message": template for name, template in self._messages.items()}
+        if self._args_template:
+            templates["args"] = self._args_template
+        found = {where: sorted(template.arguments - known) for where, template in templates.items()}
+        return {where: names for where, names in found.items() if names}
+
+    def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: frozenset[str] = frozenset()) -> Sequence[str]:
+        """What is wrong with the arguments, a line each; what will be asked for may still be missing."""
+        errors = violations(self.input, arguments, lambda error: not _only_missing(error, arguments, to_be_asked))
+        more = ["and perhaps more"] if len(errors) == MAX_COMPLAINTS else []
+        return [complain(error) for error in errors] + more
+
+    def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
+        """The arguments as the engine gets them: a list is positional, no arguments is an empty list."""
+        if self._args_template is not None:
+            return self._args_template.render(scope)
+        return [scope["args"]] if scope["args"] else []
+
+    def question(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The params of `elicitation/create` for one of the questions."""
+        form = self.ask[name].form(name)
+        return {"mode": "form", "message": self._messages[name].text(scope), "requestedSchema": form}
+
+
+def _only_missing(error: ValidationError, arguments: Mapping[str, Any], to_be_asked: frozenset[str]) -> bool:
+    """Whether this is nothing but a required property that a question will still bring."""
+    if error.validator != "required" or error.absolute_path:
+        return False
+    return any(error.message.startswith(repr(name)) for name in to_be_asked if name not in arguments)

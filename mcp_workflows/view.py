@@ -1,0 +1,77 @@
+"""A task as its owner may see it: row -> TaskView, in no era's words yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from mcp_workflows.adapter import JSON, Execution, Status
+from mcp_workflows.result import Large, checked, document, failure_result, fitted, result_uri, tool_error, tool_result
+from mcp_workflows.task import Task
+from mcp_workflows.watch import pace
+from mcp_workflows.wire.commands import Document, ProtocolError, TaskView
+
+META_PREFIX = "mcp-workflows/"
+
+
+def view(task: Task, now: datetime) -> TaskView:
+    """The task now; its result as a `CallToolResult`, as a link when it is too large."""
+    seen = task.seen
+    error = protocol_error(seen)
+    return TaskView(
+        task_id=task.id,
+        status=seen.status,
+        message=_message(seen),
+        progress=seen.progress,
+        created=task.created,
+        updated=task.updated,
+        ttl_ms=None if task.expires is None else (task.expires - task.created) // timedelta(milliseconds=1),
+        poll_interval_ms=pace(task, now) // timedelta(milliseconds=1),
+        requests=seen.requests,
+        result=None if error else result(task),
+        error=error,
+        meta=_meta(task, seen),
+    )
+
+
+def result(task: Task) -> Mapping[str, JSON] | None:
+    """What the call returns: a `CallToolResult` if the task ended with one, not over the tool's limit."""
+    match task.execution.status:
+        case Status.SUCCEEDED | Status.FAILED:
+            large = Large(uri=result_uri(task.id), limit=task.max_result, name=f"{task.tool} result")
+            return fitted(_whole(task), large, task.output_schema)
+        case Status.RUNNING | Status.INPUT_REQUIRED | Status.CANCELLED:
+            return None
+
+
+def cancelled_result(task: Task) -> Mapping[str, JSON]:
+    """What a plain call returns whose workflow was cancelled."""
+    return tool_error(f"The workflow ended without a result: {task.execution.message or 'cancelled'}")
+
+
+def protocol_error(execution: Execution) -> ProtocolError | None:
+    """The JSON-RPC error an execution ended with, if its workflow asked for one."""
+    failure = execution.failure
+    if execution.status is not Status.FAILED or failure is None or failure.code is None:
+        return None
+    return ProtocolError(code=failure.code, message=failure.text, data=failure.data)
+
+
+def whole_result(task: Task) -> Document:
+    """The result as a resource, however large."""
+    return Document(uri=result_uri(task.id), mime_type="application/json", text=document(_whole(task)))
+
+
+def _whole(task: Task) -> dict[str, JSON]:
+    if task.execution.status is Status.FAILED:
+        return failure_result(task.execution.failure)
+    return checked(tool_result(task.execution.output), task.output_schema)
+
+
+def _message(seen: Execution) -> str | None:
+    return seen.failure.text if seen.status is Status.FAILED and seen.failure else seen.message
+
+
+def _meta(task: Task, seen: Execution) -> Mapping[str, JSON]:
+    found = {"engine": task.engine, "workflow": task.workflow, "executionId": seen.execution_id, "url": seen.url}
+    return {META_PREFIX + name: value for name, value in found.items() if value is not None}

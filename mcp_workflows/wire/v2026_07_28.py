@@ -1,0 +1,266 @@
+"""2026-07-28 with the extension `io.modelcontextprotocol/tasks` (SEP-2663): dict in, dict out.
+
+Source: the extension's specification, tasks.extensions.modelcontextprotocol.io.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+from mcp_workflows.adapter import JSON, InputRequest, Progress, Status
+from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.wire.commands import (
+    Acknowledged,
+    Call,
+    Cancel,
+    Capability,
+    CapabilityNeeded,
+    Created,
+    Described,
+    Document,
+    Finished,
+    Get,
+    Listen,
+    Outcome,
+    ProtocolError,
+    Questions,
+    TaskView,
+    Update,
+)
+from mcp_workflows.wire.strict import checked
+
+PROTOCOL_VERSION: Final = "2026-07-28"
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+MISSING_CAPABILITY: Final = -32021
+HEADER_MISMATCH: Final = -32020
+IDEMPOTENCY_KEY: Final = "mcp-workflows/idempotencyKey"
+NOTIFICATION: Final = "notifications/tasks"
+MAX_IDEMPOTENCY_KEY: Final = 256  # characters
+MAX_SUBSCRIBED: Final = 1000  # tasks in one subscription
+_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+_TRACE: Final = ("traceparent", "tracestate")  # SEP-414
+_SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
+
+Params = Mapping[str, JSON]
+
+STATUS: Mapping[Status, str] = {
+    Status.RUNNING: "working",
+    Status.INPUT_REQUIRED: "input_required",
+    Status.SUCCEEDED: "completed",
+    Status.FAILED: "completed",  # `failed` is for JSON-RPC errors alone: a failed workflow is a result with isError
+    Status.CANCELLED: "cancelled",
+}
+
+_NEEDED: Mapping[Capability, JSON] = {
+    Capability.TASKS: {"extensions": {EXTENSION: {}}},
+    Capability.ELICITATION: {"elicitation": {"form": {}}},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """What this very request says its client can do; nothing is remembered from earlier ones."""
+
+    takes_tasks: bool
+    takes_questions: bool
+
+
+def client_of(params: Params) -> Client:
+    """The capabilities in the request's `_meta`."""
+    capabilities = _object(_object(params.get("_meta")).get(_CAPABILITIES))
+    elicitation = capabilities.get("elicitation")
+    forms = isinstance(elicitation, Mapping) and (not elicitation or "form" in elicitation)
+    tasks = _object(capabilities.get("extensions")).get(EXTENSION)
+    return Client(takes_tasks=isinstance(tasks, Mapping), takes_questions=forms)
+
+
+# --- requests: params -> command
+
+
+def parse_call(params: Params, client: Client) -> Call:
+    """`tools/call`; a legacy `task` parameter is ignored, `requestState` is ours to unseal."""
+    meta = _object(params.get("_meta"))
+    return Call(
+        tool=_text(params, "name"),
+        arguments=_mapping(params, "arguments", default={}),
+        takes_tasks=client.takes_tasks,
+        takes_questions=client.takes_questions,
+        idempotency_key=_idempotency_key(meta.get(IDEMPOTENCY_KEY)),
+        responses=_mapping(params, "inputResponses", default={}),
+        context={key: value for key in _TRACE if isinstance(value := meta.get(key), str)},
+    )
+
+
+def _parse_get(params: Params) -> Get:
+    return Get(task_id=_text(params, "taskId"))
+
+
+def _parse_update(params: Params) -> Update:
+    return Update(task_id=_text(params, "taskId"), responses=_mapping(params, "inputResponses"))
+
+
+def _parse_cancel(params: Params) -> Cancel:
+    return Cancel(task_id=_text(params, "taskId"))
+
+
+TASK_METHODS: Mapping[str, Callable[[Params], Get | Update | Cancel]] = {
+    "tasks/get": _parse_get,
+    "tasks/update": _parse_update,
+    "tasks/cancel": _parse_cancel,
+}
+REMOVED_METHODS: Final = frozenset({"tasks/result", "tasks/list"})
+
+
+def parse_task_request(method: str, params: Params, client: Client) -> Get | Update | Cancel:
+    """One of `TASK_METHODS`, from a client that declared the extension."""
+    if not client.takes_tasks:
+        raise _missing(Capability.TASKS, f"{method} needs a client that declares the extension {EXTENSION}")
+    return TASK_METHODS[method](params)
+
+
+def parse_listen(params: Params, client: Client) -> Listen | None:
+    """`subscriptions/listen`: None if it names no tasks."""
+    ids = _object(params.get("notifications")).get("taskIds")
+    if ids is None:
+        return None
+    if not client.takes_tasks:
+        raise _missing(Capability.TASKS, f"taskIds need a client that declares the extension {EXTENSION}")
+    if not isinstance(ids, list) or not all(isinstance(item, str) for item in cast("Sequence[JSON]", ids)):
+        raise RequestError(INVALID_PARAMS, "notifications.taskIds must be a list of task ids")
+    wanted = tuple(dict.fromkeys(cast("Sequence[str]", ids)))
+    if len(wanted) > MAX_SUBSCRIBED:
+        raise RequestError(INVALID_PARAMS, f"notifications.taskIds: at most {MAX_SUBSCRIBED} tasks in one subscription")
+    return Listen(task_ids=wanted)
+
+
+def check_name_header(name: str | None, task_id: str, *, strict: bool) -> None:
+    """`Mcp-Name` must be the task id; a missing header is tolerated unless strict (clients in the field omit it)."""
+    if name is None and strict:
+        raise RequestError(HEADER_MISMATCH, "the Mcp-Name header is missing: it must carry params.taskId")
+    if name is not None and name != task_id:
+        raise RequestError(HEADER_MISMATCH, "the Mcp-Name header does not match params.taskId")
+
+
+# --- outcomes: outcome -> result
+
+
+def with_extension(discovered: Params) -> dict[str, Any]:
+    """The result of `server/discover` with the extension advertised."""
+    capabilities = _object(discovered.get("capabilities"))
+    extensions: dict[str, JSON] = {**_object(capabilities.get("extensions")), EXTENSION: {}}
+    return {**discovered, "capabilities": {**capabilities, "extensions": extensions}}
+
+
+def render(outcome: Outcome) -> dict[str, Any]:
+    """The result of the request, or the JSON-RPC error it amounts to (raised as `RequestError`)."""
+    match outcome:
+        case Created(task=task):
+            return {"resultType": "task", **_handle(task)}
+        case Described(task=task):
+            return {"resultType": "complete", **detailed(task)}
+        case Finished(result=result):
+            return {**result, "resultType": "complete"}
+        case Acknowledged():
+            return {"resultType": "complete"}
+        case Questions(requests=requests, state=state):
+            return {"resultType": "input_required", "inputRequests": _requests(requests), "requestState": state}
+        case Document(uri=uri, mime_type=mime_type, text=text):
+            contents = [{"uri": uri, "mimeType": mime_type, "text": text}]
+            return {"resultType": "complete", "contents": contents, "ttlMs": 0, "cacheScope": "private"}
+        case CapabilityNeeded(capability=capability, message=message):
+            raise _missing(capability, message)
+
+
+def detailed(task: TaskView) -> dict[str, Any]:
+    """`DetailedTask`: the task with its result, error or questions inlined."""
+    whole = _handle(task)
+    if task.error is not None:
+        whole["error"] = _error(task.error)
+    elif task.result is not None:
+        whole["result"] = {**task.result, "resultType": "complete"}
+    elif task.status is Status.INPUT_REQUIRED:
+        whole["inputRequests"] = _requests(task.requests)
+    return whole
+
+
+def notification(task: TaskView, subscription_id: str | int) -> dict[str, Any]:
+    """The params of `notifications/tasks`: what `tasks/get` would say now, under its subscription."""
+    whole = detailed(task)
+    return {**whole, "_meta": {**whole["_meta"], _SUBSCRIPTION_ID: subscription_id}}
+
+
+def _handle(task: TaskView) -> dict[str, Any]:
+    handle = {
+        "taskId": task.task_id,
+        "status": "failed" if task.error is not None else STATUS[task.status],
+        "createdAt": _time(task.created),
+        "lastUpdatedAt": _time(task.updated),
+        "ttlMs": task.ttl_ms,
+        "pollIntervalMs": task.poll_interval_ms,
+        "_meta": dict(task.meta),
+    }
+    message = status_message(task.message, task.progress)
+    return {**handle, "statusMessage": message} if message else handle
+
+
+def status_message(message: str | None, progress: Progress | None) -> str | None:
+    """The message with its progress: "charging card (2 of 5)"."""
+    if progress is None:
+        return message
+    step = f"{progress.value:g}" if progress.total is None else f"{progress.value:g} of {progress.total:g}"
+    return f"{message} ({step})" if message else step
+
+
+def _requests(requests: Mapping[str, InputRequest]) -> dict[str, JSON]:
+    return {key: {"method": request.method, "params": dict(request.params)} for key, request in requests.items()}
+
+
+def _error(error: ProtocolError) -> dict[str, JSON]:
+    found: dict[str, JSON] = {"code": error.code, "message": error.message}
+    return found if error.data is None else {**found, "data": error.data}
+
+
+def _missing(capability: Capability, message: str) -> RequestError:
+    return RequestError(MISSING_CAPABILITY, message, {"requiredCapabilities": _NEEDED[capability]})
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- reading params
+
+
+def _object(value: JSON) -> Mapping[str, JSON]:
+    return cast("Mapping[str, JSON]", value) if isinstance(value, Mapping) else {}
+
+
+def _text(params: Params, name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str) or not value:
+        raise RequestError(INVALID_PARAMS, f"params.{name} must be a non-empty string")
+    return value
+
+
+def _mapping(params: Params, name: str, default: Mapping[str, JSON] | None = None) -> Mapping[str, JSON]:
+    value = params.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, Mapping):
+        raise RequestError(INVALID_PARAMS, f"params.{name} must be an object")
+    checked(cast("JSON", value), f"params.{name}")
+    return cast("Mapping[str, JSON]", value)
+
+
+def _idempotency_key(value: JSON) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
+        raise RequestError(
+            INVALID_PARAMS, f"_meta[{IDEMPOTENCY_KEY!r}] must be a string of 1 to {MAX_IDEMPOTENCY_KEY} characters"
+        )
+    checked(value, f"_meta[{IDEMPOTENCY_KEY!r}]")
+    return value

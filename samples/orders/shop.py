@@ -1,0 +1,146 @@
+"""A pretend shop: what it sells, its stock and till in one JSON file, and the activities that work on them.
+
+Every activity may run twice (Temporal retries), so each is written down under the key of the execution that
+asked for it. What was undone under a key can no longer be done: a late charge cannot follow its own refund.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+PRICES = {"coffee mug": 12.50, "espresso machine": 1240.00}  # EUR
+EXPRESS_FEE = 9.90  # EUR
+_STOCK = {"coffee mug": 1000, "espresso machine": 20}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a customer ordered, and whether their card is any good."""
+
+    order_id: str
+    article: str
+    quantity: int
+    total: float  # EUR
+    card: str = "good"
+
+
+_ORDERS = {
+    "A-1001": ("coffee mug", 2, "good"),
+    "A-1002": ("espresso machine", 1, "good"),
+    "A-1003": ("coffee mug", 4, "declined"),
+}
+_ANY_OTHER = ("coffee mug", 1, "good")
+
+
+def find_order(order_id: str, *, express: bool) -> Order:
+    """The order of that id; ids nobody knows are orders of one mug, so that you can try as often as you like."""
+    article, quantity, card = _ORDERS.get(order_id, _ANY_OTHER)
+    total = round(PRICES[article] * quantity + (EXPRESS_FEE if express else 0), 2)
+    return Order(order_id=order_id, article=article, quantity=quantity, total=total, card=card)
+
+
+class Shop:
+    """Stock and till. `pace` is how long a step takes, in seconds."""
+
+    def __init__(self, file: Path, pace: float) -> None:
+        self._file = file
+        self._pace = pace
+
+    @classmethod
+    def from_environment(cls) -> Shop:
+        """`SHOP_FILE` (default shop.json) and `SHOP_PACE` (seconds, default 1.5)."""
+        return cls(Path(os.environ.get("SHOP_FILE", "shop.json")), float(os.environ.get("SHOP_PACE", "1.5")))
+
+    @activity.defn
+    async def look_up(self, order_id: str, express: bool) -> Order:
+        """Find the order and its price."""
+        return find_order(order_id, express=express)
+
+    @activity.defn
+    async def reserve(self, key: str, order: Order) -> None:
+        """Take the goods off the shelf for this order."""
+        await asyncio.sleep(self._pace)
+        books = self.books()
+        if not _first_time(books, key, "reserved"):
+            return
+        if books["stock"][order.article] < order.quantity:
+            raise ApplicationError(f"{order.article} is out of stock", type="OutOfStock", non_retryable=True)
+        books["stock"][order.article] -= order.quantity
+        self._write(books, key, reserved=[order.article, order.quantity])
+
+    @activity.defn
+    async def charge(self, key: str, order: Order) -> None:
+        """Charge the customer's card."""
+        await asyncio.sleep(self._pace)
+        books = self.books()
+        if not _first_time(books, key, "charged"):
+            return
+        if order.card != "good":
+            raise ApplicationError("the card was declined", type="CardDeclined", non_retryable=True)
+        books["till"] = round(books["till"] + order.total, 2)
+        self._write(books, key, charged=order.total)
+
+    @activity.defn
+    async def pack(self, key: str, order: Order, express: bool) -> None:
+        """Put it into a box: twice as fast if it is urgent."""
+        await asyncio.sleep(self._pace if express else 2 * self._pace)
+
+    @activity.defn
+    async def ship(self, key: str, order: Order) -> str:
+        """Hand it over to the carrier and return the tracking number: from here on there is no way back."""
+        await asyncio.sleep(self._pace)
+        books = self.books()
+        tracking: str = books["ledger"].get(key, {}).get("shipped") or f"TRK-{crc32(key.encode()):010d}"
+        self._write(books, key, shipped=tracking)
+        return tracking
+
+    @activity.defn
+    async def refund(self, key: str) -> None:
+        """Undo `charge`, whether it happened or not."""
+        await asyncio.sleep(self._pace)
+        books = self.books()
+        amount = books["ledger"].get(key, {}).get("charged", 0.0)
+        if not books["ledger"].get(key, {}).get("refunded"):
+            books["till"] = round(books["till"] - amount, 2)
+            self._write(books, key, refunded=True, undone=True)
+
+    @activity.defn
+    async def release(self, key: str) -> None:
+        """Undo `reserve`, whether it happened or not."""
+        await asyncio.sleep(self._pace)
+        books = self.books()
+        entry = books["ledger"].get(key, {})
+        if not entry.get("released"):
+            article, quantity = entry.get("reserved") or ("coffee mug", 0)
+            books["stock"][article] += quantity
+            self._write(books, key, released=True, undone=True)
+
+    def books(self) -> dict[str, Any]:  # Any: JSON
+        """Everything that is written down: `stock`, `till` (EUR) and `ledger` (by key)."""
+        if not self._file.exists():
+            return {"stock": dict(_STOCK), "till": 0.0, "ledger": {}}
+        books: dict[str, Any] = json.loads(self._file.read_text())
+        return books
+
+    def _write(self, books: dict[str, Any], key: str, **entry: object) -> None:
+        books["ledger"].setdefault(key, {}).update(entry)
+        draft = self._file.with_suffix(".draft")
+        draft.write_text(json.dumps(books, indent=2))
+        draft.replace(self._file)
+
+
+def _first_time(books: dict[str, Any], key: str, step: str) -> bool:
+    """Whether this step is still to be done under this key; an undone order takes no more steps."""
+    entry = books["ledger"].get(key, {})
+    if entry.get("undone"):
+        raise ApplicationError("this order was cancelled", type="OrderCancelled", non_retryable=True)
+    return step not in entry

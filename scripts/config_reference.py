@@ -1,0 +1,132 @@
+"""Writes the tables of docs/configuration.md from the models: python -m scripts.config_reference [--check].
+
+The text around the tables is written by hand, in the document itself; a table stands between
+`<!-- begin NAME -->` and `<!-- end NAME -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import load_adapter
+from mcp_workflows.config_schema import TOOL_KEYS, PlainJsonSchema, ServerSettings, StoreSettings
+from mcp_workflows.tool import Tool
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = ROOT / "docs" / "configuration.md"
+
+Schema: TypeAlias = Mapping[str, Any]  # Any: a JSON Schema
+
+_TYPES: Mapping[str, str] = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "mapping",
+}
+_FORMATS: Mapping[str, str] = {"password": "text, secret", "path": "path"}
+_NAMED: Mapping[str, str] = {"ask": "NAME"}  # mappings by name: what stands for the name
+
+
+def adapters() -> Sequence[str]:
+    """The adapters that live in this repository: of each engine, and the one in memory."""
+    return [*sorted(found.parent.name for found in ROOT.glob("adapters/*/pyproject.toml")), "memory"]
+
+
+def regions() -> Iterator[tuple[str, str]]:
+    """Every generated part of the document, by name."""
+    yield "server", table(ServerSettings)
+    yield "store", table(StoreSettings)
+    yield "tools", table(Tool, TOOL_KEYS)
+    yield "engines", "\n\n".join(_of_adapter(name, load_adapter(name).Settings) for name in adapters())
+    yield "options", "\n\n".join(_of_adapter(name, load_adapter(name).Options) for name in adapters())
+
+
+def _of_adapter(name: str, model: type[BaseModel]) -> str:
+    rows = table(model) if model.model_fields else "Nothing."
+    return f"### `adapter: {name}`\n\n{rows}"
+
+
+def table(model: type[BaseModel], keys: frozenset[str] | None = None) -> str:
+    """One row per key, those of models inside included."""
+    schema = model.model_json_schema(schema_generator=PlainJsonSchema)
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    return "\n".join([*lines, *_rows(schema, schema.get("$defs", {}), "", keys)])
+
+
+def _rows(schema: Schema, shared: Schema, prefix: str, keys: frozenset[str] | None = None) -> Iterator[str]:
+    for key, value in schema.get("properties", {}).items():
+        if keys is not None and key not in keys:
+            continue
+        default = "**required**" if key in schema.get("required", []) else _default(value)
+        meaning = value.get("description", "").replace("|", "\\|").replace("\n", " ")
+        yield f"| `{prefix}{key}` | {_type(value, shared)} | {default} | {meaning} |"
+        for inner in _models(value, shared):
+            yield from _rows(inner, shared, f"{prefix}{key}.{_NAMED[key] + '.' if key in _NAMED else ''}")
+
+
+def _default(schema: Schema) -> str:
+    default = schema.get("default")
+    if default is None:
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def _type(schema: Schema, shared: Schema) -> str:
+    if "$ref" in schema:
+        return _type(_resolved(schema, shared), shared)
+    if choices := schema.get("enum"):
+        return ", ".join(f"`{choice}`" for choice in choices)
+    if options := schema.get("anyOf"):
+        return " or ".join(_type(option, shared) for option in options if option.get("type") != "null")
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'], shared)}"
+    if "examples" in schema:
+        return "duration"
+    return _FORMATS.get(schema.get("format", "")) or _TYPES.get(schema.get("type", ""), "anything")
+
+
+def _models(schema: Schema, shared: Schema) -> Iterator[Schema]:
+    """The models a value may be made of."""
+    inner: Schema | bool = schema.get("additionalProperties", True)
+    options: Sequence[Schema] = [schema, *schema.get("anyOf", []), *([] if isinstance(inner, bool) else [inner])]
+    for option in options:
+        if "$ref" in option and "properties" in (found := _resolved(option, shared)):
+            yield found
+
+
+def _resolved(schema: Schema, shared: Schema) -> Schema:
+    return shared[schema["$ref"].removeprefix("#/$defs/")]
+
+
+def fresh(text: str) -> str:
+    """The document with its generated parts as they should be."""
+    for name, content in regions():
+        pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(\n?<!-- end {name} -->)", re.DOTALL)
+        text, count = pattern.subn(lambda match, made=content: f"{match[1]}\n{made}\n\n{match[2].lstrip()}", text)
+        if count != 1:
+            raise SystemExit(f"{DOCUMENT.name}: there must be one region {name!r}, there are {count}")
+    return text
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the document, or with --check only say whether it is as it should be."""
+    written = DOCUMENT.read_text(encoding="utf-8")
+    wanted = fresh(written)
+    if written == wanted:
+        return 0
+    if "--check" in arguments:
+        print(f"{DOCUMENT.relative_to(ROOT)} is stale: python -m scripts.config_reference", file=sys.stderr)
+        return 1
+    DOCUMENT.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""A sample, served: the engine, the sample's worker and the sidecar, each a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from scripts.engines import BIN, ENGINES
+from scripts.processes import Child, Command, is_taken, stop_all
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "samples"
+PATIENCE = 120.0  # seconds for each of the three to serve; a fresh machine reads everything from a cold disk
+
+
+class UnusableError(Exception):
+    """It cannot be started as asked; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which sample on which engine, where, and where to keep what outlives us."""
+
+    engine: str
+    sample: str
+    port: int
+    state: Path
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UnusableError(f"no engine {self.engine!r}; there is: {', '.join(sorted(ENGINES))}")
+        if self.sample not in samples():
+            raise UnusableError(f"no sample {self.sample!r}; there is: {', '.join(samples())}")
+
+
+def samples() -> list[str]:
+    """The samples that can be served."""
+    return sorted(config.parent.name for config in SAMPLES.glob("*/workflows.yaml"))
+
+
+class Stack:
+    """The three processes; `pause` is how to wait (seconds) and may raise to give up. Use it with `with`."""
+
+    def __init__(self, plan: Plan, pause: Callable[[float], None] = time.sleep) -> None:
+        self._plan = plan
+        self._pause = pause
+        self._children: list[Child] = []
+        self.engine = ENGINES[plan.engine](plan.state)
+        self.url = f"http://127.0.0.1:{plan.port}/mcp"
+
+    def __enter__(self) -> Self:
+        if is_taken(self._plan.port):
+            raise UnusableError(f"port {self._plan.port} is taken; try another one: PORT={self._plan.port + 1}")
+        self._plan.state.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start()
+        except BaseException:  # whatever stops us, nothing stays behind
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop()
+
+    def check(self) -> None:
+        """Raise `ChildDiedError` if one of the three has ended."""
+        for child in self._children:
+            child.check()
+
+    def _start(self) -> None:
+        self._launch(self.engine.command())
+        self._until(self.engine.answers, "the engine does not answer")
+        self._launch(self._python("worker", sys.executable, "worker.py"))
+        where = f"127.0.0.1:{self._plan.port}"
+        self._launch(self._python("sidecar", str(BIN / "mcp-workflows"), "serve", "workflows.yaml", "--http", where))
+        self._until(lambda: self._healthy("/readyz"), "the sidecar is not ready")
+        self._until(lambda: self._healthy("/enginez"), "the sidecar does not reach the engine")
+        self._until(lambda: self.engine.has_worker(self._plan.sample), "the worker does not poll")
+
+    def _python(self, name: str, *argv: str) -> Command:
+        return Command(name=name, argv=argv, cwd=SAMPLES / self._plan.sample, env=self._environment())
+
+    def _environment(self) -> Mapping[str, str]:
+        return {
+            **self.engine.environment(),
+            "MCP_WORKFLOWS_STORE": f"sqlite:///{self._plan.state / 'tasks.db'}",
+            "SHOP_FILE": str(self._plan.state / "shop.json"),
+            "PYTHONPATH": str(SAMPLES / self._plan.sample),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _launch(self, command: Command) -> None:
+        self._children.append(Child(command, self._plan.state / f"{command.name}.log"))
+
+    def _until(self, condition: Callable[[], bool], complaint: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            self.check()
+            if time.monotonic() > deadline:
+                raise UnusableError(
+                    f"{complaint} after {PATIENCE:g} s; the end of its log:\n{self._children[-1].tail()}"
+                )
+            self._pause(0.1)
+
+    def _healthy(self, path: str) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._plan.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def _stop(self) -> None:
+        """First those who use the engine, then the engine."""
+        stop_all(self._children[1:])
+        stop_all(self._children[:1])
+        self._children.clear()
+
+
+def shown(path: Path) -> str:
+    """A path as one types it from here."""
+    return os.path.relpath(path)

@@ -1,0 +1,97 @@
+"""A sidecar that kills itself (SIGKILL) at one step of the first creation; its parts are the real ones.
+
+`python -m tests.dying workflows.yaml PORT row|start|bind|reply`
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp_workflows_temporal import TemporalAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from mcp_workflows import attach
+from mcp_workflows.adapter import Start
+from mcp_workflows.config import load_config
+from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.task import Task
+
+STEP = sys.argv[3] if len(sys.argv) > 3 else ""
+
+
+def die_at(step: str) -> None:
+    """End this process here, if this is the step."""
+    if step == STEP:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingStore(SQLiteStore):
+    """Dies once the row is durable, or once the handle is bound."""
+
+    async def create(self, task: Task) -> Task:
+        """The row."""
+        row = await super().create(task)
+        die_at("row")
+        return row
+
+    async def change(self, task_id: str, owner: str, change: Callable[[Task], Task]) -> Task | None:
+        """The first change of a new row binds its handle."""
+        row = await super().change(task_id, owner, change)
+        if row is not None and row.handle is not None:
+            die_at("bind")
+        return row
+
+
+class DyingAdapter(TemporalAdapter):
+    """Dies once the engine has started it."""
+
+    async def start(self, start: Start) -> str:
+        """The start."""
+        handle = await super().start(start)
+        die_at("start")
+        return handle
+
+
+async def die_before_the_reply(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """The reply of `tools/call` is made, and never sent."""
+    result = await call_next(ctx)
+    if ctx.method == "tools/call":
+        die_at("reply")
+    return result
+
+
+def main() -> None:
+    """Serve until the step."""
+    config = load_config(Path(sys.argv[1]), os.environ)
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncGenerator[None]:
+        async with workflows:
+            yield
+
+    server: Server[Any] = Server("dying", lifespan=lifespan)
+    server.middleware.append(die_before_the_reply)
+    engines = {name: DyingAdapter(engine.settings) for name, engine in config.engines.items()}  # pyright: ignore[reportArgumentType]  # all its engines are Temporal
+    workflows = attach(server, tools=config.tools, engines=engines, store=DyingStore(config.store.url))
+    app = server.streamable_http_app(custom_starlette_routes=[Route("/readyz", ready)])
+    uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")
+
+
+async def ready(_: Request) -> JSONResponse:
+    """It listens."""
+    return JSONResponse({})
+
+
+if __name__ == "__main__":
+    main()

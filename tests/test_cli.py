@@ -1,0 +1,399 @@
+"""The command line, by its entry point: what it prints where, and the code it ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import anyio
+import pytest
+import typer
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status
+from mcp_workflows.check import State, check
+from mcp_workflows.cli import Address, main, read_address
+from mcp_workflows.config import Config, load_config
+from mcp_workflows.testing import MemoryAdapter
+from scripts.processes import free_port
+
+COMMAND = str(Path(sysconfig.get_path("scripts")) / "mcp-workflows")
+
+FINE = """\
+server: {name: "Acme orders!"}
+engines:
+  orders: {adapter: memory}
+tools:
+  wait: {engine: orders, workflow: sleep}
+  say: {engine: orders, workflow: echo}
+"""
+WRONG = "engines:\n  orders: {adapter: memory}\ntools:\n  wait: {engine: order, workflow: sleep}\n  say: {}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Calls the entry point in this process, as a shell would."""
+
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def call(self, *arguments: str) -> Ended:
+        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self.capsys.readouterr()
+        return Ended(code=int(ended.value.code or 0), out=printed.out, err=printed.err)
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("COLUMNS", "200")
+    return Terminal(capsys=capsys, monkeypatch=monkeypatch)
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(FINE, encoding="utf-8")
+    return path
+
+
+def test_the_version_is_that_of_the_package(terminal: Terminal) -> None:
+    ended = terminal.call("--version")
+    assert (ended.code, ended.out) == (0, "mcp-workflows 0.1.0\n")
+
+
+def test_the_schema_is_json_on_standard_output(terminal: Terminal) -> None:
+    ended = terminal.call("schema")
+    assert ended.code == 0
+    Draft202012Validator.check_schema(json.loads(ended.out))
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_wrong_config_ends_with_all_problems_and_no_trace(terminal: Terminal, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(WRONG, encoding="utf-8")
+    ended = terminal.call(command, str(path))
+    assert (ended.code, ended.out) == (1, "")
+    assert [line.split(": ")[0] for line in ended.err.splitlines()] == [f"{path}:4", f"{path}:5", f"{path}:5"]
+    assert "did you mean 'orders'?" in ended.err
+
+
+@pytest.mark.parametrize("arguments", [["serve"], ["serve", "x.yaml", "--htp", ":1"], ["connect", "emacs"], ["srve"]])
+def test_wrong_usage_ends_with_2(terminal: Terminal, arguments: list[str]) -> None:
+    ended = terminal.call(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert "Usage: mcp-workflows" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:8931", "127.0.0.1", 8931),
+        ("localhost:80", "localhost", 80),
+        ("[::1]:8931", "::1", 8931),
+        (":8931", "127.0.0.1", 8931),
+        ("8931", "127.0.0.1", 8931),
+        ("0.0.0.0:0", "0.0.0.0", 0),
+        ("sidecar.internal:443", "sidecar.internal", 443),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, host: str, port: int) -> None:
+    assert read_address(text) == Address(host=host, port=port)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "localhost", "127.0.0.1:", "::1:8931", "[::1]", "127.0.0.1:65536", "http://127.0.0.1:8931", "x y:1"],
+)
+def test_anything_else_is_no_address(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"is not HOST:PORT; for example 127\.0\.0\.1:8931"):
+        read_address(text)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8931", "[::]:8931", "192.0.2.1:8931", "sidecar.internal:8931"])
+def test_serving_beyond_this_machine_is_refused(terminal: Terminal, config_file: Path, address: str) -> None:
+    ended = terminal.call("serve", str(config_file), "--http", address)
+    assert (ended.code, ended.out) == (1, "")
+    assert "can be reached from other machines" in ended.err
+    assert "--unsafe-no-auth" in ended.err
+
+
+def test_serving_on_stdio_ends_with_its_client_and_prints_nothing_else(config_file: Path) -> None:
+    command = [COMMAND, "serve", str(config_file)]
+    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "")
+
+
+def test_serving_over_http_ends_quietly_when_interrupted(config_file: Path) -> None:
+    port = free_port()
+    arguments = ["serve", str(config_file), "--http", f":{port}", "--log-level", "warning"]
+    with subprocess.Popen([COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sidecar:
+        try:
+            _wait_until_alive(f"http://127.0.0.1:{port}/healthz", sidecar)
+            sidecar.send_signal(signal.SIGINT)
+            out, err = sidecar.communicate(timeout=20)
+        finally:
+            sidecar.kill()
+    assert (sidecar.returncode, out, err) == (0, "", "")
+
+
+def _wait_until_alive(url: str, sidecar: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and sidecar.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=1).close()
+        except (urllib.error.URLError, ConnectionError):
+            continue
+        return
+    pytest.fail(f"{url} never answered; the process ended with {sidecar.poll()}")
+
+
+def test_check_says_in_a_table_that_everything_is_fine(terminal: Terminal, config_file: Path) -> None:
+    ended = terminal.call("check", str(config_file))
+    rows = [line.split() for line in ended.out.splitlines() if line]
+    assert ended.code == 0
+    assert [row[:2] for row in rows[1:5]] == [
+        ["store", "sqlite"],
+        ["engine", "orders"],
+        ["tool", "wait"],
+        ["tool", "say"],
+    ]
+    assert rows[3][2:6] == ["orders", "/", "sleep", "ok"]
+    assert ended.out.splitlines()[-1] == f"{config_file}: everything is fine"
+
+
+def test_check_says_what_is_not_fine_and_what_to_do(terminal: Terminal, config_file: Path) -> None:
+    config_file.write_text(FINE.replace("echo", "ecko"), encoding="utf-8")
+    ended = terminal.call("check", str(config_file))
+    assert ended.code == 1
+    assert "no workflow named 'ecko'" in ended.out
+    assert "-> there are: ask," in ended.out
+    assert ended.out.splitlines()[-1] == f"{config_file}: 1 problem"
+
+
+def test_check_as_json_is_for_programs(terminal: Terminal, config_file: Path) -> None:
+    config_file.write_text(FINE.replace("echo", "ecko"), encoding="utf-8")
+    ended = terminal.call("check", str(config_file), "--json")
+    found = json.loads(ended.out)
+    assert ended.code == 1
+    assert found["ok"] is False
+    assert (found["store"]["ok"], found["store"]["url"]) == (True, f"sqlite:///{config_file.parent}/mcp-workflows.db")
+    assert [(engine["name"], engine["adapter"], engine["ok"]) for engine in found["engines"]] == [
+        ("orders", "memory", True)
+    ]
+    assert [(tool["name"], tool["engine"], tool["workflow"], tool["ok"]) for tool in found["tools"]] == [
+        ("wait", "orders", "sleep", True),
+        ("say", "orders", "ecko", False),
+    ]
+    assert found["tools"][1]["hint"].startswith("there are: ")
+
+
+def test_check_as_json_lists_the_problems_of_a_wrong_config(terminal: Terminal, config_file: Path) -> None:
+    config_file.write_text(WRONG, encoding="utf-8")
+    ended = terminal.call("check", str(config_file), "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, ended.err, found["ok"], len(found["errors"])) == (1, "", False, 3)
+
+
+def test_check_of_an_engine_that_is_down_blames_the_engine(terminal: Terminal, config_file: Path) -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        engine = f"{{adapter: temporal, address: '{address}', task_queue: orders}}"
+        config_file.write_text(FINE.replace("{adapter: memory}", engine), encoding="utf-8")
+        ended = terminal.call("check", str(config_file), "--json")
+    found = json.loads(ended.out)
+    assert ended.code == 1
+    assert found["engines"][0]["ok"] is False
+    assert address in found["engines"][0]["text"]
+    assert {tool["text"] for tool in found["tools"]} == {"not without engine orders"}
+
+
+def test_check_of_a_store_that_cannot_be_used_is_a_row(terminal: Terminal, config_file: Path) -> None:
+    config_file.write_text(f"store: sqlite:///none/tasks.db\n{FINE}", encoding="utf-8")
+    found = json.loads(terminal.call("check", str(config_file), "--json").out)
+    assert found["store"]["ok"] is False
+    assert found["engines"][0]["ok"] is True
+
+
+class Nothing(BaseModel):
+    """No settings, no options."""
+
+
+class PlainAdapter(AbstractAsyncContextManager[Adapter]):
+    """The smallest adapter there can be: it cannot check anything."""
+
+    Settings: ClassVar[type[BaseModel]] = Nothing
+    Options: ClassVar[type[BaseModel]] = Nothing
+    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE
+
+    def __init__(self, settings: Any) -> None:  # Any: as the boundary has it
+        self._settings = settings
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+    async def start(self, start: Start) -> str:
+        return start.key
+
+    async def describe(self, ref: Ref) -> Execution:
+        return Execution(status=Status.SUCCEEDED)
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """There are no questions."""
+
+    async def cancel(self, ref: Ref) -> None:
+        """All has ended."""
+
+
+class SilentAdapter(MemoryAdapter):
+    """Whose engine answers, and whose workflows are never found out about."""
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        await anyio.sleep_forever()
+        raise AssertionError("unreachable")
+
+
+def _with_adapter(config_file: Path, kind: type[Adapter]) -> Config:
+    config = load_config(config_file, {})
+    engine = replace(config.engines["orders"], kind=kind, settings=kind.Settings())
+    return replace(config, engines={"orders": engine})
+
+
+async def test_what_an_adapter_cannot_check_is_not_a_problem(config_file: Path) -> None:
+    checkup = await check(_with_adapter(config_file, PlainAdapter))
+    assert [row.state for row in checkup.rows] == [State.OK, *[State.NOT_CHECKED] * 3]
+    assert checkup.as_json()["ok"] is True
+
+
+async def test_a_check_that_takes_too_long_is_a_problem(config_file: Path) -> None:
+    started = time.monotonic()
+    checkup = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
+    assert [row.state for row in checkup.rows] == [State.OK, State.OK, State.PROBLEM, State.PROBLEM]
+    assert checkup.rows[2].finding == Finding(ok=False, text="no answer within 0.2 s")
+    assert time.monotonic() - started < timedelta(seconds=5).total_seconds()
+
+
+HTTP = {"url": "http://127.0.0.1:8931/mcp"}
+SECTIONS = {"claude": "mcpServers", "vscode": "servers", "cursor": "mcpServers", "codex": "mcp_servers"}
+TYPED = {"claude", "vscode"}
+PLACES = {
+    "claude": ".mcp.json",
+    "vscode": ".vscode/mcp.json",
+    "cursor": ".cursor/mcp.json",
+    "codex": ".codex/config.toml",
+}
+
+
+def _parsed(host: str, text: str) -> Any:  # any JSON or TOML value
+    return tomllib.loads(text) if host == "codex" else json.loads(text)
+
+
+@pytest.mark.parametrize("host", SECTIONS)
+def test_connect_prints_a_snippet_for_a_sidecar_over_http(terminal: Terminal, host: str) -> None:
+    ended = terminal.call("connect", host, "--url", HTTP["url"], "--name", "orders")
+    entry = {"type": "http", **HTTP} if host in TYPED else HTTP
+    assert ended.code == 0
+    assert _parsed(host, ended.out) == {SECTIONS[host]: {"orders": entry}}
+    assert PLACES[host] in ended.err
+
+
+@pytest.mark.parametrize("host", SECTIONS)
+def test_connect_with_a_config_lets_the_host_start_the_sidecar(
+    terminal: Terminal, config_file: Path, host: str
+) -> None:
+    terminal.monkeypatch.chdir(config_file.parent)
+    ended = terminal.call("connect", host, config_file.name)
+    entry = {"command": COMMAND, "args": ["serve", str(config_file)]}
+    entry = {"type": "stdio", **entry} if host in TYPED else entry
+    assert _parsed(host, ended.out) == {SECTIONS[host]: {"Acme-orders": entry}}
+    assert os.access(COMMAND, os.X_OK)
+
+
+def test_connect_with_a_config_and_a_url_takes_the_name_from_the_config(terminal: Terminal, config_file: Path) -> None:
+    ended = terminal.call("connect", "cursor", str(config_file), "--url", HTTP["url"])
+    assert json.loads(ended.out) == {"mcpServers": {"Acme-orders": HTTP}}
+
+
+def test_connect_without_anything_takes_the_usual_address(terminal: Terminal) -> None:
+    assert json.loads(terminal.call("connect", "cursor").out) == {"mcpServers": {"mcp-workflows": HTTP}}
+
+
+def test_connect_claude_also_says_the_command_that_does_it(terminal: Terminal, config_file: Path) -> None:
+    over_http = terminal.call("connect", "claude", "--url", HTTP["url"]).err
+    over_stdio = terminal.call("connect", "claude", str(config_file)).err
+    assert f"claude mcp add --transport http mcp-workflows {HTTP['url']}" in over_http
+    assert f"claude mcp add --transport stdio Acme-orders -- {COMMAND} serve {config_file}" in over_stdio
+
+
+def test_connect_inspector_prints_a_command_line(terminal: Terminal, config_file: Path) -> None:
+    inspector = ["npx", "@modelcontextprotocol/inspector"]
+    over_http = shlex.split(terminal.call("connect", "inspector").out)
+    over_stdio = shlex.split(terminal.call("connect", "inspector", str(config_file)).out)
+    assert over_http == [*inspector, "--transport", "http", "--server-url", HTTP["url"]]
+    assert over_stdio == [*inspector, COMMAND, "serve", str(config_file)]
+
+
+VARIABLES = """
+server: {name: outside}
+engines: {here: {adapter: memory, name: "${ENGINE_NAME}-${REGION:-eu}"}}
+tools: {echo: {engine: here, workflow: echo}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "handed_on"),
+    [
+        ("claude", {"env": {"ENGINE_NAME": "${ENGINE_NAME}", "REGION": "${REGION}"}}),
+        ("vscode", {"env": {"ENGINE_NAME": "${env:ENGINE_NAME}", "REGION": "${env:REGION}"}}),
+        ("cursor", {"env": {"ENGINE_NAME": "${env:ENGINE_NAME}", "REGION": "${env:REGION}"}}),
+        ("codex", {"env_vars": ["ENGINE_NAME", "REGION"]}),
+    ],
+)
+def test_connect_hands_the_variables_of_the_config_on_and_needs_none_of_them(
+    terminal: Terminal, tmp_path: Path, host: str, handed_on: dict[str, Any]
+) -> None:
+    config = tmp_path / "outside.yaml"
+    config.write_text(VARIABLES)
+    ended = terminal.call("connect", host, str(config))
+    [entry] = _parsed(host, ended.out)[SECTIONS[host]].values()
+    assert {key: entry[key] for key in entry.keys() & {"env", "env_vars"}} == handed_on
+    assert "ENGINE_NAME" in ended.err
+
+
+def test_connect_inspector_hands_the_variables_on(terminal: Terminal, tmp_path: Path) -> None:
+    config = tmp_path / "outside.yaml"
+    config.write_text(VARIABLES)
+    assert '-e ENGINE_NAME="$ENGINE_NAME" -e REGION="$REGION"' in terminal.call("connect", "inspector", str(config)).out

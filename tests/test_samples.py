@@ -1,0 +1,158 @@
+"""The order sample, end to end: a real engine, a real worker, the sidecar, and the same as a library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.processes import free_port
+from scripts.stack import SAMPLES, Plan, Stack
+from tests.served import Peer, peer, serving
+
+pytestmark = pytest.mark.anyio
+
+REASON = {"reason": {"action": "accept", "content": {"reason": "it is urgent"}}}
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the engine, the store and the shop keep what they have."""
+    return tmp_path_factory.mktemp("orders")
+
+
+@pytest.fixture(scope="module")
+def orders(state: Path) -> Generator[Stack]:
+    """The sample, served; a step takes half a second."""
+    os.environ["SHOP_PACE"] = "0.5"
+    try:
+        with Stack(Plan(engine="temporal", sample="orders", port=free_port(), state=state)) as stack:
+            yield stack
+    finally:
+        del os.environ["SHOP_PACE"]
+
+
+@pytest.fixture(scope="module")
+def library() -> Generator[Any]:  # Any: a module of the sample, imported as its own folder sees it
+    """The sample's library.py, and through it the shop."""
+    folder = str(SAMPLES / "orders")
+    sys.path.insert(0, folder)
+    try:
+        yield import_module("library")
+    finally:
+        sys.path.remove(folder)
+
+
+@pytest.fixture
+def shop(library: Any, state: Path) -> Any:
+    """What the worker's shop writes down."""
+    return library.Shop(state / "shop.json", 0.0)
+
+
+@pytest.fixture
+async def client(orders: Stack) -> AsyncGenerator[Peer]:
+    """A client of the sidecar that knows tasks and can ask a person."""
+    async with peer(orders.url) as found:
+        yield found
+
+
+async def _start(client: Peer, order_id: str) -> str:
+    """Call the tool, answer what it asks before it starts, and return the id of the task."""
+    asked = (await client.call("fulfil_order", {"order_id": order_id})).result
+    assert asked["resultType"] == "input_required"
+    again = {"inputResponses": REASON, "requestState": asked["requestState"]}
+    created = (await client.call("fulfil_order", {"order_id": order_id}, params=again)).result
+    assert created["resultType"] == "task"
+    return created["taskId"]
+
+
+async def test_a_dear_order_is_approved_and_shipped(client: Peer) -> None:
+    task_id = await _start(client, "A-1002")
+    waiting = await client.until(task_id, "input_required")
+    ((key, question),) = waiting["inputRequests"].items()
+    assert "espresso machine" in question["params"]["message"]
+    assert "it is urgent" in question["params"]["message"]
+    await client.answer(task_id, **{key: {"action": "accept", "content": {"approve": True, "note": "fine"}}})
+    receipt = (await client.until(task_id))["result"]["structuredContent"]
+    assert (receipt["status"], receipt["total"], receipt["note"]) == ("shipped", 1240.0, "fine")
+    assert receipt["tracking"].startswith("TRK-")
+
+
+async def test_a_dear_order_that_is_declined_is_rejected_and_nothing_is_charged(client: Peer, shop: Any) -> None:
+    till = shop.books()["till"]
+    task_id = await _start(client, "A-1002")
+    waiting = await client.until(task_id, "input_required")
+    await client.answer(task_id, **{key: {"action": "decline"} for key in waiting["inputRequests"]})
+    receipt = (await client.until(task_id))["result"]["structuredContent"]
+    assert receipt["status"] == "rejected"
+    assert shop.books()["till"] == till
+
+
+async def test_a_cancelled_order_is_refunded_and_its_stock_released(client: Peer, shop: Any) -> None:
+    before = shop.books()
+    task_id = await _start(client, "A-1001")
+    while "packing" not in (await client.until(task_id, "working")).get("statusMessage", ""):
+        pass
+    assert shop.books()["till"] == before["till"] + 25.0
+    assert (await client.send("tasks/cancel", {"taskId": task_id})).status == 200
+    assert (await client.until(task_id))["status"] == "cancelled"
+    after = shop.books()
+    assert (after["till"], after["stock"]) == (before["till"], before["stock"])
+
+
+async def test_a_declined_card_is_a_tool_error_and_the_stock_is_released(client: Peer, shop: Any) -> None:
+    before = shop.books()["stock"]
+    ended = await client.until(await _start(client, "A-1003"))
+    assert ended["status"] == "completed"
+    assert ended["result"]["isError"]
+    assert "the card was declined" in ended["result"]["content"][0]["text"]
+    assert shop.books()["stock"] == before
+
+
+async def test_a_quote_is_a_plain_result_for_a_client_without_tasks(client: Peer) -> None:
+    reply = await client.call("quote_order", {"order_id": "A-1002", "express": True}, capabilities={})
+    assert reply.result["structuredContent"] == {
+        "order_id": "A-1002",
+        "article": "espresso machine",
+        "quantity": 1,
+        "total": 1249.9,
+        "needs_approval": True,
+    }
+
+
+async def test_the_schema_of_a_quote_comes_from_the_workflow(client: Peer) -> None:
+    tools = {tool["name"]: tool for tool in (await client.send("tools/list")).result["tools"]}
+    assert list(tools) == ["fulfil_order", "quote_order"]
+    assert set(tools["quote_order"]["inputSchema"]["properties"]) == {"order_id", "express"}
+    assert "needs_approval" in tools["quote_order"]["outputSchema"]["properties"]
+
+
+def test_the_demo_tells_its_story_without_a_terminal(orders: Stack) -> None:
+    argv = [sys.executable, str(SAMPLES / "orders" / "demo.py"), orders.url]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    story = ["? Why now?", "input_required", "? Order A-1002", "> approve: True", "packing (3 of 4)", '"shipped"']
+    story += ["on second thought: cancel", "cancelled"]
+    places = [done.stdout.find(words) for words in story]
+    assert -1 not in places, done.stdout
+    assert places == sorted(places)
+    assert f"in Temporal's own UI {orders.engine.ui}/namespaces/default/workflows/" in done.stdout
+
+
+async def test_the_library_serves_workflows_beside_the_tools_of_the_server(
+    orders: Stack, library: Any, shop: Any, tmp_path: Path
+) -> None:
+    server = library.build(orders.engine.address, f"sqlite:///{tmp_path}/library.db", shop)
+    async with serving(server.streamable_http_app()) as url, peer(url) as client:
+        names = [tool["name"] for tool in (await client.send("tools/list")).result["tools"]]
+        assert sorted(names) == ["fulfil_order", "stock"]
+        shelf = await client.call("stock", {"article": "coffee mug"})
+        assert shelf.result["structuredContent"] == {"result": shop.books()["stock"]["coffee mug"]}
+        receipt = (await client.until(await _start(client, "A-1001")))["result"]["structuredContent"]
+        assert receipt["status"] == "shipped"

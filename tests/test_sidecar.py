@@ -1,0 +1,193 @@
+"""The sidecar as a process: how it listens, whom it lets in, how it stops, and stdio with a client not ours."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from tests.served import Peer, peer
+from tests.sidecars import COMMAND, Process, sidecar
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = """
+server: {name: memory-only, instructions: "Try it.", allowed_hosts: ["workflows.example:*"]}
+store: sqlite:///tasks.db
+engines:
+  here: {adapter: memory}
+  gone: {adapter: memory, name: gone, unreachable: true}
+tools:
+  echo: {engine: here, workflow: echo, input: {type: object, properties: {a: {type: integer}}}}
+  sleep: {engine: here, workflow: sleep, input: {type: object, properties: {seconds: {type: number}}}}
+  forever: {engine: here, workflow: forever}
+  lost: {engine: gone, workflow: echo}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def served(config: Path) -> Generator[Process]:
+    with sidecar(config) as process:
+        yield process
+
+
+def serve(config: Path, address: str) -> subprocess.CompletedProcess[str]:
+    """A sidecar that ends by itself."""
+    command = [COMMAND, "serve", str(config), "--http", address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def _at(process: Process, path: str) -> str:
+    return process.url.replace("/mcp", path)
+
+
+async def test_health_tells_process_store_and_engines_apart(served: Process) -> None:
+    async with httpx2.AsyncClient() as http:
+        assert (await http.get(_at(served, "/healthz"))).json() == {"ok": True}
+        assert (await http.get(_at(served, "/readyz"))).json() == {"ok": True}
+        engines = await http.get(_at(served, "/enginez"))
+    assert engines.status_code == 503
+    assert {name: found["ok"] for name, found in engines.json()["engines"].items()} == {"here": True, "gone": False}
+
+
+async def test_an_engine_that_is_gone_takes_no_other_with_it(served: Process) -> None:
+    async with peer(served.url) as client:
+        lost = (await client.call("lost")).result
+        assert (lost["resultType"], lost["isError"]) == ("complete", True)
+        created = (await client.call("echo", {"a": 1})).result
+        assert (await client.until(created["taskId"]))["status"] == "completed"
+
+
+async def test_a_store_that_is_gone_is_not_ready_and_says_so(served: Process, tmp_path: Path) -> None:
+    (tmp_path / "tasks.db").unlink()
+    async with peer(served.url) as client:
+        ready = await client.http.get(_at(served, "/readyz"))
+        assert (ready.status_code, ready.json()["ok"]) == (503, False)
+        assert "deleted" in ready.json()["store"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"host": "127.0.0.1.evil.example:80"}, 421),
+        ({"origin": "https://evil.example"}, 403),
+        ({"host": "workflows.example:443"}, 200),
+        ({"origin": "http://localhost:6274"}, 200),
+    ],
+)
+async def test_only_known_hosts_and_origins_are_let_in(served: Process, headers: dict[str, str], status: int) -> None:
+    async with peer(served.url) as client:
+        reply = await client.send("tools/list", headers=headers) if status == 200 else None
+        if reply is None:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            sent = {"accept": "application/json, text/event-stream", **headers}
+            response = await client.http.post(served.url, json=body, headers=sent)
+            assert response.status_code == status
+        else:
+            assert reply.status == status
+
+
+def test_a_port_that_is_taken_is_one_clear_line(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = serve(config, address)
+    assert done.returncode == 1
+    assert f"cannot listen on {address}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_store_that_cannot_be_used_is_one_clear_line(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "tasks.db").write_text("this is no database, but it is long enough to be taken for one" * 20)
+    done = serve(config, "0")
+    assert done.returncode == 1
+    assert "is not an SQLite database" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_stops_at_once_although_clients_wait_and_listen(served: Process, number: signal.Signals) -> None:
+    async with peer(served.url) as client:
+        task_id = (await client.call("forever")).result["taskId"]
+        async with client.stream("subscriptions/listen", {"notifications": {"taskIds": [task_id]}}) as (_, frames):
+            await anext(frames)
+            async with anyio.create_task_group() as group:
+                group.start_soon(_wait_in_vain, client)
+                await anyio.sleep(0.3)  # the call has to be under way; it tells nobody that it waits
+                served.process.send_signal(number)
+                with anyio.fail_after(5):
+                    while served.process.poll() is None:
+                        await anyio.sleep(0.05)
+    assert served.process.returncode in {0, -number}
+    assert "Traceback" not in served.log.read_text()
+
+
+async def _wait_in_vain(client: Peer) -> None:
+    reply = await client.call("forever", capabilities={})
+    assert "the server is stopping" in reply.error["message"]
+
+
+async def test_tasks_survive_the_stop(config: Path) -> None:
+    with sidecar(config) as before:
+        async with peer(before.url) as client:
+            task_id = (await client.call("echo", {"a": 1})).result["taskId"]
+            done = await client.until(task_id)
+        assert before.stop() in {0, -signal.SIGTERM}
+    with sidecar(config) as after:
+        async with peer(after.url) as client:
+            assert await client.get(task_id) == done
+
+
+async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
+    server = StdioServerParameters(command=COMMAND, args=["serve", str(config), "--log-level", "debug"])
+    async with Client(stdio_client(server)) as client:
+        assert client.protocol_version == "2026-07-28"
+        assert client.server_capabilities.extensions == {"io.modelcontextprotocol/tasks": {}}
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["echo", "sleep", "forever", "lost"]
+        assert (await client.call_tool("echo", {"a": 1})).structured_content == {"a": 1}
+
+
+async def test_a_client_of_an_older_protocol_gets_the_plain_result(served: Process) -> None:
+    async with Client(served.url, mode="legacy") as client:
+        assert client.protocol_version == "2025-11-25"
+        result = await client.call_tool("sleep", {"seconds": 0.3})
+        assert result.structured_content == {"slept": 0.3}
+
+
+async def test_a_raw_client_of_an_older_protocol_sees_no_word_of_the_newer(served: Process) -> None:
+    async with httpx2.AsyncClient() as http:
+        headers = {"accept": "application/json, text/event-stream"}
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "raw", "version": "0"},
+        }
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        response = await http.post(served.url, json=body, headers=headers)
+        session = {**headers, "mcp-session-id": response.headers["mcp-session-id"]}
+        await http.post(served.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
+        call = {"name": "echo", "arguments": {"a": 1}}
+        body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+        response = await http.post(served.url, json=body, headers=session)
+        lines = [line for line in response.text.splitlines() if line.startswith("data:") and "result" in line]
+        result = json.loads(lines[-1].removeprefix("data:"))["result"]
+        assert set(result) == {"content", "structuredContent", "isError"}
+        body = {"jsonrpc": "2.0", "id": 3, "method": "tasks/get", "params": {"taskId": "x"}}
+        assert "-32601" in (await http.post(served.url, json=body, headers=session)).text

@@ -1,0 +1,254 @@
+"""The SQLite store keeps the contract of a store, and what it promises beyond."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from mcp_workflows.errors import ConfigError, StoreUnavailable
+from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.store.sqlite_file import MIGRATIONS
+from mcp_workflows.testing import StoreContract, make_task
+
+NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
+
+ENDLESS_WRITER = """
+import asyncio, sys
+from mcp_workflows.store import open_store
+from mcp_workflows.task import bind
+from mcp_workflows.testing import make_task
+
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        while True:
+            task = await store.create(make_task())
+            await store.change(task.id, task.owner, lambda row: bind(row, "handle", row.created))
+            print(task.id, flush=True)
+
+asyncio.run(main())
+"""
+
+FIRST_USER = """
+import asyncio, sys
+from mcp_workflows.store import open_store
+from mcp_workflows.testing import make_task
+
+async def main():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    async with open_store(sys.argv[1]) as store:
+        secret = await store.secret("seal")
+        task = await store.create(make_task(idempotency_key="once"))
+        print(secret.hex(), task.id)
+
+asyncio.run(main())
+"""
+
+
+def python(script: str, url: str) -> subprocess.Popen[str]:
+    """A process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+class TestSQLiteStore(StoreContract):
+    """All laws, no gaps."""
+
+    @pytest.fixture
+    def new_store(self, tmp_path: Path) -> Callable[[], Store]:
+        return lambda: SQLiteStore(f"sqlite:///{tmp_path}/tasks.db")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/tasks.db"
+
+
+async def test_no_acknowledged_row_is_lost_when_the_writer_is_killed(url: str) -> None:
+    with python(ENDLESS_WRITER, url) as writer:
+        assert writer.stdout is not None
+        acknowledged = [writer.stdout.readline().strip() for _ in range(50)]
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += writer.stdout.read().split("\n")[:-1]
+    async with open_store(url) as store:
+        rows = [await store.get(task_id, "anna") for task_id in acknowledged]
+    assert len(rows) >= 50
+    assert all(row is not None and row.handle == "handle" for row in rows)
+
+
+def test_processes_that_open_a_new_file_at_once_share_it(url: str) -> None:
+    first_users = [python(FIRST_USER, url) for _ in range(4)]
+    for user in first_users:
+        assert user.stdout is not None
+        assert user.stdout.readline() == "ready\n"
+    for user in first_users:
+        assert user.stdin is not None
+        user.stdin.write("go\n")
+        user.stdin.flush()
+    said = [user.communicate(timeout=60)[0] for user in first_users]
+    assert [user.returncode for user in first_users] == [0, 0, 0, 0]
+    assert len(set(said)) == 1
+
+
+async def test_the_file_is_readable_by_its_user_only(tmp_path: Path, url: str) -> None:
+    before = os.umask(0)
+    try:
+        async with SQLiteStore(url) as store:
+            await store.create(make_task())
+            modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in os.listdir(tmp_path)}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("tasks.db", "tasks.db-wal", "tasks.db-shm"), 0o600)
+
+
+async def test_the_file_says_whose_it_is_and_is_written_ahead(tmp_path: Path, url: str) -> None:
+    async with SQLiteStore(url):
+        pass
+    found: dict[str, object] = {}
+    connection = sqlite3.connect(tmp_path / "tasks.db")
+    for pragma in ("application_id", "user_version", "journal_mode", "integrity_check"):
+        found[pragma] = connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+    connection.close()
+    assert found == {
+        "application_id": int.from_bytes(b"mcpw", "big"),
+        "user_version": len(MIGRATIONS),
+        "journal_mode": "wal",
+        "integrity_check": "ok",
+    }
+
+
+QUERIES = {
+    "tasks_key": "SELECT task FROM tasks WHERE owner = 'a' AND tool = 't' AND idempotency_key = 'k'",
+    "tasks_unbound": "SELECT task FROM tasks WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = 'e' "
+    "AND created < 1 ORDER BY attempts, created, id LIMIT 1",
+    "tasks_expires": "SELECT task FROM tasks WHERE tombstone = 0 AND expires <= 1 ORDER BY expires LIMIT 1",
+}
+
+
+@pytest.mark.parametrize(("index", "query"), QUERIES.items())
+async def test_every_search_has_its_index_and_sorts_nothing(tmp_path: Path, url: str, index: str, query: str) -> None:
+    async with SQLiteStore(url):
+        pass
+    connection = sqlite3.connect(tmp_path / "tasks.db")
+    plan = " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}"))
+    connection.close()
+    assert f"USING INDEX {index}" in plan
+    assert "B-TREE" not in plan
+
+
+async def test_a_relative_url_is_a_file_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with SQLiteStore("sqlite:///my%20tasks.db") as store:
+        monkeypatch.chdir("/")
+        await store.check()
+    assert (tmp_path / "my tasks.db").exists()
+
+
+async def test_a_store_in_memory_is_empty_each_time() -> None:
+    store = SQLiteStore("sqlite:///:memory:")
+    async with store:
+        task = await store.create(make_task())
+        await store.check()
+        assert await store.get(task.id, task.owner) == task
+    async with store:
+        assert await store.get(task.id, task.owner) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://tasks.db",
+        "sqlite:///",
+        "sqlite:////",
+        "sqlite:///a%00b",
+        "sqlite:///tasks.db#part",
+        "sqlite:///tasks.db?cache=shared",
+        "sqlite:///tasks.db?busy_timeout_ms=soon",
+        "sqlite:///tasks.db?busy_timeout_ms=-1",
+        "sqlite:///tasks.db?busy_timeout_ms=",
+        "postgres://tasks",
+    ],
+)
+def test_a_url_that_names_no_file_is_a_config_error(url: str) -> None:
+    with pytest.raises(ConfigError):
+        SQLiteStore(url)
+
+
+def test_a_url_of_no_installed_store_says_what_is_installed() -> None:
+    with pytest.raises(ConfigError, match=r"installed: .*sqlite"):
+        open_store("nosuch:///tasks")
+
+
+async def test_a_store_that_was_not_entered_is_unavailable(url: str) -> None:
+    store = SQLiteStore(url)
+    with pytest.raises(StoreUnavailable):
+        await store.get("x", "anna")
+    async with store:
+        await store.check()
+    with pytest.raises(StoreUnavailable):
+        await store.check()
+
+
+@contextmanager
+def no_file_grows_beyond(size: int) -> Generator[None]:
+    """What a full disk is to SQLite: a write that fails half way."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_disk_that_takes_no_more_is_unavailable_until_it_does(tmp_path: Path, url: str) -> None:
+    async with SQLiteStore(url) as store:
+        kept = await store.create(make_task())
+        big = make_task(arguments=["x" * 500_000])
+        with (
+            no_file_grows_beyond((tmp_path / "tasks.db-wal").stat().st_size + 100_000),
+            pytest.raises(StoreUnavailable),
+        ):
+            await store.create(big)
+        assert await store.get(big.id, big.owner) is None
+        assert await store.get(kept.id, kept.owner) == kept
+        assert await store.create(big) == big
+
+
+async def test_a_file_deleted_while_it_is_open_is_noticed(tmp_path: Path, url: str) -> None:
+    async with SQLiteStore(url) as store:
+        (tmp_path / "tasks.db").unlink()
+        with pytest.raises(StoreUnavailable, match="deleted"):
+            await store.check()
+
+
+async def test_a_sweep_lets_others_get_their_turn(url: str) -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with SQLiteStore(url) as store, anyio.create_task_group() as group:
+        for _ in range(450):
+            await store.create(make_task(expires=NOON))
+        group.start_soon(take_turns)
+        assert await store.sweep(NOON, NOON) == 450
+        group.cancel_scope.cancel()
+    assert turns >= 2

@@ -1,0 +1,237 @@
+"""What is exposed: durations, schemas, questions and arguments, as truth tables."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from mcp_workflows.schema import check_schema
+from mcp_workflows.tool import MAX_TTL, Ask, Duration, TaskSupport, Tool
+
+DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
+
+DURATIONS = {
+    "500ms": timedelta(milliseconds=500),
+    "30s": timedelta(seconds=30),
+    "15m": timedelta(minutes=15),
+    "12h": timedelta(hours=12),
+    "7d": timedelta(days=7),
+    "2w": timedelta(weeks=2),
+    "1.5h": timedelta(minutes=90),
+    " 7 d ": timedelta(days=7),
+    "3650d": MAX_TTL,
+}
+NO_DURATIONS: list[Any] = [  # Any: whatever YAML can say
+    *[
+        "",
+        "7",
+        "d",
+        "7D",
+        "7 days",
+        "-1s",
+        "+1s",
+        "1e3s",
+        "P7D",
+        "1h30m",
+        "0s",
+        "0.0000001ms",
+        "3651d",
+        "9" * 400 + "s",
+    ],
+    *[30, 30.5, 0, True, None, [], {}, timedelta(0), timedelta(seconds=-1), MAX_TTL + timedelta(seconds=1)],
+]
+
+
+@pytest.mark.parametrize(("text", "duration"), DURATIONS.items())
+def test_a_duration_is_a_number_and_a_unit(text: str, duration: timedelta) -> None:
+    assert DURATION.validate_python(text) == duration
+    assert DURATION.validate_python(duration) == duration
+
+
+@pytest.mark.parametrize("value", NO_DURATIONS, ids=[repr(value)[:20] for value in NO_DURATIONS])
+def test_what_is_no_sensible_duration_is_refused(value: Any) -> None:  # Any: whatever YAML can say
+    with pytest.raises(ValidationError):
+        DURATION.validate_python(value)
+
+
+@pytest.mark.parametrize("duration", [*DURATIONS.values(), timedelta(days=90), timedelta(microseconds=1)])
+def test_a_duration_that_was_written_can_be_read(duration: timedelta) -> None:
+    assert DURATION.validate_python(DURATION.dump_python(duration, mode="json")) == duration
+
+
+def make_tool(**fields: Any) -> Tool:  # Any: any field of Tool
+    needed: dict[str, Any] = {"name": "fulfil", "engine": "orders", "workflow": "FulfilOrder"}  # Any: the same
+    return Tool(**{**needed, **fields})
+
+
+def test_a_tool_needs_little() -> None:
+    tool = make_tool()
+    assert (tool.tasks, tool.ttl, tool.input) == (TaskSupport.OPTIONAL, None, {"type": "object"})
+
+
+PROPERTY: dict[str, dict[str, Any]] = {  # Any: a schema
+    "unknown type": {"type": "strin"},
+    "bad regex": {"type": "string", "pattern": "("},
+    "negative length": {"type": "string", "minLength": -1},
+    "reference to the outside": {"$ref": "https://example.com/schema.json"},
+    "reference to a file": {"$ref": "./other.json"},
+    "reference to nothing": {"$ref": "#/$defs/Nothing"},
+}
+
+
+@pytest.mark.parametrize("schema", PROPERTY.values(), ids=PROPERTY)
+@pytest.mark.parametrize("field", ["input", "output"])
+def test_a_wrong_schema_is_refused(field: str, schema: dict[str, Any]) -> None:  # Any: a schema
+    with pytest.raises(ValidationError, match=r"not a JSON Schema|is not in this schema"):
+        make_tool(**{field: {"type": "object", "properties": {"a": schema}}})
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "string"}, {"type": ["object", "null"]}, {"type": "array"}])
+def test_a_schema_of_no_object_is_refused(schema: dict[str, Any]) -> None:  # Any: a schema
+    with pytest.raises(ValueError, match="of an object"):
+        check_schema(schema)
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/A", "#a", "#/properties/b"])
+def test_a_schema_may_refer_to_itself(reference: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": reference}, "b": {"type": "integer"}},
+        "$defs": {"A": {"$anchor": "a", "type": "integer"}},
+    }
+    tool = make_tool(input=schema)
+    assert tool.complaints({"a": 1}) == []
+    assert tool.complaints({"a": "x"}) == ["a: 'x' is not of type 'integer'"]
+
+
+BAD_FIELDS: list[dict[str, Any]] = [  # Any: any field of Tool
+    *[{"name": name} for name in ("", "a b", "é", "a\n", "a/b", "x" * 65)],
+    *[{"workflow": ""}, {"tasks": "maybe"}, {"ttl": "0s"}, {"ttl": 7}, {"max_result": 0}, {"timeout": 5}],
+    *[{"args": "{{"}, {"args": ["{{a b}}"]}, {"annotations": {"readonlyHint": True}}],
+    {"ask": {"why": {"message": "Why {{", "schema": {"type": "string"}}}},
+    {"ask": {"why": {"message": "Why?"}}},
+    {"ask": {"why": {"message": "Why?", "schema": {}}}},
+    {"ask": {"why": {"message": "Why?", "schema": {"type": "null"}}}},
+    {"ask": {"why": {"message": "Why?", "schema": {"type": "string", "minLength": -1}}}},
+]
+
+
+@pytest.mark.parametrize("fields", BAD_FIELDS, ids=[str(fields)[:50] for fields in BAD_FIELDS])
+def test_a_wrong_field_is_refused(fields: dict[str, Any]) -> None:  # Any: any field of Tool
+    with pytest.raises(ValidationError):
+        make_tool(**fields)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "deep": {"type": "object", "properties": {"n": {"type": "integer"}}},
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "reason": {"type": "string"},
+    },
+    "required": ["id", "reason"],
+    "additionalProperties": False,
+}
+COMPLAINTS: list[tuple[dict[str, Any], list[str]]] = [  # Any: arguments
+    ({"id": "o-1", "reason": "x"}, []),
+    ({"id": "o-1"}, ["'reason' is a required property"]),
+    ({"id": 1, "reason": "x"}, ["id: 1 is not of type 'string'"]),
+    ({"id": "o", "reason": "x", "deep": {"n": "z"}}, ["deep.n: 'z' is not of type 'integer'"]),
+    ({"id": "o", "reason": "x", "list": [1, "z"]}, ["list[1]: 'z' is not of type 'integer'"]),
+    (
+        {"id": "o", "reason": "x", "more": 1},
+        ["Additional properties are not allowed ('more' was unexpected)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "complaints"), COMPLAINTS, ids=[str(row[0]) for row in COMPLAINTS])
+def test_arguments_are_judged_by_the_schema(arguments: dict[str, Any], complaints: list[str]) -> None:  # Any: arguments
+    assert make_tool(input=SCHEMA).complaints(arguments) == complaints
+
+
+def test_what_a_question_will_bring_may_still_be_missing() -> None:
+    tool, asked = make_tool(input=SCHEMA), frozenset({"reason"})
+    assert tool.complaints({"id": "o-1"}, to_be_asked=asked) == []
+    assert tool.complaints({}, to_be_asked=asked) == ["'id' is a required property"]
+    assert tool.complaints({"id": "o-1", "reason": 5}, to_be_asked=asked) == ["reason: 5 is not of type 'string'"]
+
+
+def test_a_question_brings_nothing_inside_an_argument() -> None:
+    inner = {"type": "object", "required": ["reason"]}
+    tool = make_tool(input={"type": "object", "properties": {"deep": inner}})
+    said = tool.complaints({"deep": {}}, to_be_asked=frozenset({"reason"}))
+    assert said == ["deep: 'reason' is a required property"]
+
+
+def test_a_complaint_never_repeats_a_huge_value() -> None:
+    tool = make_tool(input={"type": "object", "properties": {"n": {"type": "integer"}}})
+    (said,) = tool.complaints({"n": "x" * 1_000_000})
+    assert len(said) < 250
+
+
+MAPPED: list[tuple[Any, dict[str, Any], Any]] = [  # Any: any JSON value
+    (None, {"a": 1}, [{"a": 1}]),
+    (None, {}, []),
+    (["{{a}}", "{{b}}"], {"a": 1, "b": 2}, [1, 2]),
+    (["{{a}}", "{{b}}"], {"a": 1}, [1]),
+    ({"Order": "{{a}}"}, {"a": 1}, {"Order": 1}),
+    ("{{args}}", {"a": 1}, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("args", "arguments", "mapped"), MAPPED)
+def test_arguments_reach_the_workflow_as_mapped(args: Any, arguments: dict[str, Any], mapped: Any) -> None:  # Any: JSON
+    assert make_tool(args=args).map({"args": arguments}) == mapped
+
+
+TEXT = {"type": "string"}
+TWO = {"type": "object", "properties": {"x": TEXT, "y": TEXT}}
+ONE_OF_TWO = {**TWO, "required": ["x"]}
+
+FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # Any: schemas
+    (TEXT, {"type": "object", "properties": {"why": TEXT}, "required": ["why"]}),
+    ({"type": "boolean"}, {"type": "object", "properties": {"why": {"type": "boolean"}}, "required": ["why"]}),
+    (TWO, TWO),
+    (ONE_OF_TWO, ONE_OF_TWO),
+]
+
+
+@pytest.mark.parametrize(("schema", "form"), FORMS)
+def test_a_question_is_shown_as_a_form(schema: dict[str, Any], form: dict[str, Any]) -> None:  # Any: schemas
+    ask = Ask(message="Why?", schema=schema)
+    assert ask.form("why") == form
+    assert ask.answers("why") == set(form["properties"])
+
+
+DUE: list[tuple[dict[str, Any], bool, dict[str, Any], bool]] = [  # Any: schema and arguments
+    (TEXT, False, {}, True),
+    (TEXT, False, {"why": "x"}, True),
+    (TEXT, True, {}, True),
+    (TEXT, True, {"other": "x"}, True),
+    (TEXT, True, {"why": None}, False),
+    (TWO, True, {"x": 1}, True),
+    (TWO, True, {"x": 1, "y": 1}, False),
+    (ONE_OF_TWO, True, {"y": 1}, True),
+    (ONE_OF_TWO, True, {"x": 1}, False),
+]
+
+
+@pytest.mark.parametrize(("schema", "when_missing", "arguments", "due"), DUE)
+def test_when_a_question_is_due(
+    schema: dict[str, Any], when_missing: bool, arguments: dict[str, Any], due: bool
+) -> None:  # Any: schema and arguments
+    assert Ask(message="Why?", schema=schema, when_missing=when_missing).due("why", arguments) is due
+
+
+def test_a_question_is_asked_with_what_is_known() -> None:
+    tool = make_tool(ask={"why": {"message": "Why ship {{id}}?", "schema": TEXT}})
+    assert tool.question("why", {"args": {"id": "o-1"}}) == {
+        "mode": "form",
+        "message": "Why ship o-1?",
+        "requestedSchema": {"type": "object", "properties": {"why": TEXT}, "required": ["why"]},
+    }
