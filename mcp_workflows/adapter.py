@@ -2,6 +2,7 @@
 
 Four verbs and a lifetime. An adapter is stateless between calls but for its client; whatever must be
 remembered is in the handle or in our store. `mcp_workflows.testing.AdapterContract` has one test per law.
+What an engine may be able to do beyond that is in `mcp_workflows.capabilities`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import BaseModel
 
@@ -55,15 +56,6 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ref:
-    """One execution: workflow, handle (opaque, storable) and the tool's options as frozen at its start."""
-
-    workflow: str
-    handle: str
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far an execution is: `value` of `total` (None: unknown), in the workflow's own unit."""
 
@@ -77,6 +69,31 @@ class InputRequest:
 
     method: str
     params: Mapping[str, JSON]
+    gate: str | None = None  # the gate of the tool that asks it; None: the workflow itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A human step that our configuration declares for a workflow that was not written for us, frozen at the start.
+
+    `when`, `send` and `decline` are in the engine's own words, see `capabilities.Gated`; placeholders in the last two
+    are filled in when an answer comes.
+    """
+
+    when: JSON  # when the execution waits for it
+    request: InputRequest  # what is asked then
+    send: JSON  # how an answer reaches the execution
+    decline: JSON = None  # how a refusal does; None: it cannot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """One execution: workflow, handle (opaque, storable), the tool's options and gates as frozen at its start."""
+
+    workflow: str
+    handle: str
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # empty for adapters without `Gated`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,56 +167,18 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         ...
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Deliver responses (`{action, content}`) by input request key; unknown and answered keys are ignored."""
+        """Deliver responses (`{action, content}`) by input request key; unknown and answered keys are ignored.
+
+        A response to a gate's request also has `send`: what to send in the engine's words, filled in.
+
+        Raises:
+            EngineRefused: the execution does not accept an answer.
+            ExecutionNotFound, EngineUnavailable: see `describe`.
+        """
         ...
 
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel; a no-op on an ended execution. The truth is what `describe` says afterwards."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What a check found out: fine or not, in a sentence, and what to do about it."""
-
-    ok: bool
-    text: str
-    hint: str | None = None
-
-
-@runtime_checkable
-class Checks(Protocol):
-    """Optional: can say whether the engine answers and whether a workflow could run there now."""
-
-    async def check_engine(self) -> Finding:
-        """Whether the engine can be reached and the settings fit it; never raises an EngineError."""
-        ...
-
-    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Whether this workflow could run now; never raises an EngineError."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowSchema:
-    """What the code of a workflow says about its input and output."""
-
-    input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
-    output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
-    args: JSON  # the mapping template that turns the arguments into what the engine gets
-
-
-@runtime_checkable
-class Schemas(Protocol):
-    """Optional: can derive a tool's schemas from the workflow's code, `module:attribute`."""
-
-    @staticmethod
-    def schema(reference: str) -> WorkflowSchema:
-        """Import the workflow and read its type hints.
-
-        Raises:
-            ConfigError: cannot be imported, or is not a workflow whose hints can be read.
-        """
         ...
 
 

@@ -12,7 +12,8 @@ import anyio
 from rich.table import Table
 from rich.text import Text
 
-from mcp_workflows.adapter import Adapter, Checks, Finding
+from mcp_workflows.adapter import Adapter
+from mcp_workflows.capabilities import Checks, Finding
 from mcp_workflows.config import Config, Engine
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError

@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import Adapter, Schemas, installed_adapters, load_adapter
+from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
+from mcp_workflows.capabilities import Schemas
 from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.config_schema import (
     SECTIONS,

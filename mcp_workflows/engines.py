@@ -14,7 +14,8 @@ import anyio
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
-from mcp_workflows.adapter import Adapter, Checks, Execution, Failure, Finding, Status
+from mcp_workflows.adapter import Adapter, Execution, Failure, Status
+from mcp_workflows.capabilities import Checks, Finding
 from mcp_workflows.errors import EngineError, EngineUnavailable
 
 logger = logging.getLogger(__name__)

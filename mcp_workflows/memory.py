@@ -21,7 +21,6 @@ from mcp_workflows.adapter import (
     Adapter,
     Execution,
     Failure,
-    Finding,
     InputRequest,
     Progress,
     Ref,
@@ -29,6 +28,7 @@ from mcp_workflows.adapter import (
     StartGuarantee,
     Status,
 )
+from mcp_workflows.capabilities import Finding
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 

@@ -15,13 +15,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 CORE = "mcp_workflows"
 
-WORDS = frozenset({"errors", "adapter"})
+WORDS = frozenset({"errors", "adapter", "capabilities"})
 RULES = WORDS | {"access", "ask", "mapping", "schema", "task", "tool"}
 PARTS = RULES | {"creation", "engines", "ledger", "result", "store", "view", "watch", "wire"}
 
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
     "adapter": frozenset({"errors"}),
+    "capabilities": frozenset({"errors", "adapter"}),
     "mapping": frozenset({"errors"}),
     "access": frozenset({"errors"}),
     "schema": frozenset(),
@@ -46,7 +47,9 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 
 MAY_IMPORT_ANYTHING = re.compile(r"^(__init__|check|cli|config(_\w+)?|connect|sidecar)$")
 NOBODY_IMPORTS = frozenset({f"{CORE}.store.sqlite"})  # stores are known by their protocol, and opened by URL
-PUBLIC = frozenset({CORE, f"{CORE}.adapter", f"{CORE}.errors", f"{CORE}.testing"})  # what an adapter may import
+PUBLIC = frozenset(  # what an adapter may import
+    {CORE, *(f"{CORE}.{name}" for name in ("adapter", "capabilities", "errors", "testing"))}
+)
 
 ENGINE_SDKS: Mapping[str, tuple[str, ...]] = {
     "temporal": ("temporalio",),

@@ -28,9 +28,11 @@ import typer
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
+from mcp_workflows.capabilities import Finding
 from mcp_workflows.check import State, check
-from mcp_workflows.cli import Address, main, read_address
+from mcp_workflows.cli import main
+from mcp_workflows.cli.serving import Address, read_address
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.testing import MemoryAdapter
 from scripts.processes import free_port

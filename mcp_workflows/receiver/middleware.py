@@ -22,8 +22,9 @@ from mcp_types import jsonrpc
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import ANONYMOUS, Principal
-from mcp_workflows.adapter import JSON, Finding
+from mcp_workflows.adapter import JSON
 from mcp_workflows.bridge import Bridge
+from mcp_workflows.capabilities import Finding
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, RequestError, WorkflowsError
 from mcp_workflows.ledger import Ledger

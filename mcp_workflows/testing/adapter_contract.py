@@ -11,7 +11,8 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import Adapter, Checks, Ref, StartGuarantee, Status
+from mcp_workflows.adapter import Adapter, Ref, StartGuarantee, Status
+from mcp_workflows.capabilities import Checks
 from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing.subject import (
     STACK_TRACES,

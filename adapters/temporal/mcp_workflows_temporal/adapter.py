@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Execution, Finding, Ref, Start, StartGuarantee, WorkflowSchema
+from mcp_workflows.adapter import JSON, Execution, Ref, Start, StartGuarantee
+from mcp_workflows.capabilities import Finding, WorkflowSchema
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_temporal.checks import TASK_QUEUE_HINT, check_engine, check_queue
 from mcp_workflows_temporal.connection import Place, connect

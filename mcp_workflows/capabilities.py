@@ -1,0 +1,216 @@
+"""What an engine may be able to do beyond the four verbs; without it the core does the plain thing.
+
+Each is a protocol of its own, so that an adapter has exactly those its engine is good at: see docs/decisions/0006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import ClassVar, Protocol, runtime_checkable
+
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import JSON, Execution, Gate, Ref, Start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check found out: fine or not, in a sentence, and what to do about it."""
+
+    ok: bool
+    text: str
+    hint: str | None = None
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """Optional: can say whether the engine answers and whether a workflow could run there now."""
+
+    async def check_engine(self) -> Finding:
+        """Whether the engine can be reached and the settings fit it; never raises an EngineError."""
+        ...
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Whether this workflow could run now; never raises an EngineError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSchema:
+    """What the code of a workflow says about its input and output."""
+
+    input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
+    output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
+    args: JSON  # the mapping template that turns the arguments into what the engine gets
+
+
+@runtime_checkable
+class Schemas(Protocol):
+    """Optional: can derive a tool's schemas from the workflow's code, `module:attribute`."""
+
+    @staticmethod
+    def schema(reference: str) -> WorkflowSchema:
+        """Import the workflow and read its type hints.
+
+        Raises:
+            ConfigError: cannot be imported, or is not a workflow whose hints can be read.
+        """
+        ...
+
+
+@runtime_checkable
+class Gated(Protocol):
+    """Optional: shows an execution of a workflow that was not written for us as waiting for a person.
+
+    `describe` and `answer` heed `ref.gates`: an open gate is a request with `gate` set to its name, and a key that no
+    other round of it ever has.
+    """
+
+    GateSettings: ClassVar[type[BaseModel]]  # what `when`, `send` and `decline` of a gate may be on this engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a client would have seen from one event of a history on."""
+
+    event: str  # the engine's own id of the event
+    execution: Execution
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """Optional: can tell from an exported history, offline, what clients would have seen."""
+
+    @staticmethod
+    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
+        """Each change a client would have seen, in order.
+
+        Raises:
+            ConfigError: this is not a history of this engine.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why an execution is where it is."""
+
+    reason: str  # one sentence
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # in the order they are told
+    advice: str | None = None  # the next thing to do
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """Optional: can say why an execution is still working; may ask the engine more than `describe` does."""
+
+    async def explain(self, ref: Ref) -> Explanation:
+        """Why, for the operator: attempts, last errors, who polls, since when nothing changed.
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
+        """
+        ...
+
+
+@runtime_checkable
+class Sweeps(Protocol):
+    """Optional: a cheap look at many executions at once, as the hint which of them to describe."""
+
+    async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+        """By handle, as far as the engine can tell cheaply; it may lag behind, and may leave some out.
+
+        What differs from the sweep before is confirmed by `describe`.
+
+        Raises:
+            EngineUnavailable: no answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Waits(Protocol):
+    """Optional: can wait for an execution to end without asking again and again; the core opens a bounded number."""
+
+    async def wait(self, ref: Ref) -> None:
+        """Return when the execution may have ended; until cancelled otherwise. A hint: `describe` tells.
+
+        Raises:
+            EngineError: it cannot be waited for now.
+        """
+        ...
+
+
+@runtime_checkable
+class Terminates(Protocol):
+    """Optional: can end an execution without asking it."""
+
+    async def terminate(self, ref: Ref, reason: str) -> None:
+        """End it now; a no-op on an ended execution.
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
+        """
+        ...
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """Optional: can make a task of an execution that somebody else started."""
+
+    async def adopt(self, execution_id: str) -> Ref:
+        """The execution a person names as the engine's own UI does: its workflow and handle, no options.
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
+            EngineRefused: it can be no task.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
+    """A workflow that ran on an engine lately."""
+
+    workflow: str
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # what a tool for it would have to set
+    last_seen: datetime | None = None
+    executions: int = 0  # of those looked at
+
+
+@runtime_checkable
+class Discovers(Protocol):
+    """Optional: can list the workflows there are."""
+
+    async def discover(self) -> Sequence[Discovered]:
+        """Workflows seen lately, the most frequent first.
+
+        Raises:
+            EngineRefused, EngineUnavailable: it cannot be told.
+        """
+        ...
+
+
+@runtime_checkable
+class Previews(Protocol):
+    """Optional: can say what `start` would send to the engine, without sending it."""
+
+    def preview(self, start: Start) -> Mapping[str, JSON]:
+        """The request in the engine's own words.
+
+        Raises:
+            EngineRefused: it would be refused before anything is sent.
+        """
+        ...
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """Optional: ships source files that authors copy into their workflows, to ask people and report progress."""
+
+    @staticmethod
+    def embeds() -> Mapping[str, str]:
+        """The text of the file, by language (`go`, `typescript`)."""
+        ...

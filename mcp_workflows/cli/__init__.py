@@ -1,0 +1,41 @@
+"""The command line: one module per command.
+
+Standard output belongs to what was asked for (MCP on stdio, a snippet, JSON); everything else goes to standard
+error. Exit code 0: fine, 1: a clear message says what is wrong, 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import typer
+
+from mcp_workflows.cli import checking, connecting, serving
+from mcp_workflows.cli.app import app
+from mcp_workflows.config_schema import DISTRIBUTION
+from mcp_workflows.errors import WorkflowsError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = (serving, checking, connecting)  # importing them hangs them on the application, in this order
+
+
+def main() -> None:
+    """The entry point: what we raise on purpose is a message, and never a stack trace."""
+    failures: list[str] = []
+    try:
+        app(prog_name=DISTRIBUTION)
+    except* WorkflowsError as group:
+        failures.extend(_messages(group))
+    for failure in failures:
+        typer.echo(failure, err=True)
+    sys.exit(1 if failures else 0)
+
+
+def _messages(group: BaseExceptionGroup[WorkflowsError]) -> Iterator[str]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _messages(error)
+        else:
+            yield str(error)

@@ -1,0 +1,40 @@
+"""mcp-workflows check: whether everything could run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import anyio
+import typer
+from rich.console import Console
+
+from mcp_workflows.check import check as check_all
+from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.errors import ConfigError
+
+
+@app.command()
+def check(
+    config: ConfigFile,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
+) -> None:
+    """Check the configuration, the store, each engine and each workflow."""
+    log(LogLevel.WARNING)
+    try:
+        checkup = anyio.run(check_all, load(config))
+    except ConfigError as error:
+        if not as_json:
+            raise
+        typer.echo(json.dumps({"ok": False, "errors": str(error).splitlines()}, indent=2))
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(checkup.as_json(), indent=2))
+    else:
+        Console().print(checkup.as_table())
+        typer.echo(f"\n{config}: {_count(checkup.problems)}")
+    raise typer.Exit(1 if checkup.problems else 0)
+
+
+def _count(problems: int) -> str:
+    return {0: "everything is fine", 1: "1 problem"}.get(problems, f"{problems} problems")

@@ -1,0 +1,67 @@
+"""mcp-workflows serve: the sidecar, on stdio or over HTTP."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
+
+import anyio
+import typer
+
+from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import is_loopback, run_http, run_stdio
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8931
+
+_ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+def read_address(text: str) -> Address:
+    """`127.0.0.1:8931`, `[::1]:8931`, `:8931` or `8931`; without a host, this machine only.
+
+    Raises:
+        typer.BadParameter: it is none of these.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if not match or int(match[2]) > 65535:
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT; for example 127.0.0.1:8931, [::1]:8931 or :8931")
+    return Address(host=(match[1] or DEFAULT_HOST).strip("[]"), port=int(match[2]))
+
+
+@app.command()
+def serve(
+    config: ConfigFile,
+    http: Annotated[
+        Address | None,
+        typer.Option(parser=read_address, metavar="HOST:PORT", help="Serve Streamable HTTP at /mcp, not stdio."),
+    ] = None,
+    unsafe_no_auth: Annotated[
+        bool, typer.Option("--unsafe-no-auth", help="Listen on other addresses than loopback, open to everybody.")
+    ] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="How much to log, on standard error.")] = LogLevel.INFO,
+) -> None:
+    """Serve the configured tools, on stdio or over HTTP."""
+    log(log_level)
+    if http and not is_loopback(http.host) and not unsafe_no_auth:
+        raise ConfigError(
+            f"{http.host} can be reached from other machines, and nothing here asks who is calling: "
+            f"listen on 127.0.0.1:{http.port}, or say --unsafe-no-auth"
+        )
+    loaded = load(config)
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        if http is None:
+            anyio.run(run_stdio, loaded)
+        else:
+            run_http(loaded, host=http.host, port=http.port)
