@@ -4,6 +4,8 @@ ENGINE ?= temporal
 SAMPLE ?= orders
 PORT ?= 8931
 REQUIREMENTS ?=
+ONLY ?=
+STRICT ?=
 
 RUN := .venv/bin/python -m
 PYTHON_READY := .venv/.ready
@@ -38,8 +40,8 @@ format: $(PYTHON_READY)  ## format the code and fix what the linter can
 conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal [REQUIREMENTS=2026-07-28]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
-bench: $(PYTHON_READY)  ## what a look at a task costs, against a naive reference
-	@exec $(RUN) scripts.bench --engine $(ENGINE)
+bench: $(PYTHON_READY)  ## what it costs, against the least one could write: [ONLY=a,c] [STRICT=1]
+	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict)
 
 clean:  ## remove what was installed, built and kept here
 	@rm -rf .venv node_modules .cache .mypy_cache .ruff_cache .pytest_cache

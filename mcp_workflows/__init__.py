@@ -1,6 +1,22 @@
 """Your workflow engine's executions as MCP tasks, in every MCP host."""
 
+from mcp_workflows.client import TasksClient
+from mcp_workflows.functions import from_functions
+from mcp_workflows.gate import ToolGate
+from mcp_workflows.question import Ask, Question
 from mcp_workflows.receiver import Workflows, attach
-from mcp_workflows.tool import Annotations, Ask, TaskSupport, Tool
+from mcp_workflows.tool import Annotations, Duration, TaskSupport, Tool
 
-__all__ = ["Annotations", "Ask", "TaskSupport", "Tool", "Workflows", "attach"]
+__all__ = [
+    "Annotations",
+    "Ask",
+    "Duration",
+    "Question",
+    "TaskSupport",
+    "TasksClient",
+    "Tool",
+    "ToolGate",
+    "Workflows",
+    "attach",
+    "from_functions",
+]

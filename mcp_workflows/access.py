@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -11,6 +12,11 @@ class Principal:
 
     id: str
     subject: str | None = None  # the person, if the token names one: `{{principal.subject}}` in mappings
+
+    @property
+    def scope(self) -> Mapping[str, Mapping[str, str | None]]:
+        """`principal` as templates see it."""
+        return {"principal": {"id": self.id, "subject": self.subject}}
 
 
 ANONYMOUS = Principal(id="anonymous")

@@ -9,12 +9,14 @@ from typing import cast
 
 from pydantic import TypeAdapter
 
+from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, InputRequest
-from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
+from mcp_workflows.gate import ELICIT
+from mcp_workflows.mapping import Template
 from mcp_workflows.schema import complain, violations
+from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool
-
-ELICIT = "elicitation/create"
 
 
 class Action(StrEnum):
@@ -109,6 +111,30 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     if wrong := violations(cast("Mapping[str, JSON]", request.params.get("requestedSchema", {})), content):
         raise _wrong(key, f"content does not fit the question: {complain(wrong[0])}")
     return found
+
+
+def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Principal) -> Mapping[str, JSON] | None:
+    """The response as its adapter gets it; to a gate with `send`, what to send in the engine's words.
+
+    None: a gate's question was only put aside, and stays open.
+
+    Raises:
+        RequestError: the gate cannot be declined, or its template does not work on this answer.
+    """
+    gate = task.gates.get(task.seen.requests[key].gate or "")
+    if gate is None:
+        return response
+    action = Action(response["action"])
+    if action is Action.CANCEL:
+        return None
+    template = gate.send if action is Action.ACCEPT else gate.decline
+    if template is None:
+        raise _wrong(key, "this question cannot be declined, only answered or left open")
+    scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": response.get("content"), **principal.scope}
+    try:
+        return {**response, "send": Template(template).render(scope)}
+    except MappingError as error:
+        raise _wrong(key, str(error)) from None
 
 
 def _wrong(key: str, text: str) -> RequestError:

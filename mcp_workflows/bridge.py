@@ -84,7 +84,7 @@ class Bridge:
         to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
         if wrong := tool.complaints(arguments, to_be_asked=to_come):
             return Finished(result=tool_error(f"Wrong arguments for {tool.name}: " + "; ".join(wrong)))
-        scope = {"args": arguments, "principal": {"id": principal.id, "subject": principal.subject}}
+        scope = {"args": arguments, **principal.scope}
         if asking:
             return _ask(tool, asking, taken, call, scope)
         task = self._new_task(tool, call.idempotency_key or taken.key, scope, principal, call.context)
@@ -99,7 +99,7 @@ class Bridge:
             text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
             return Finished(result=tool_error(text))
         if call.takes_tasks and tool.tasks is not TaskSupport.FORBIDDEN:
-            return Created(task=view(row, self._ledger.now()))
+            return Created(task=view(row, self._ledger.pace(row)))
         return await self._wait(row, call, report)
 
     def _new_task(
@@ -111,6 +111,7 @@ class Bridge:
         context: Mapping[str, str],
     ) -> Task:
         now, task_id = self._ledger.now(), secrets.token_hex(20)
+        scope = {**scope, "task": {"id": task_id}}
         return Task(
             id=task_id,
             owner=principal.id,
@@ -119,7 +120,9 @@ class Bridge:
             workflow=tool.workflow,
             key=self._ledger.start_key(task_id, tool.name, principal.id, idempotency_key),
             arguments=tool.map(scope),
-            options=tool.options,
+            options=tool.frozen_options(scope),
+            gates=tool.frozen_gates(scope),
+            given=scope["args"] if tool.gates else None,
             context={"tool": tool.name, "owner": principal.subject or principal.id, **context},
             created=now,
             updated=now,
@@ -153,7 +156,7 @@ class Bridge:
     async def _resume(self, task_id: str, call: Call, principal: Principal, report: Report) -> Outcome:
         """The next round of a plain call whose workflow asked a question."""
         task = await self._ledger.owned(task_id, principal.id)
-        task = await self._ledger.answer(task, call.responses)
+        task = await self._ledger.answer(task, call.responses, principal)
         return await self._wait(task, call, report)
 
     # --- tasks/*
@@ -161,7 +164,7 @@ class Bridge:
     async def get(self, command: Get, principal: Principal) -> Described:
         """`tasks/get`: the task after a look, or as it was known last when the engine gives no answer."""
         task, trouble = await self._ledger.current(await self._ledger.owned(command.task_id, principal.id))
-        seen = view(task, self._ledger.now())
+        seen = view(task, self._ledger.pace(task))
         if trouble is None:
             return Described(task=seen)
         return Described(task=replace(seen, message=f"{trouble}; last known: {seen.message or seen.status}"))
@@ -169,7 +172,7 @@ class Bridge:
     async def update(self, command: Update, principal: Principal) -> Acknowledged:
         """`tasks/update`: deliver answers; all of them fit their questions, or none is applied."""
         task = await self._ledger.owned(command.task_id, principal.id)
-        await self._ledger.answer(task, command.responses)
+        await self._ledger.answer(task, command.responses, principal)
         return Acknowledged()
 
     async def cancel(self, command: Cancel, principal: Principal) -> Acknowledged:
@@ -185,7 +188,7 @@ class Bridge:
         """Call `on_change` with each state of the task, until it has ended."""
 
         async def tell(current: Task) -> None:
-            await on_change(view(current, self._ledger.now()))
+            await on_change(view(current, self._ledger.pace(current)))
 
         await self._ledger.follow(task, tell)
 

@@ -37,6 +37,20 @@ class Checks(Protocol):
         ...
 
 
+@runtime_checkable
+class Verifies(Protocol):
+    """Optional: can say whether a workflow has what its tool names: signals, updates, queries."""
+
+    async def verify(
+        self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
+    ) -> Sequence[Finding]:
+        """What is missing, and what could not be found out (no problem); never raises an EngineError.
+
+        `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowSchema:
     """What the code of a workflow says about its input and output."""
@@ -69,6 +83,14 @@ class Gated(Protocol):
     """
 
     GateSettings: ClassVar[type[BaseModel]]  # what `when`, `send` and `decline` of a gate may be on this engine
+
+
+GATE_WORDS = frozenset({"when", "send", "decline"})  # the fields of `GateSettings`
+
+
+def gate_settings(adapter: object) -> type[BaseModel] | None:
+    """The model for the engine's words in a gate, of an adapter or its class; None: it knows no gates."""
+    return getattr(adapter, "GateSettings", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import Checks, Finding
+from mcp_workflows.capabilities import GATE_WORDS, Checks, Finding, Verifies
+from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
 from mcp_workflows.config import Config, Engine
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
@@ -25,6 +26,7 @@ class Kind(StrEnum):
     """What can be checked, in this order."""
 
     STORE = "store"
+    TASKS = "tasks"
     ENGINE = "engine"
     TOOL = "tool"
 
@@ -66,9 +68,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """What was found: the store, then engines and tools in the order of the file."""
+    """What was found: the store and perhaps its tasks, then engines and tools in the order of the file."""
 
     rows: Sequence[Row]
+    tasks: LiveTasks | None = None  # None: not looked at
 
     @property
     def problems(self) -> int:
@@ -77,10 +80,12 @@ class Checkup:
 
     def as_json(self) -> Mapping[str, Any]:
         """For programs."""
+        tasks = {} if self.tasks is None else {"tasks": self.tasks.as_json()}
         by_kind = {kind: [row.as_json() for row in self.rows if row.kind is kind] for kind in Kind}
         return {
             "ok": not self.problems,
             "store": by_kind[Kind.STORE][0],
+            **tasks,
             "engines": by_kind[Kind.ENGINE],
             "tools": by_kind[Kind.TOOL],
         }
@@ -103,8 +108,8 @@ def _sentence(row: Row) -> Text:
     return Text(f"{row.finding.text}{hint}")
 
 
-async def check(config: Config, *, patience: float = PATIENCE) -> Checkup:
-    """Look at everything at once; `patience` is how long each check may take, in seconds."""
+async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> Checkup:
+    """Look at everything at once, if wanted at the tasks in the store too; `patience`: seconds for each check."""
     rows: dict[tuple[Kind, str], Row] = {}
 
     def found(row: Row) -> None:
@@ -115,9 +120,10 @@ async def check(config: Config, *, patience: float = PATIENCE) -> Checkup:
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
             group.start_soon(_check_engine, engine, its_tools, patience, found)
-    engines = [(Kind.ENGINE, name) for name in config.engines]
-    tools = [(Kind.TOOL, tool.name) for tool in config.tools]
-    return Checkup(rows=[rows[key] for key in ((Kind.STORE, _scheme(config.store.url)), *engines, *tools)])
+    store = rows[Kind.STORE, _scheme(config.store.url)]
+    others = [(Kind.ENGINE, name) for name in config.engines] + [(Kind.TOOL, tool.name) for tool in config.tools]
+    live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
+    return Checkup(rows=[store, *live_rows, *(rows[key] for key in others)], tasks=live)
 
 
 def _scheme(url: str) -> str:
@@ -132,6 +138,21 @@ async def _check_store(url: str, patience: float, found: Callable[[Row], None]) 
 
     place = _CREDENTIALS.sub("//", url).partition("?")[0]
     found(Row(kind=Kind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
+
+
+async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[LiveTasks | None, Sequence[Row]]:
+    live: LiveTasks | None = None
+
+    async def look() -> Finding:
+        nonlocal live
+        live = await count_live_tasks(config)
+        return live.findings()["live"]
+
+    if store.state is State.PROBLEM:
+        return None, ()
+    finding = await _within(patience, look)
+    findings = live.findings() if live else {"live": finding}
+    return live, [Row(kind=Kind.TASKS, name=name, finding=found) for name, found in findings.items()]
 
 
 async def _check_engine(engine: Engine, tools: Sequence[Tool], patience: float, found: Callable[[Row], None]) -> None:
@@ -160,7 +181,22 @@ async def _check_tool(
     elif engine and not engine.ok:
         found(_tool_row(tool, _blocked(tool)))
     else:
-        found(_tool_row(tool, await _within(patience, lambda: adapter.check(tool.workflow, tool.options))))
+        finding = await _within(patience, lambda: adapter.check(tool.workflow, tool.options))
+        if isinstance(adapter, Verifies) and finding.ok:
+            finding = await _within(patience, lambda: _verified(tool, adapter, finding))
+        found(_tool_row(tool, finding))
+
+
+async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
+    """What was found so far, with what the workflow lacks of what the tool names, and what could not be found out."""
+    gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
+    more = await adapter.verify(tool.workflow, tool.options, gates)
+    wrong = [finding for finding in more if not finding.ok]
+    if not wrong:
+        return replace(checked, text="; ".join(finding.text for finding in (checked, *more)))
+    hints = [finding.hint for finding in wrong if finding.hint]
+    text = "; ".join(finding.text for finding in (*wrong, *(finding for finding in more if finding.ok)))
+    return Finding(ok=False, text=text, hint="; ".join(hints) or None)
 
 
 def _tool_row(tool: Tool, finding: Finding | None) -> Row:

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
-from mcp_workflows.capabilities import Schemas
+from mcp_workflows.capabilities import GATE_WORDS, Schemas, gate_settings
 from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.config_schema import (
     SECTIONS,
@@ -33,7 +33,7 @@ from mcp_workflows.schema import Schema, check_schema
 from mcp_workflows.store import open_store
 from mcp_workflows.tool import Tool
 
-__all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema", "load_config"]
+__all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema", "load_config", "load_engines"]
 
 T = TypeVar("T")
 Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: there is none
@@ -68,6 +68,23 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
         engines={name: _checked(engine) for name, engine in engines.items()},
         tools=[_checked(tool) for tool in tools],
     )
+
+
+def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:
+    """The engines of workflows.yaml, and its tools as they are written, which may be none or wrong.
+
+    Raises:
+        ConfigError: see `load_config`; nothing is said of the tools.
+    """
+    source = read_source(path, environ)
+    report = Report(source)
+    written = _section(report, source, "engines")
+    kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
+    engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
+    report.raise_if_any()
+    tools = source.data.get("tools")
+    written_tools = cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})
+    return {name: _checked(engine) for name, engine in engines.items()}, written_tools
 
 
 def _given(value: object) -> object:
@@ -169,16 +186,33 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     fields = {key: value for key, value in written.items() if key in TOOL_KEYS}
     options = _options(report, {key: written[key] for key in written.keys() - TOOL_KEYS}, kind, kinds, where)
     fields = _with_schemas(report, folder, fields, kind, where)
+    _check_gates(report, fields.get("gates"), kind, (*where, "gates"))
     tool = report.validate(Tool, {**fields, "name": name, "options": options}, where)
     if tool is not None:
         for place, strangers in tool.strangers().items():
             for argument in strangers:
                 hint = did_you_mean(argument, tool.input["properties"])
                 report.add((*where, *place.split(".")), f"there is no argument {argument!r}{hint}")
+        for place, field, brought in tool.unanswered():
+            report.add((*where, *place.split(".")), f"the answer has no {field!r}{did_you_mean(field, brought)}")
         for question, key in tool.unanswerable():
             wrong = f"the tool's input takes no {key!r}: it has additionalProperties: false"
             report.add((*where, "ask", question, "schema"), wrong)
     return tool
+
+
+def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, where: Where) -> None:
+    """What the gates say in the engine's words; the rest of them is the tool's own check."""
+    model = gate_settings(kind)
+    if kind is None or not isinstance(gates, dict) or not gates:
+        return
+    if model is None:
+        report.add(where, "the adapter of this engine knows no gates")
+        return
+    for name, gate in cast("dict[str, object]", gates).items():
+        if isinstance(gate, dict):
+            words = {key: value for key, value in cast("dict[str, object]", gate).items() if key in GATE_WORDS}
+            report.validate(model, words, (*where, name))
 
 
 def _kind_of(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:

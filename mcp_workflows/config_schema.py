@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
+from mcp_workflows.capabilities import GATE_WORDS, gate_settings
 from mcp_workflows.config_problems import known_keys
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.gate import ToolGate
 from mcp_workflows.schema import Schema
 from mcp_workflows.tool import Duration, Tool
 
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 DISTRIBUTION = "mcp-workflows"
 SECTIONS = ("server", "store", "engines", "tools")
-TOOL_KEYS = known_keys(Tool) - {"name", "options"}
+TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
 
 _SUBSTITUTED = r"\$\{"  # `${NAME}` can stand for a number, a duration, ...
 _REF = "#/$defs/{model}"
@@ -57,6 +59,18 @@ class ServerSettings(BaseModel):
     )
     allowed_origins: list[str] = Field(
         default_factory=list, description="`Origin` headers of browsers to accept besides loopback."
+    )
+    max_looks_per_second: float = Field(
+        default=50,
+        gt=0,
+        allow_inf_nan=False,
+        description="How often each engine is asked how executions are; with more tasks, clients are told to poll less.",
+    )
+    max_open_waits: int = Field(
+        default=200,
+        ge=0,
+        le=1000,
+        description="How many executions are waited for with an open request, where an engine has these (Temporal).",
     )
 
 
@@ -99,9 +113,11 @@ def config_schema() -> Schema:
     adapters = dict(_loadable())
     options = [adapter.Options for adapter in adapters.values()]
     settings = [adapter.Settings for adapter in adapters.values()]
-    models: list[type[BaseModel]] = [ServerSettings, StoreSettings, Tool, *settings, *options]
+    gates = [model for adapter in adapters.values() if (model := gate_settings(adapter))]
+    models: list[type[BaseModel]] = [ServerSettings, StoreSettings, Tool, ToolGate, *settings, *options, *gates]
     shapes = _Shapes(models)
     engines = [_engine_entry(name, shapes[adapter.Settings]) for name, adapter in adapters.items()]
+    gate = _gate_entry(shapes[ToolGate], [shapes[model] for model in gates])
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "workflows.yaml",
@@ -111,7 +127,7 @@ def config_schema() -> Schema:
             "server": shapes[ServerSettings],
             "store": {"anyOf": [{"type": "string", "description": "The URL alone."}, shapes[StoreSettings]]},
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}),
-            "tools": _by_name("Tools, by name.", _tool_entry(shapes[Tool], [shapes[model] for model in options]))
+            "tools": _by_name("Tools, by name.", _tool_entry(shapes[Tool], [shapes[model] for model in options], gate))
             | {"propertyNames": {"pattern": shapes.name_pattern}},
         },
         "required": ["engines", "tools"],
@@ -141,13 +157,25 @@ def _engine_entry(adapter: str, settings: Schema) -> Schema:
     }
 
 
-def _tool_entry(tool: Schema, options: Sequence[Schema]) -> Schema:
+def _gate_entry(gate: Schema, words: Sequence[Schema]) -> Schema:
+    """A gate, its parts in the words of the adapters installed here."""
+    properties = dict(gate["properties"])
+    for key in GATE_WORDS:
+        said = [model["properties"][key] for model in words if key in model["properties"]]
+        if said:
+            shape = said[0] if len(said) == 1 else {"anyOf": said}
+            properties[key] = {**shape, "description": properties[key]["description"]}
+    return {**gate, "properties": properties}
+
+
+def _tool_entry(tool: Schema, options: Sequence[Schema], gate: Schema) -> Schema:
     properties: Schema = {}
     for model in options:
         for key, value in model.get("properties", {}).items():
             same = key not in properties or properties[key] == value
             properties[key] = value if same else {"anyOf": [properties[key], value]}
     properties |= {key: value for key, value in tool["properties"].items() if key in TOOL_KEYS}
+    properties["gates"] = {**properties["gates"], "additionalProperties": gate}
     for key in ("input", "output"):
         properties[key] = {"anyOf": [properties[key], _CODE_OR_FILE], "description": properties[key]["description"]}
     return {

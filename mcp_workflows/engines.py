@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Self
 
 import anyio
+from anyio.abc import TaskGroup, TaskStatus
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from mcp_workflows.adapter import Adapter, Execution, Failure, Status
 from mcp_workflows.capabilities import Checks, Finding
-from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable, WorkflowsError
 
 logger = logging.getLogger(__name__)
 
@@ -52,44 +53,140 @@ def _as_json(execution: Execution) -> bytes:
         return json.dumps(asdict(execution), ensure_ascii=False).encode("utf-8", "replace")
 
 
+class Opened:
+    """One adapter and its lifetime, in a task of its own: adapters that come and go one by one do not nest."""
+
+    def __init__(self, name: str, adapter: Adapter) -> None:
+        self.name = name
+        self.adapter = adapter
+        self._calls = 0  # under way
+        self._stopping = anyio.Event()
+        self._idle = anyio.Event()
+
+    async def keep(self, patience: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Open it, until it is to stop and the calls under way have finished, or `patience` seconds have passed."""
+        opened = False
+        try:
+            async with self.adapter:
+                opened = True
+                task_status.started()
+                await self._stopping.wait()
+                with anyio.move_on_after(patience if self._calls else 0):
+                    await self._idle.wait()
+        except Exception:  # an adapter is a stranger's code: see docs/decisions/0002
+            if not opened:
+                raise
+            logger.exception("the adapter of engine %r failed to close", self.name)
+
+    def stop(self) -> None:
+        """Close it soon."""
+        self._stopping.set()
+
+    def begin(self, *, bounded: bool) -> None:
+        """One more call is under way; nobody waits for those that are not bounded."""
+        self._calls += bounded
+
+    def end(self, *, bounded: bool) -> None:
+        """One less."""
+        self._calls -= bounded
+        if not self._calls and self._stopping.is_set():
+            self._idle.set()
+
+
 class Engines:
     """The configured adapters; entering opens them, whoever opens them closes them."""
 
     def __init__(self, adapters: Mapping[str, Adapter], *, patience: float = PATIENCE) -> None:
-        self._adapters = adapters
+        self._opened: Mapping[str, Opened] = {name: Opened(name, adapter) for name, adapter in adapters.items()}
         self._patience = patience
-        self._stack = AsyncExitStack()
+        self._group: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            for adapter in self._adapters.values():
-                await stack.enter_async_context(adapter)
-            self._stack = stack.pop_all()
+        self._group = await anyio.create_task_group().__aenter__()
+        try:
+            await self._open(list(self._opened.values()))
+        except BaseException:
+            await self._group.__aexit__(None, None, None)  # it would wrap what it is given
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return await self._stack.__aexit__(kind, error, trace)
+        for opened in self._opened.values():
+            opened.stop()
+        return await self._tasks.__aexit__(None, None, None)  # likewise
+
+    @property
+    def _tasks(self) -> TaskGroup:
+        if self._group is None:
+            raise RuntimeError("Engines is not entered")
+        return self._group
+
+    async def _open(self, new: Sequence[Opened]) -> None:
+        """All of them, or none if one cannot be opened."""
+        try:
+            for opened in new:
+                await self._tasks.start(opened.keep, self._patience)
+        except BaseException:
+            for opened in new:
+                opened.stop()
+            raise
+
+    async def opened(self, adapters: Mapping[str, Adapter]) -> Mapping[str, Opened]:
+        """These adapters, open, to be put to `use`; those in use already stay as they are.
+
+        Raises:
+            ConfigError: one of them cannot be opened; then all is as before.
+        """
+        used = self._opened
+        same = {name: used[name] for name, adapter in adapters.items() if self.adapters.get(name) is adapter}
+        new = {name: Opened(name, adapter) for name, adapter in adapters.items() if name not in same}
+        try:
+            await self._open(list(new.values()))
+        except WorkflowsError:
+            raise
+        except Exception as error:  # an adapter is a stranger's code: see docs/decisions/0002
+            logger.exception("an adapter cannot be opened")
+            raise ConfigError(f"an adapter cannot be opened ({type(error).__name__}); see the log") from None
+        return {name: same.get(name) or new[name] for name in adapters}
+
+    def use(self, opened: Mapping[str, Opened]) -> None:
+        """Have these from now on; those that are none of them are closed when the calls under way have finished."""
+        before, self._opened = self._opened, opened
+        for name, old in before.items():
+            if opened.get(name) is not old:
+                old.stop()
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """The adapters by engine."""
+        return {name: opened.adapter for name, opened in self._opened.items()}
 
     @property
     def names(self) -> Sequence[str]:
         """The engines there are."""
-        return list(self._adapters)
+        return list(self._opened)
+
+    def get(self, name: str) -> Adapter | None:
+        """The adapter of this name, to see what it can do."""
+        opened = self._opened.get(name)
+        return None if opened is None else opened.adapter
 
     @asynccontextmanager
-    async def calling(self, name: str) -> AsyncGenerator[Adapter]:
-        """The adapter of this name, for one call.
+    async def calling(self, name: str, *, bounded: bool = True) -> AsyncGenerator[Adapter]:
+        """The adapter of this name, for one call; not `bounded` if it is its nature to take as long as it takes.
 
         Raises:
             EngineError: what the adapter raised; `EngineUnavailable` when time is up or the adapter broke.
         """
-        adapter = self._adapters.get(name)
-        if adapter is None:
+        opened = self._opened.get(name)
+        if opened is None:
             raise EngineUnavailable("it is not in the configuration any more", sent=False)
+        opened.begin(bounded=bounded)
         try:
-            with anyio.fail_after(self._patience):
-                yield adapter
+            with anyio.fail_after(self._patience if bounded else None):
+                yield opened.adapter
         except TimeoutError:
             raise EngineUnavailable(f"no answer within {self._patience:g} s") from None
         except EngineError:
@@ -101,14 +198,17 @@ class Engines:
         except Exception as error:  # an adapter is a stranger's code: see docs/decisions/0002
             logger.exception("the adapter of engine %r broke the contract", name)
             raise EngineUnavailable(f"its adapter failed ({type(error).__name__}); see the log") from None
+        finally:
+            opened.end(bounded=bounded)
 
     async def check(self) -> Mapping[str, Finding]:
         """Whether each engine answers, all asked at once; an adapter that cannot tell counts as fine."""
         findings: dict[str, Finding] = {}
+        adapters = self.adapters
         async with anyio.create_task_group() as group:
-            for name, adapter in self._adapters.items():
+            for name, adapter in adapters.items():
                 group.start_soon(self._check, name, adapter, findings)
-        return {name: findings[name] for name in self._adapters}
+        return {name: findings[name] for name in adapters}
 
     async def _check(self, name: str, adapter: Adapter, findings: dict[str, Finding]) -> None:
         if not isinstance(adapter, Checks):

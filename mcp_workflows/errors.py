@@ -12,7 +12,11 @@ WorkflowsError
 ├── StoreError
 │   ├── StoreUnavailable         locked beyond patience, unwritable, full
 │   └── StoreUnusable            a newer version, a network file system, not a store at all
-└── RequestError                 what the client hears: a JSON-RPC error with code, message, data
+├── RequestError                 what the client hears: a JSON-RPC error with code, message, data
+├── OperatorError                what the operator asked for on the command line cannot be done
+└── ClientError                  what `mcp_workflows.client` raises
+    ├── TaskCancelled            the task that was followed was cancelled: `task_id` says which
+    └── ServerUnreachable        the server does not answer, or the connection to it was lost
 ```
 
 No message of these holds a token, a secret, a stack trace or another owner's data: they go to clients.
@@ -98,3 +102,24 @@ class RequestError(WorkflowsError):
         self.code = code
         self.message = message
         self.data = data
+
+
+class OperatorError(WorkflowsError):
+    """What the operator asked for on the command line cannot be done; nothing was changed."""
+
+
+class ClientError(WorkflowsError):
+    """The client library did not get what it was asked for."""
+
+
+class TaskCancelled(ClientError):
+    """The task that was followed was cancelled: there is no result; `message` is what the server said of it."""
+
+    def __init__(self, task_id: str, message: str | None = None) -> None:
+        super().__init__(f"the task {task_id} was cancelled" + (f": {message}" if message else ""))
+        self.task_id = task_id
+        self.message = message
+
+
+class ServerUnreachable(ClientError):
+    """The MCP server does not answer, or the connection to it was lost; what was started there goes on."""

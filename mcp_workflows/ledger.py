@@ -12,8 +12,9 @@ from typing import Self
 
 import anyio
 
-from mcp_workflows.adapter import JSON, Execution, Failure, Ref, Status
-from mcp_workflows.ask import checked_response
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import JSON, Execution, Failure, Status
+from mcp_workflows.ask import checked_response, sending
 from mcp_workflows.creation import Creation, digest
 from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import (
@@ -26,12 +27,15 @@ from mcp_workflows.errors import (
     RequestError,
     WorkflowsError,
 )
+from mcp_workflows.pacing import SHIPPED, Pacing
+from mcp_workflows.sight import Sight, ref_of
 from mcp_workflows.store import Store
 from mcp_workflows.task import Task, accept, deliver_cancel, observe, request_cancel
 from mcp_workflows.watch import Listener, Watch
 
 logger = logging.getLogger(__name__)
 
+LATE = 10.0  # seconds of age from which an answer says how old it is
 PATIENCE = 3.0  # seconds a reader waits for a look before it gets the last known state
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle are nobody's work in hand any more
@@ -49,14 +53,20 @@ class Ledger:
     """Tasks by id and owner; entered, it also heals and sweeps in the background."""
 
     def __init__(
-        self, *, store: Store, engines: Engines, retention: timedelta, clock: Callable[[], datetime] = utc_now
+        self,
+        *,
+        store: Store,
+        engines: Engines,
+        retention: timedelta,
+        pacing: Pacing = SHIPPED,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._store = store
         self._engines = engines
         self._retention = retention
         self._clock = clock
         self._creation = Creation(store, engines, clock)
-        self._watch = Watch(self._look)
+        self._watch = Watch(self._look, Sight(engines), pacing)
         self._salt = b""
         self._stack = AsyncExitStack()
 
@@ -125,10 +135,20 @@ class Ledger:
         trouble = "no answer yet"
         try:
             with anyio.move_on_after(PATIENCE):
-                return await self._watch.look(task), None
+                seen = await self._watch.look(task)
+                return seen, self._lateness(seen)
         except EngineError as error:
             trouble = str(error)
         return await self._store.get(task.id, task.owner) or task, f"engine {task.engine}: {trouble}"
+
+    def _lateness(self, task: Task) -> str | None:
+        """How old what is known is, when an engine is asked for so many that it shows."""
+        age = self._watch.age(task)
+        return None if age < LATE else f"engine {task.engine} is asked for many tasks: as of {age:.0f} s ago"
+
+    def pace(self, task: Task) -> timedelta:
+        """How often it is worth asking for it."""
+        return timedelta(seconds=self._watch.pace(task))
 
     async def follow(self, task: Task, on_change: Listener, *, patience: float = float("inf")) -> Task:
         """Call `on_change` now and at each change, until the task has ended or `on_change` returned True.
@@ -138,7 +158,7 @@ class Ledger:
         """
         return await self._watch.follow(task, on_change, patience=patience)
 
-    async def answer(self, task: Task, responses: Mapping[str, JSON]) -> Task:
+    async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
         """Deliver what answers an open question; the rest is ignored, as the spec says.
 
         Raises:
@@ -149,12 +169,13 @@ class Ledger:
         if any(key not in task.execution.requests for key in responses):
             task = await self._looked(task)
         asked = task.seen.requests
-        fitting = {key: checked_response(key, asked[key], responses[key]) for key in responses if key in asked}
+        given = {key: checked_response(key, asked[key], responses[key]) for key in responses if key in asked}
+        fitting = {key: sent for key in given if (sent := sending(task, key, given[key], principal))}
         if not fitting or task.handle is None:
             return task
         try:
             async with self._engines.calling(task.engine) as adapter:
-                await adapter.answer(_ref(task, task.handle), fitting)
+                await adapter.answer(ref_of(task, task.handle), fitting)
         except EngineRefused as error:
             raise RequestError(INVALID_PARAMS, f"engine {task.engine} refused the answer: {error}") from None
         except EngineError as error:
@@ -183,7 +204,7 @@ class Ledger:
 
     async def _looked(self, task: Task) -> Task:
         try:
-            return await self._watch.look(task)
+            return await self._watch.look(task, urgent=True)
         except EngineError as error:
             raise _undelivered(task, "answer", error) from None
 
@@ -205,7 +226,7 @@ class Ledger:
     async def _deliver_cancel(self, task: Task, handle: str) -> None:
         try:
             async with self._engines.calling(task.engine) as adapter:
-                await adapter.cancel(_ref(task, handle))
+                await adapter.cancel(ref_of(task, handle))
         except EngineError as error:
             logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
             return
@@ -214,7 +235,7 @@ class Ledger:
     async def _describe(self, task: Task, handle: str) -> Execution:
         try:
             async with self._engines.calling(task.engine) as adapter:
-                return await adapter.describe(_ref(task, handle))
+                return await adapter.describe(ref_of(task, handle))
         except ExecutionNotFound:
             if self._clock() - task.created < SETTLING:
                 raise EngineUnavailable("it does not show the execution yet") from None
@@ -259,10 +280,6 @@ async def _guarded(chore: Callable[[], Awaitable[None]]) -> None:
         logger.warning("housekeeping failed, will be tried again: %s", error)
     except Exception:
         logger.exception("housekeeping failed, will be tried again")
-
-
-def _ref(task: Task, handle: str) -> Ref:
-    return Ref(workflow=task.workflow, handle=handle, options=task.options)
 
 
 def _undelivered(task: Task, what: str, error: EngineError) -> RequestError:

@@ -56,6 +56,13 @@ class Template:
         names = (_ARGUMENT.fullmatch(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match and match[0] not in SCOPES)
 
+    def fields(self, scope: str) -> frozenset[str]:
+        """The fields of a scope that placeholders name plainly: `ok` for `answer` in `{{answer.ok}}`."""
+        plain = re.compile(rf"{scope}\.([A-Za-z_][A-Za-z0-9_]*)")
+        found = (_PLACEHOLDER.findall(text) for text in _strings(self.source))
+        names = (plain.fullmatch(expression.strip()) for expressions in found for expression in expressions)
+        return frozenset(match[1] for match in names if match)
+
     def render(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
         """Fill in the placeholders from `scope` (`args`, `principal`, `task`, `answer`, `output`).
 

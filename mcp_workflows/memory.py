@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import Final, TypeAlias, cast
 
 import anyio
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_workflows.adapter import (
     JSON,
     Adapter,
     Execution,
     Failure,
+    Gate,
     InputRequest,
     Progress,
     Ref,
@@ -47,6 +48,24 @@ class MemoryOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class MemoryAfter(BaseModel):
+    """When a gate is open."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after_seconds: float = Field(ge=0, description="So long after the start.")
+
+
+class MemoryGate(BaseModel):
+    """A gate of the workflow `gated`: it ends when all of its gates have what they were sent, which is its output."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    when: MemoryAfter
+    send: JSON
+    decline: JSON = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Faults:
     """What goes wrong next; tests set these while the engine is in use, which is why this is not frozen."""
@@ -65,6 +84,7 @@ class Record:
     began: float  # of the monotonic clock, in seconds
     answers: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     cancel_requested: bool = False
+    terminated: str | None = None  # why
 
     @property
     def argument(self) -> JSON:
@@ -137,6 +157,17 @@ def _asking(*keys: str, in_turn: bool = False) -> Callable[[Record], Execution]:
     return workflow
 
 
+def _gated(record: Record, gates: Mapping[str, Gate]) -> Execution:
+    """What a person is to be asked for a workflow that asks nothing itself."""
+    sent = {gate: record.answers.get(f"{gate}.1", {}).get("send") for gate in gates}
+    missing = [gate for gate in gates if f"{gate}.1" not in record.answers]
+    if not missing:
+        return _succeeded(sent)
+    due = [gate for gate in missing if record.age >= gates[gate].when["after_seconds"]]
+    requests = {f"{gate}.1": replace(gates[gate].request, gate=gate) for gate in due}
+    return Execution(status=Status.INPUT_REQUIRED if due else Status.RUNNING, message="working", requests=requests)
+
+
 def _failing(failure: Failure) -> Callable[[Record], Execution]:
     return lambda record: Execution(status=Status.FAILED, message=failure.text, failure=failure)
 
@@ -146,6 +177,7 @@ Workflow: TypeAlias = Callable[[Record], Execution]
 WORKFLOWS: Final[Mapping[str, Workflow]] = {
     "echo": lambda record: _succeeded(record.argument),
     "sleep": _sleep,
+    "gated": lambda record: _gated(record, {}),
     "forever": lambda record: Execution(status=Status.RUNNING, message="working"),
     "stubborn": _stubborn,  # sleeps, and does not listen when it is asked to cancel
     "ask": _asking("question"),
@@ -162,6 +194,7 @@ class MemoryAdapter(Adapter):
 
     Settings = MemorySettings
     Options = MemoryOptions
+    GateSettings = MemoryGate
     starts = StartGuarantee.KEYED
 
     def __init__(self, settings: MemorySettings) -> None:
@@ -212,6 +245,19 @@ class MemoryAdapter(Adapter):
         if not self._look(ref).terminal:
             self._engine.records[ref.handle] = replace(self._engine.records[ref.handle], cancel_requested=True)
 
+    async def terminate(self, ref: Ref, reason: str) -> None:
+        """Ended at once, whether it listens or not."""
+        await self._call("terminate")
+        if not self._look(ref).terminal:
+            self._engine.records[ref.handle] = replace(self._engine.records[ref.handle], terminated=reason)
+
+    async def adopt(self, execution_id: str) -> Ref:
+        """The execution of this handle."""
+        await self._call("adopt")
+        ref = Ref(workflow="", handle=execution_id)
+        self._look(ref)
+        return replace(ref, workflow=self._engine.records[execution_id].start.workflow)
+
     async def check_engine(self) -> Finding:
         """Whether `describe` would reach it now."""
         if self._down("describe"):
@@ -254,9 +300,11 @@ class MemoryAdapter(Adapter):
         record = self._engine.records.get(ref.handle)
         if record is None:
             raise ExecutionNotFound("the engine in memory has no such execution")
-        seen = WORKFLOWS[record.start.workflow](record)
+        seen = _gated(record, ref.gates) if ref.gates else WORKFLOWS[record.start.workflow](record)
         if record.cancel_requested and record.start.workflow != "stubborn":
             seen = Execution(status=Status.CANCELLED, message="cancelled on request")
+        if record.terminated is not None:
+            seen = Execution(status=Status.CANCELLED, message=f"terminated: {record.terminated}")
         return replace(seen, execution_id=ref.handle, url=f"memory:{self._settings.name}/{ref.handle}")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import uvicorn
@@ -23,7 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError, WorkflowsError
-from mcp_workflows.receiver import Workflows, attach
+from mcp_workflows.pacing import Pacing
+from mcp_workflows.receiver import Changes, Workflows, attach
 from mcp_workflows.store import open_store
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Sidecar:
     server: Server[Workflows]
     workflows: Workflows  # its lifespan enters them
     listening: ListenHandler
+    changes: Changes
 
     def stop_streams(self) -> None:
         """End what would keep a server from stopping: streams and waiting calls; the workflows go on."""
@@ -68,45 +71,61 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def build(config: Config) -> Sidecar:
-    """The sidecar of a configuration; nothing is opened yet."""
-    schemas = {tool.name: tool.input for tool in config.tools}
+Beside = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: what a coroutine is sent and sends
+
+
+def build(config: Config, beside: Beside | None = None) -> Sidecar:
+    """The sidecar of a configuration; nothing is opened yet. `beside` it something may go on that changes it."""
 
     @asynccontextmanager
     async def lifespan(_: Server[Workflows]) -> AsyncGenerator[Workflows]:
-        async with workflows:
+        async with workflows, _accompanied(beside, sidecar):
             yield workflows
 
-    listening = ListenHandler(InMemorySubscriptionBus())
+    bus = InMemorySubscriptionBus()
+    listening, changes = ListenHandler(bus), Changes(bus)
     server: Server[Workflows] = Server(
         config.server.name,
         version=config.server.version,
         title=config.server.title,
         instructions=config.server.instructions,
         lifespan=lifespan,
-        get_tool_input_schema=schemas.get,
+        get_tool_input_schema=lambda name: tool.input if (tool := workflows.tools.get(name)) else None,
         on_subscriptions_listen=listening,
     )
-    workflows = attach(
+    workflows: Workflows = attach(
         server,
         tools=config.tools,
         engines={name: engine.kind(engine.settings) for name, engine in config.engines.items()},
         store=config.store.url,
         retention=config.store.retention,
         strict_headers=config.server.strict_headers,
+        pacing=Pacing(looks_per_second=config.server.max_looks_per_second, open_waits=config.server.max_open_waits),
     )
-    return Sidecar(server=server, workflows=workflows, listening=listening)
+    if beside:
+        server.middleware.append(changes.serve)
+    sidecar: Sidecar = Sidecar(server=server, workflows=workflows, listening=listening, changes=changes)
+    return sidecar
 
 
-async def run_stdio(config: Config) -> None:
+@asynccontextmanager
+async def _accompanied(beside: Beside | None, sidecar: Sidecar) -> AsyncGenerator[None]:
+    async with anyio.create_task_group() as group:
+        if beside:
+            group.start_soon(beside, sidecar)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def run_stdio(config: Config, beside: Beside | None = None) -> None:
     """Serve one client on standard input and output, until it leaves."""
     await _check_store(config)
-    server = build(config).server
+    server = build(config, beside).server
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-def run_http(config: Config, *, host: str, port: int) -> None:
+def run_http(config: Config, *, host: str, port: int, beside: Beside | None = None) -> None:
     """Serve Streamable HTTP at `/mcp`, until told to stop.
 
     Raises:
@@ -115,7 +134,7 @@ def run_http(config: Config, *, host: str, port: int) -> None:
     """
     anyio.run(_check_store, config)
     listening = _listen(host, port)
-    sidecar = build(config)
+    sidecar = build(config, beside)
     settings = uvicorn.Config(
         http_app(sidecar, config, host, listening.getsockname()[1]),
         loop="uvloop",

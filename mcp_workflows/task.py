@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, InputRequest, Progress, Status
+from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Progress, Status
 
 LIFECYCLE: Mapping[Status, frozenset[Status]] = {
     Status.RUNNING: frozenset(Status),
@@ -39,6 +39,8 @@ class Task:
     expires: datetime | None  # created + ttl; None: never
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's, frozen at the start
     context: Mapping[str, str] = field(default_factory=dict[str, str])
+    gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # the tool's, frozen at the start
+    given: JSON = None  # the tool's arguments, kept while gates may need them
     max_result: int
     output_schema: Mapping[str, JSON] | None = None
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
@@ -133,7 +135,9 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
 
 def bury(task: Task) -> Task:
     """Expired: all content goes, the idempotency key stays."""
-    return replace(task, tombstone=True, arguments=None, execution=STARTING, options={}, context={})
+    return replace(
+        task, tombstone=True, arguments=None, execution=STARTING, options={}, context={}, gates={}, given=None
+    )
 
 
 def _touched(before: Task, after: Task, at: datetime) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -12,18 +12,11 @@ from typing import Annotated, Any
 from jsonschema.exceptions import ValidationError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, field_validator
 
-from mcp_workflows.errors import ConfigError
+from mcp_workflows.adapter import Gate
+from mcp_workflows.gate import ToolGate
 from mcp_workflows.mapping import Template
-from mcp_workflows.schema import (
-    MAX_COMPLAINTS,
-    PRIMITIVES,
-    Schema,
-    check_field,
-    check_form,
-    check_schema,
-    complain,
-    violations,
-)
+from mcp_workflows.question import Ask, check_template
+from mcp_workflows.schema import MAX_COMPLAINTS, Schema, check_schema, complain, violations
 
 MAX_RESULT_BYTES = 1_000_000
 MAX_TTL = timedelta(days=3650)
@@ -97,61 +90,6 @@ class Annotations(BaseModel):
 _OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
 
 
-class Ask(BaseModel):
-    """A question to the person before anything starts; the answer joins the arguments.
-
-    Source: MCP 2026-07-28, multi round-trip requests (`inputRequests` on `tools/call`).
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    message: str = Field(description="What the person reads; may hold {{placeholders}} over the arguments.")
-    schema_: Schema = Field(
-        alias="schema",
-        description="A primitive schema (wrapped as one property named like the question) or a flat object schema.",
-    )
-    when_missing: bool = Field(default=False, description="Ask only if the arguments do not have it already.")
-
-    @field_validator("message")
-    @classmethod
-    def _message_is_template(cls, message: str) -> str:
-        _check_template(message)
-        return message
-
-    @field_validator("schema_")
-    @classmethod
-    def _schema_is_form(cls, schema: Schema) -> Schema:
-        if schema.get("type") in PRIMITIVES:
-            check_schema({"type": "object", "properties": {"value": schema}})
-            check_field("it", schema)
-            return schema
-        check_form(check_schema(schema))
-        return schema
-
-    def form(self, name: str) -> Schema:
-        """The object schema a client shows as a form: `requestedSchema` of `elicitation/create`."""
-        if self.schema_.get("type") == "object":
-            return self.schema_
-        return {"type": "object", "properties": {name: self.schema_}, "required": [name]}
-
-    def answers(self, name: str) -> frozenset[str]:
-        """The argument names this question can fill."""
-        return frozenset(self.form(name).get("properties", {}))
-
-    def due(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether the question is still to be asked, given the arguments so far."""
-        wanted = self.form(name).get("required") or list(self.answers(name))
-        return not self.when_missing or any(key not in arguments for key in wanted)
-
-
-def _check_template(value: Any) -> None:  # any JSON value
-    """Whether its placeholders are right (pydantic wants a ValueError)."""
-    try:
-        Template(value)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-
-
 class Tool(BaseModel):
     """One workflow as one MCP tool.
 
@@ -181,11 +119,20 @@ class Tool(BaseModel):
         default=None, description="How long a task can be read after its creation. Default: the store's retention."
     )
     ask: dict[str, Ask] = Field(default_factory=dict, description="Questions before the start, by name.")
+    gates: dict[str, ToolGate] = Field(
+        default_factory=dict,
+        description="Human steps of a workflow that was not written for us, by name: see docs/gates.md.",
+    )
+    listed: bool = Field(
+        default=True,
+        description="Whether clients see it. Others are for functions of your own, see `Workflows.hand_over`.",
+    )
     max_result: int = Field(
         default=MAX_RESULT_BYTES, gt=0, description="Bytes of JSON above which a result becomes a resource link."
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of this tool for its engine's adapter (task queue, ...)."
+        default_factory=dict,
+        description="Settings of this tool for its engine's adapter (task queue, ...); may hold {{placeholders}}.",
     )
 
     @field_validator("input", "output")
@@ -196,16 +143,18 @@ class Tool(BaseModel):
     @field_validator("args")
     @classmethod
     def _args_is_template(cls, args: Any) -> Any:  # any JSON value
-        _check_template(args)
+        check_template(args)
         return args
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_templates(cls, options: dict[str, Any]) -> dict[str, Any]:
+        check_template(options)
+        return options
 
     @cached_property
     def _args_template(self) -> Template | None:
         return None if self.args is None else Template(self.args)
-
-    @cached_property
-    def _messages(self) -> Mapping[str, Template]:
-        return {name: Template(ask.message) for name, ask in self.ask.items()}
 
     def unanswerable(self) -> Sequence[tuple[str, str]]:
         """Questions (by name) and what they bring that the tool's input does not take."""
@@ -220,11 +169,24 @@ class Tool(BaseModel):
         if not properties or self.input.keys() & _OPENING:
             return {}  # nothing is said of what there is
         known = frozenset(properties).union(*(ask.answers(name) for name, ask in self.ask.items()))
-        templates = {f"ask.{name}.message": template for name, template in self._messages.items()}
-        if self._args_template:
-            templates["args"] = self._args_template
-        found = {where: sorted(template.arguments - known) for where, template in templates.items()}
+        templates = {where: Template(source).arguments for where, source in self._templates()}
+        found = {where: sorted(names - known) for where, names in templates.items()}
         return {where: names for where, names in found.items() if names}
+
+    def unanswered(self) -> Iterator[tuple[str, str, frozenset[str]]]:
+        """Where a gate takes a field from its answer that is not there, that field, and those there are."""
+        for name, gate in self.gates.items():
+            brought = gate.ask.answers(name)
+            yield from ((f"gates.{name}.{part}", field, brought) for part, field in gate.strangers(name))
+
+    def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
+        """All that placeholders can stand in, with where that is."""
+        yield "args", self.args
+        yield from self.options.items()
+        yield from ((f"ask.{name}.message", ask.message) for name, ask in self.ask.items())
+        for name, gate in self.gates.items():
+            yield f"gates.{name}.ask.message", gate.ask.message
+            yield from ((f"gates.{name}.{part}", getattr(gate, part)) for part in ("when", "send", "decline"))
 
     def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: frozenset[str] = frozenset()) -> Sequence[str]:
         """What is wrong with the arguments, a line each; what will be asked for may still be missing."""
@@ -240,8 +202,16 @@ class Tool(BaseModel):
 
     def question(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
         """The params of `elicitation/create` for one of the questions."""
-        form = self.ask[name].form(name)
-        return {"mode": "form", "message": self._messages[name].text(scope), "requestedSchema": form}
+        return self.ask[name].params(name, scope)
+
+    def frozen_options(self, scope: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings for the engine's adapter, filled in: a task keeps them as they were at its start."""
+        filled: Mapping[str, Any] = Template(self.options).render(scope)
+        return filled
+
+    def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
+        """The gates, with what they ask filled in: likewise."""
+        return {name: gate.freeze(name, scope) for name, gate in self.gates.items()}
 
 
 def _only_missing(error: ValidationError, arguments: Mapping[str, Any], to_be_asked: frozenset[str]) -> bool:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.result import Large, checked, document, failure_result, fitted, result_uri, tool_error, tool_result
 from mcp_workflows.task import Task
-from mcp_workflows.watch import pace
 from mcp_workflows.wire.commands import Document, ProtocolError, TaskView
 
 META_PREFIX = "mcp-workflows/"
 
 
-def view(task: Task, now: datetime) -> TaskView:
-    """The task now; its result as a `CallToolResult`, as a link when it is too large."""
+def view(task: Task, pace: timedelta) -> TaskView:
+    """The task, to be asked for at this pace; its result as a `CallToolResult`, as a link when it is too large."""
     seen = task.seen
     error = protocol_error(seen)
     return TaskView(
@@ -26,7 +25,7 @@ def view(task: Task, now: datetime) -> TaskView:
         created=task.created,
         updated=task.updated,
         ttl_ms=None if task.expires is None else (task.expires - task.created) // timedelta(milliseconds=1),
-        poll_interval_ms=pace(task, now) // timedelta(milliseconds=1),
+        poll_interval_ms=pace // timedelta(milliseconds=1),
         requests=seen.requests,
         result=None if error else result(task),
         error=error,

@@ -31,7 +31,7 @@ _TYPES: Mapping[str, str] = {
     "object": "mapping",
 }
 _FORMATS: Mapping[str, str] = {"password": "text, secret", "path": "path"}
-_NAMED: Mapping[str, str] = {"ask": "NAME"}  # mappings by name: what stands for the name
+_BY_NAME = frozenset({"ask", "gates"})  # keys of a tool that are mappings by name
 
 
 def adapters() -> Sequence[str]:
@@ -68,7 +68,7 @@ def _rows(schema: Schema, shared: Schema, prefix: str, keys: frozenset[str] | No
         meaning = value.get("description", "").replace("|", "\\|").replace("\n", " ")
         yield f"| `{prefix}{key}` | {_type(value, shared)} | {default} | {meaning} |"
         for inner in _models(value, shared):
-            yield from _rows(inner, shared, f"{prefix}{key}.{_NAMED[key] + '.' if key in _NAMED else ''}")
+            yield from _rows(inner, shared, f"{prefix}{key}.{'NAME.' if prefix + key in _BY_NAME else ''}")
 
 
 def _default(schema: Schema) -> str:

@@ -54,6 +54,11 @@ class Child:
                 preexec_fn=_dying_with(os.getpid()),  # safe: we start children from one thread
             )
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raise `ChildDiedError` if it has ended."""
         code = self._process.poll()
@@ -61,6 +66,11 @@ class Child:
             raise ChildDiedError(
                 f"the {self.name} ended by itself ({_how(code)}); the end of {self._log.name}:\n{self.tail()}"
             )
+
+    def wait(self) -> None:
+        """Until it has ended well; raise `ChildDiedError` if it did not."""
+        if self._process.wait():
+            self.check()
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of its log."""

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parent.parent
 CORE = "mcp_workflows"
 
 WORDS = frozenset({"errors", "adapter", "capabilities"})
-RULES = WORDS | {"access", "ask", "mapping", "schema", "task", "tool"}
-PARTS = RULES | {"creation", "engines", "ledger", "result", "store", "view", "watch", "wire"}
+RULES = WORDS | {"access", "ask", "gate", "mapping", "question", "schema", "task", "tool"}
+PARTS = RULES | {"trial", "creation", "engines", "ledger", "pacing", "result", "store", "view", "watch", "wire"}
 
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
@@ -26,29 +26,39 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "mapping": frozenset({"errors"}),
     "access": frozenset({"errors"}),
     "schema": frozenset(),
-    "tool": WORDS | {"mapping", "schema"},
+    "question": frozenset({"errors", "mapping", "schema"}),
+    "gate": WORDS | {"mapping", "question"},
+    "tool": WORDS | {"gate", "mapping", "question", "schema"},
     "task": WORDS | {"tool"},
-    "ask": WORDS | {"schema", "tool"},
+    "ask": WORDS | {"access", "gate", "mapping", "schema", "task", "tool"},
     "wire": WORDS | {"wire"},
     "result": WORDS | {"schema"},
     "store": WORDS | {"store", "task"},
     "engines": WORDS,
     "memory": WORDS,
-    "watch": WORDS | {"task"},
+    "trial": WORDS,
+    "functions": WORDS,
+    "pacing": WORDS | {"task"},
+    "sight": WORDS | {"engines", "task"},
+    "watched": WORDS | {"task"},
+    "waiting": WORDS | {"sight", "task"},
+    "patrol": WORDS | {"pacing", "sight", "task", "watched"},
+    "watch": WORDS | {"pacing", "patrol", "sight", "task", "waiting", "watched"},
     "creation": WORDS | {"engines", "store", "task"},
-    "ledger": WORDS | {"ask", "creation", "engines", "store", "task", "watch"},
-    "view": WORDS | {"result", "task", "watch", "wire"},
+    "ledger": WORDS | {"access", "ask", "creation", "engines", "pacing", "sight", "store", "task", "watch"},
+    "view": WORDS | {"result", "task", "wire"},
+    "operating": WORDS | {"access", "creation", "engines", "sight", "store", "task", "tool"},
     "bridge": PARTS,
     "receiver": PARTS | {"bridge", "receiver"},
-    "client": frozenset({"errors", "wire"}),
+    "client": frozenset({"client", "errors", "wire"}),
     "testing": WORDS | {"memory", "store", "task", "testing"},
 }
 """The import table: which top-level names of the package a module may import; see docs/decisions/."""
 
-MAY_IMPORT_ANYTHING = re.compile(r"^(__init__|check|cli|config(_\w+)?|connect|sidecar)$")
+MAY_IMPORT_ANYTHING = re.compile(r"^(__init__|check(_\w+)?|cli|config(_\w+)?|connect|reloading|sidecar)$")
 NOBODY_IMPORTS = frozenset({f"{CORE}.store.sqlite"})  # stores are known by their protocol, and opened by URL
 PUBLIC = frozenset(  # what an adapter may import
-    {CORE, *(f"{CORE}.{name}" for name in ("adapter", "capabilities", "errors", "testing"))}
+    {CORE, *(f"{CORE}.{name}" for name in ("adapter", "capabilities", "errors", "functions", "testing"))}
 )
 
 ENGINE_SDKS: Mapping[str, tuple[str, ...]] = {

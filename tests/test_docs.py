@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 QUICKSTART = ROOT / "docs" / "quickstart.md"
+LIBRARY = ROOT / "docs" / "library.md"
 
 WORKER = """
 
@@ -114,6 +115,16 @@ def test_the_readmes_library_example_attaches(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_library_page_works_as_written(tmp_path: Path) -> None:
+    server, tests = blocks(LIBRARY, "python")
+    (tmp_path / "server.py").write_text(server)
+    (tmp_path / "test_server.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_server.py"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 async def test_the_quickstart_works_as_written(dev_server: DevServer, tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
     (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
@@ -131,6 +142,8 @@ async def test_the_quickstart_works_as_written(dev_server: DevServer, tmp_path: 
             assert (await client.until(task_id))["result"]["structuredContent"] == {"text": "Good day, Ada."}
         check = next(line for line in commands if " check " in line)
         assert _do(check, tmp_path, dev_server.address).returncode == 0
+        call = next(line for line in commands if " call " in line)
+        assert "Good day, Ada." in _do(call, tmp_path, dev_server.address).stdout
 
 
 def _do(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[str]:

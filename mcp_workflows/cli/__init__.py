@@ -11,14 +11,26 @@ from collections.abc import Iterator
 
 import typer
 
-from mcp_workflows.cli import checking, connecting, serving
+from mcp_workflows.cli import (
+    calling,
+    checking,
+    connecting,
+    developing,
+    embedding,
+    importing,
+    new_adapter,
+    replaying,
+    serving,
+    tasks,
+)
 from mcp_workflows.cli.app import app
 from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import WorkflowsError
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = (serving, checking, connecting)  # importing them hangs them on the application, in this order
+# importing them hangs them on the application, in this order
+COMMANDS = (serving, developing, checking, calling, tasks, replaying, importing, connecting, embedding, new_adapter)
 
 
 def main() -> None:

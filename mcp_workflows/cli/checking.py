@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated
 
 import anyio
@@ -13,16 +14,21 @@ from mcp_workflows.check import check as check_all
 from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
 from mcp_workflows.errors import ConfigError
 
+UNBROKEN = 10_000  # characters of a line
+
 
 @app.command()
 def check(
     config: ConfigFile,
+    store: Annotated[
+        bool, typer.Option("--store", help="Also count live tasks whose tool or engine was removed.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
 ) -> None:
     """Check the configuration, the store, each engine and each workflow."""
     log(LogLevel.WARNING)
     try:
-        checkup = anyio.run(check_all, load(config))
+        checkup = anyio.run(partial(check_all, load(config), tasks=store))
     except ConfigError as error:
         if not as_json:
             raise
@@ -31,9 +37,15 @@ def check(
     if as_json:
         typer.echo(json.dumps(checkup.as_json(), indent=2))
     else:
-        Console().print(checkup.as_table())
+        _console().print(checkup.as_table())
         typer.echo(f"\n{config}: {_count(checkup.problems)}")
     raise typer.Exit(1 if checkup.problems else 0)
+
+
+def _console() -> Console:
+    """As wide as the terminal; what goes elsewhere is never broken into lines."""
+    console = Console()
+    return console if console.is_terminal else Console(width=UNBROKEN)
 
 
 def _count(problems: int) -> str:

@@ -40,6 +40,15 @@ def read_address(text: str) -> Address:
     return Address(host=(match[1] or DEFAULT_HOST).strip("[]"), port=int(match[2]))
 
 
+def refuse_strangers(http: Address | None, unsafe_no_auth: bool) -> None:
+    """Raise `ConfigError` if other machines could reach it, and nobody said that they may."""
+    if http and not is_loopback(http.host) and not unsafe_no_auth:
+        raise ConfigError(
+            f"{http.host} can be reached from other machines, and nothing here asks who is calling: "
+            f"listen on 127.0.0.1:{http.port}, or say --unsafe-no-auth"
+        )
+
+
 @app.command()
 def serve(
     config: ConfigFile,
@@ -54,11 +63,7 @@ def serve(
 ) -> None:
     """Serve the configured tools, on stdio or over HTTP."""
     log(log_level)
-    if http and not is_loopback(http.host) and not unsafe_no_auth:
-        raise ConfigError(
-            f"{http.host} can be reached from other machines, and nothing here asks who is calling: "
-            f"listen on 127.0.0.1:{http.port}, or say --unsafe-no-auth"
-        )
+    refuse_strangers(http, unsafe_no_auth)
     loaded = load(config)
     with suppress(KeyboardInterrupt):  # the usual way to end it
         if http is None:

@@ -13,13 +13,16 @@ from mcp_types import jsonrpc
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import Adapter
+from mcp_workflows.capabilities import GATE_WORDS, gate_settings
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.pacing import SHIPPED, Pacing
+from mcp_workflows.receiver.changes import Changes
 from mcp_workflows.receiver.middleware import AnyServer, Context, Workflows
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
 
-__all__ = ["RETENTION", "AnyServer", "Workflows", "attach"]
+__all__ = ["RETENTION", "AnyServer", "Changes", "Workflows", "attach", "swap"]
 
 RETENTION = timedelta(days=90)
 
@@ -32,6 +35,7 @@ def attach(
     store: Store | str = "sqlite:///mcp-workflows.db",
     retention: timedelta = RETENTION,
     strict_headers: bool = False,
+    pacing: Pacing = SHIPPED,
 ) -> Workflows:
     """Put workflows beside the server's own tools; the server's lifespan must enter what this returns.
 
@@ -45,6 +49,7 @@ def attach(
         store=open_store(store) if isinstance(store, str) else store,
         retention=retention,
         strict_headers=strict_headers,
+        pacing=pacing,
     )
     _serve_lists(server)
     chain = server.middleware
@@ -54,13 +59,22 @@ def attach(
     return workflows
 
 
+async def swap(workflows: Workflows, *, tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> bool:
+    """Offer these from now on; whether that changes what clients see listed. See `Workflows.swap`.
+
+    Raises:
+        ConfigError: see `attach` and `Workflows.swap`.
+    """
+    return await workflows.swap(_by_name(tools, engines), engines)
+
+
 def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Mapping[str, Tool]:
     problems = [
         f"engine {name!r} is no adapter: give an instance, such as TemporalAdapter(TemporalSettings(...))"
         for name, adapter in engines.items()
         if isinstance(adapter, type) or not hasattr(adapter, "describe")
     ]
-    problems = problems or list(_wrong_options(tools, engines))
+    problems = problems or [*_wrong_options(tools, engines), *_wrong_gates(tools, engines)]
     problems += [
         f"tool {tool.name!r}: no engine named {tool.engine!r} (engines: {', '.join(engines) or 'none'})"
         for tool in tools
@@ -76,6 +90,11 @@ def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Mapping[s
         for tool in tools
         for place, strangers in tool.strangers().items()
     ]
+    problems += [
+        f"tool {tool.name!r}: {place} takes {field!r} from the answer, which has no such field"
+        for tool in tools
+        for place, field, _ in tool.unanswered()
+    ]
     names = [tool.name for tool in tools]
     problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems:
@@ -89,8 +108,26 @@ def _wrong_options(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Ite
             if adapter := engines.get(tool.engine):
                 adapter.Options.model_validate(tool.options)
         except ValidationError as error:
-            wrong = error.errors(include_url=False, include_input=False)[0]
-            yield f"tool {tool.name!r}: options.{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            yield f"tool {tool.name!r}: options.{_first(error)}"
+
+
+def _wrong_gates(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Iterator[str]:
+    for tool in tools:
+        model = gate_settings(engines.get(tool.engine))
+        if model is None:
+            if tool.gates:
+                yield f"tool {tool.name!r}: the adapter of engine {tool.engine!r} knows no gates"
+            continue
+        for name, gate in tool.gates.items():
+            try:
+                model.model_validate(gate.model_dump(include=set(GATE_WORDS)))
+            except ValidationError as error:
+                yield f"tool {tool.name!r}: gates.{name}.{_first(error)}"
+
+
+def _first(error: ValidationError) -> str:
+    wrong = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
 
 
 class _NoTools:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -22,18 +23,22 @@ from mcp_types import jsonrpc
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import ANONYMOUS, Principal
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Adapter
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, RequestError, WorkflowsError
-from mcp_workflows.ledger import Ledger
+from mcp_workflows.ledger import Ledger, utc_now
+from mcp_workflows.pacing import Pacing
+from mcp_workflows.receiver.ended import Ended
+from mcp_workflows.receiver.offer import Offer
 from mcp_workflows.receiver.streams import Listening, Progress
 from mcp_workflows.result import task_of
-from mcp_workflows.store import Store
+from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
+from mcp_workflows.trial import Trial
 from mcp_workflows.wire import v2026_07_28 as wire
-from mcp_workflows.wire.commands import Cancel, Get, Outcome, Read, Update
+from mcp_workflows.wire.commands import Cancel, Described, Get, Outcome, Read, Update
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +51,15 @@ AnyServer: TypeAlias = Server[Any] | MCPServer[Any]  # Any: likewise
 
 @dataclass(slots=True)
 class _State:
-    """The `requestState` of the call at hand, in plain text: what came in, then what goes out."""
+    """The call at hand: what was offered when it came, and its `requestState` in plain text, in and then out.
 
+    While a tool function of the server's own runs, also its context, and what came of it if it handed over.
+    """
+
+    offer: Offer
     text: str | None = None
+    ctx: Context | None = None
+    outcome: Outcome | None = None
 
 
 _state: ContextVar[_State] = ContextVar("mcp_workflows_request_state")
@@ -66,17 +77,18 @@ class Workflows:
         store: Store,
         retention: timedelta,
         strict_headers: bool,
+        pacing: Pacing,
     ) -> None:
         self._server = server
-        self._tools = tools
-        self._listed = [_listed(tool) for tool in tools.values()]
+        self._offer = Offer.of(tools)
         self._engines = engines
         self._store = store
         self._retention = retention
         self._strict_headers = strict_headers
+        self._pacing = pacing
+        self._ended = Ended()
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
-        self._bridge: Bridge | None = None
         self._boundary: RequestStateBoundary | None = None
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
             "server/discover": self._discover,
@@ -90,29 +102,58 @@ class Workflows:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await self._refuse_taken_names()
+            await self._refuse_taken_names(self._offer.tools)
             store = await stack.enter_async_context(self._store)
             security = RequestStateSecurity(keys=[await store.secret(_SEALING_KEY)], ttl=DIALOGUE_SECONDS)
             self._boundary = RequestStateBoundary(security, default_audience=self._server.name)
             engines = await stack.enter_async_context(self._engines)
-            ledger = Ledger(store=store, engines=engines, retention=self._retention)
+            ledger = Ledger(store=store, engines=engines, retention=self._retention, pacing=self._pacing)
             self._ledger = await stack.enter_async_context(ledger)
-            self._bridge = Bridge(tools=self._tools, ledger=ledger, retention=self._retention)
+            self._offer = self._new_offer(self._offer.tools)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._bridge = None
+        self._offer = replace(self._offer, bridge=None)
         return await self._stack.__aexit__(kind, error, trace)
 
     @property
     def bridge(self) -> Bridge:
         """What serves the commands, while entered."""
-        if self._bridge is None:
-            raise RequestError(jsonrpc.INTERNAL_ERROR, "workflows are not entered: enter them in the server's lifespan")
-        return self._bridge
+        return _entered(self._offer)
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """Those that are offered now."""
+        return self._offer.tools
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """The engines' adapters now, by engine."""
+        return self._engines.adapters
+
+    async def swap(self, tools: Mapping[str, Tool], adapters: Mapping[str, Adapter]) -> bool:
+        """Offer these from now on, as a whole; whether that changes what clients see listed.
+
+        Calls under way finish with what was offered when they came; adapters in both sets stay open. Tasks keep the
+        settings they started with.
+
+        Raises:
+            ConfigError: the server has tools of these names, or an adapter cannot be opened; all is as it was.
+        """
+        await self._refuse_taken_names(tools)
+        opened = await self._engines.opened(adapters)
+        before = self._offer
+        self._engines.use(opened)
+        self._offer = self._new_offer(tools)
+        return self._offer.listed != before.listed
+
+    def _new_offer(self, tools: Mapping[str, Tool]) -> Offer:
+        if self._ledger is None:
+            return Offer.of(tools)
+        return Offer.of(tools, Bridge(tools=tools, ledger=self._ledger, retention=self._retention))
 
     def stop(self) -> None:
         """End all waiting calls, so that the server can stop at once; the workflows go on."""
@@ -122,7 +163,7 @@ class Workflows:
     @property
     def alive(self) -> bool:
         """Whether they are entered, and what watches and heals in the background is there."""
-        return self._bridge is not None
+        return self._offer.bridge is not None
 
     async def ready(self) -> None:
         """Raise `StoreUnavailable` if tasks cannot be read and written now."""
@@ -132,10 +173,50 @@ class Workflows:
         """How each engine is, by name."""
         return await self._engines.check()
 
-    async def _refuse_taken_names(self) -> None:
+    @asynccontextmanager
+    async def testing(self) -> AsyncGenerator[Trial]:
+        """For unit tests of your own server: no engine and no store of yours, but workflows that do as the test says.
+
+        Enter it before the server runs; see `Trial`.
+
+        Raises:
+            ConfigError: the workflows are entered already.
+        """
+        if self.alive:
+            raise ConfigError("testing() comes first: enter it before the server enters the workflows")
+        trial, own = Trial(), (self._engines, self._store)
+        with TemporaryDirectory() as folder:
+            self._engines = Engines({name: trial.adapter() for name in self._engines.names})
+            self._store = open_store(f"sqlite:///{folder}/tasks.db")
+            try:
+                yield trial
+            finally:
+                self._engines, self._store = own
+
+    async def hand_over(self, tool: str, arguments: Mapping[str, JSON]) -> types.CallToolResult:
+        """From inside a tool function of your own: the workflow of `tool` finishes this call. Return what you get.
+
+        The client hears what a call of `tool` would tell it: a task, or the plain result if it takes none. Questions
+        of the workflow reach clients with tasks only.
+
+        Raises:
+            RequestError: not inside a tool function, or there is no such tool.
+        """
+        state = _state.get(None)
+        if state is None or state.ctx is None:
+            raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() works inside a tool function of this server only")
+        if tool not in state.offer.tools:
+            raise RequestError(jsonrpc.INTERNAL_ERROR, f"hand_over(): there is no tool {tool!r}")
+        params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
+        call = replace(wire.parse_call(params, _client(state.ctx)), takes_questions=False)
+        report = Progress(state.ctx.session).report
+        state.outcome = await _entered(state.offer).call(call, _principal(state.ctx), report)
+        return types.CallToolResult(content=[])
+
+    async def _refuse_taken_names(self, tools: Mapping[str, Tool]) -> None:
         if not isinstance(self._server, MCPServer):
             return
-        taken = {tool.name for tool in await self._server.list_tools()} & self._tools.keys()
+        taken = {tool.name for tool in await self._server.list_tools()} & tools.keys()
         if taken:
             raise ConfigError(f"the server has tools of its own named {', '.join(sorted(taken))}: rename one of each")
 
@@ -146,17 +227,18 @@ class Workflows:
 
         It stands before the server's own boundary (whose key may be its process's own) and hides our state from it.
         """
-        if ctx.method != "tools/call" or _name(ctx) not in self._tools or self._boundary is None:
+        if ctx.method != "tools/call" or self._boundary is None:
             return await call_next(ctx)
+        state = _State(offer=self._offer)
+        if not state.offer.shows(_name(ctx)):
+            with _at_hand(state):
+                return await call_next(ctx)
 
         async def hide(ctx: Context) -> HandlerResult:
             params = dict(ctx.params or {})
-            state = _State(text=params.pop("requestState", None))
-            token = _state.set(state)
-            try:
+            state.text = params.pop("requestState", None)
+            with _at_hand(state):
                 result = await call_next(replace(ctx, params=params))
-            finally:
-                _state.reset(token)
             if isinstance(result, dict) and result.get("resultType") == "input_required":
                 return {**result, "requestState": state.text}
             return result
@@ -192,15 +274,20 @@ class Workflows:
         result = _plain(await call_next(ctx))
         if result.get("nextCursor"):
             return result
-        return {**result, "tools": [*result["tools"], *self._listed]}
+        return {**result, "tools": [*result["tools"], *self._offer.listed]}
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        if _name(ctx) not in self._tools:
-            return await call_next(ctx)
-        params, state = ctx.params or {}, _state.get(_State())
+        state = _state.get(None) or _State(offer=self._offer)
+        if not state.offer.shows(_name(ctx)):
+            state.ctx = ctx
+            result = await call_next(ctx)
+            if state.outcome is None or _plain(result).get("isError"):
+                return result
+            return self._finish(ctx, wire.render(state.outcome))
+        params = ctx.params or {}
         client = _client(ctx)
         call = replace(wire.parse_call(params, client), state=state.text)
-        outcome = await self.bridge.call(call, _principal(ctx), Progress(ctx.session).report)
+        outcome = await _entered(state.offer).call(call, _principal(ctx), Progress(ctx.session).report)
         rendered = wire.render(outcome)
         state.text = rendered.get("requestState")
         return self._finish(ctx, rendered)
@@ -210,7 +297,14 @@ class Workflows:
             return await call_next(ctx)
         command = wire.parse_task_request(ctx.method, ctx.params or {}, _client(ctx))
         wire.check_name_header(_name_header(ctx), command.task_id, strict=self._strict(ctx))
-        return self._finish(ctx, wire.render(await self._do(command, _principal(ctx))))
+        principal = _principal(ctx)
+        if isinstance(command, Get) and (kept := self._ended.find(command.task_id, principal.id, utc_now())):
+            return kept
+        outcome = await self._do(command, principal)
+        result = self._finish(ctx, wire.render(outcome))
+        if isinstance(outcome, Described):
+            self._ended.keep(outcome.task, principal.id, result)
+        return result
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
         match command:
@@ -269,17 +363,19 @@ class Workflows:
         return found.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-def _listed(tool: Tool) -> dict[str, Any]:
-    """A tool as `tools/list` shows it."""
-    found: dict[str, Any] = {
-        "name": tool.name,
-        "title": tool.title,
-        "description": tool.description or tool.title or f"Runs the workflow {tool.workflow}.",
-        "inputSchema": tool.input,
-        "outputSchema": tool.output,
-        "annotations": tool.annotations and tool.annotations.model_dump(exclude_none=True),
-    }
-    return {key: value for key, value in found.items() if value is not None}
+@contextmanager
+def _at_hand(state: _State) -> Generator[None]:
+    token = _state.set(state)
+    try:
+        yield
+    finally:
+        _state.reset(token)
+
+
+def _entered(offer: Offer) -> Bridge:
+    if offer.bridge is None:
+        raise RequestError(jsonrpc.INTERNAL_ERROR, "workflows are not entered: enter them in the server's lifespan")
+    return offer.bridge
 
 
 def _plain(result: HandlerResult) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from importlib.metadata import entry_points
@@ -17,6 +17,9 @@ ENTRY_POINT_GROUP = "mcp_workflows.stores"
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Durable rows of tasks; replicas that share one share all tasks. Every read names the owner.
+
+    But for `everyones`, `find` and `tally`, which are the operator's, at the machine: no request may ever lead to them,
+    see docs/decisions/0007.
 
     Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it
     creates or migrates its tables, and raises `StoreUnusable` when it must not be used.
@@ -46,6 +49,26 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
         Fewest attempts first, then oldest: no row keeps others waiting for ever, and no engine another's.
         """
+        ...
+
+    async def everyones(
+        self,
+        *,
+        tool: str | None = None,
+        engine: str | None = None,
+        live_only: bool = True,
+        limit: int = 100,
+        before: datetime | None = None,
+    ) -> Sequence[Task]:
+        """For the operator: rows of any owner, no tombstones, created before that time; the youngest first."""
+        ...
+
+    async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
+        """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""
+        ...
+
+    async def tally(self, now: datetime) -> Mapping[tuple[str, str], int]:
+        """For the operator: how many tasks of any owner have neither ended nor expired, by tool and engine."""
         ...
 
     async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:

@@ -12,7 +12,7 @@ import logging
 import random
 import secrets
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -52,6 +52,8 @@ _TROUBLE: Final[Mapping[int, tuple[type[StoreError], str]]] = {
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _PAUSES: Final = (0.001, 0.05)  # seconds between two tries: from, to
 _BATCH: Final = 200  # rows of one transaction when sweeping: others wait no longer than a few ms
+_END_OF_TIME: Final = 2**63 - 1
+_LAST_CHARACTER: Final = "\U0010ffff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TASK: Final = TypeAdapter(Task)
 
@@ -77,6 +79,16 @@ _BY_KEY: Final = "SELECT task FROM tasks WHERE owner = ? AND tool = ? AND idempo
 _UNBOUND: Final = """
     SELECT task FROM tasks WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = ? AND created < ?
     ORDER BY attempts, created, id LIMIT ?
+"""
+_EVERYONES: Final = """
+    SELECT task FROM tasks WHERE tombstone = 0 AND created < :before AND (NOT :live_only OR ended = 0)
+    AND (:tool IS NULL OR tool = :tool) AND (:engine IS NULL OR engine = :engine)
+    ORDER BY created DESC, id LIMIT :limit
+"""
+_FIND: Final = "SELECT task FROM tasks WHERE tombstone = 0 AND id >= ? AND id < ? ORDER BY id LIMIT ?"
+_TALLY: Final = """
+    SELECT tool, engine, COUNT(*) FROM tasks WHERE tombstone = 0 AND ended = 0 AND (expires IS NULL OR expires > ?)
+    GROUP BY tool, engine ORDER BY tool, engine
 """
 _EXPIRED: Final = "SELECT id, task FROM tasks WHERE tombstone = 0 AND expires <= ? ORDER BY expires LIMIT ?"
 _FORGET: Final = """
@@ -143,6 +155,35 @@ class SQLiteStore(Store):
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """An engine's rows created before that time, neither ended nor known to be started; oldest first."""
         return await self._do(lambda connection: _many(connection, _UNBOUND, engine, _micros(before), limit))
+
+    async def everyones(
+        self,
+        *,
+        tool: str | None = None,
+        engine: str | None = None,
+        live_only: bool = True,
+        limit: int = 100,
+        before: datetime | None = None,
+    ) -> Sequence[Task]:
+        """For the operator: rows of any owner, no tombstones, created before that time; the youngest first."""
+        values = {
+            "tool": tool,
+            "engine": engine,
+            "live_only": live_only,
+            "limit": limit,
+            "before": _END_OF_TIME if before is None else _micros(before),
+        }
+        return await self._do(lambda connection: _rows(connection.execute(_EVERYONES, values)))
+
+    async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
+        """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""
+        first = _utf8(beginning)
+        return await self._do(lambda connection: _many(connection, _FIND, first, first + _LAST_CHARACTER, limit))
+
+    async def tally(self, now: datetime) -> Mapping[tuple[str, str], int]:
+        """For the operator: how many tasks of any owner have neither ended nor expired, by tool and engine."""
+        rows = await self._do(lambda connection: connection.execute(_TALLY, (_micros(now),)).fetchall())
+        return {(tool, engine): count for tool, engine, count in rows}
 
     async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
         """Forget old tombstones, then bury or delete what has expired; in batches, so that others get their turn."""
@@ -250,9 +291,12 @@ def _one(connection: sqlite3.Connection, query: str, *values: str) -> Task | Non
 
 
 def _many(connection: sqlite3.Connection, query: str, *values: str | int) -> Sequence[Task]:
+    return _rows(connection.execute(query, values))
+
+
+def _rows(found: Iterable[tuple[str]]) -> Sequence[Task]:
     """The rows that can be read: one that cannot keeps no other waiting."""
-    found = [_read(row[0]) for row in connection.execute(query, values)]
-    return [task for task in found if task is not None]
+    return [task for row in found if (task := _read(row[0])) is not None]
 
 
 def _read(text: str) -> Task | None:

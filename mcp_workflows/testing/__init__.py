@@ -1,6 +1,6 @@
 """What proves an adapter or a store, shipped so that strangers can: contract suites, and an engine in memory.
 
-Needs pytest. See docs/adapters.md.
+Needs pytest. See docs/write-an-adapter.md.
 """
 
 from __future__ import annotations
@@ -10,20 +10,26 @@ import pytest
 from mcp_workflows.memory import MemoryAdapter, MemoryOptions, MemorySettings
 
 pytest.register_assert_rewrite(
-    *(f"mcp_workflows.testing.{module}" for module in ("adapter_contract", "store_contract", "subject"))
+    *(
+        f"mcp_workflows.testing.{module}"
+        for module in ("adapter_contract", "capability_contract", "store_contract", "subject")
+    )
 )
 
 from mcp_workflows.testing.adapter_contract import AdapterContract  # noqa: E402  # after registering
+from mcp_workflows.testing.lossy import LossyProxy, lossy_proxy  # noqa: E402  # after registering
 from mcp_workflows.testing.store_contract import StoreContract, make_task  # noqa: E402  # after registering
 from mcp_workflows.testing.subject import Role, Subject  # noqa: E402  # after registering
 
 __all__ = [
     "AdapterContract",
+    "LossyProxy",
     "MemoryAdapter",
     "MemoryOptions",
     "MemorySettings",
     "Role",
     "StoreContract",
     "Subject",
+    "lossy_proxy",
     "make_task",
 ]

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from mcp_workflows.adapter import Adapter, Ref, StartGuarantee, Status
 from mcp_workflows.capabilities import Checks
 from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.testing.subject import (
     STACK_TRACES,
     Subject,
@@ -33,7 +34,7 @@ from mcp_workflows.testing.subject import (
 STARTS_ONCE_PER_KEY = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
 
 
-class AdapterContract:
+class AdapterContract(CapabilityLaws):
     """Prove an adapter: subclass this in a test module and override one fixture, `subject`.
 
     ```python
@@ -49,10 +50,10 @@ class AdapterContract:
                 other_arguments=[{"text": "ho"}],
                 fails=Role(workflow="Decline"),
                 failure="card declined",
+                endless=Role(workflow="Forever"),
                 asks=Role(workflow="Approve"),
                 asks_two=Role(workflow="ApproveTwice"),
                 content={"answer": "yes"},
-                endless=Role(workflow="Forever"),
                 unreachable=lambda: MyAdapter(MyAdapter.Settings(address="127.0.0.1:1", api_key="s3cret")),
                 secret="s3cret",
             )
@@ -88,7 +89,7 @@ class AdapterContract:
 
     # --- what it is
 
-    def test_it_publishes_its_settings_and_options(self, subject: Subject) -> None:
+    async def test_it_publishes_its_settings_and_options(self, subject: Subject) -> None:
         """Law: an adapter publishes two pydantic models, and what it promises about starting twice."""
         kind = type(subject.new_adapter())
         assert issubclass(kind.Settings, BaseModel)

@@ -215,6 +215,58 @@ class StoreContract:
         assert await store.unbound(young.engine, NOON, 2) == expected[:2]
         assert await store.unbound("another", NOON, 10) == []
 
+    async def test_the_operator_sees_everyones_rows_the_youngest_first(self, store: Store) -> None:
+        """Law: everyones gives rows of any owner, by tool, engine and age, up to a limit; live ones unless asked."""
+        rows = [make_task(owner=f"owner-{age}", created=NOON - age * DAY) for age in range(5)]
+        rows[1] = make_task(owner="ben", tool="refund", engine="parcels", created=NOON - DAY)
+        for row in rows:
+            await store.create(row)
+        over = Execution(status=Status.SUCCEEDED)
+        ended = await store.change(rows[2].id, rows[2].owner, lambda row: observe(row, over, NOON))
+        live = [rows[0], rows[1], rows[3], rows[4]]
+        assert await store.everyones() == live
+        assert await store.everyones(limit=2) == live[:2]
+        assert await store.everyones(before=rows[1].created) == live[2:]
+        assert await store.everyones(tool="refund") == await store.everyones(engine="parcels") == [rows[1]]
+        assert await store.everyones(live_only=False) == [*rows[:2], ended, *rows[3:]]
+        assert await store.everyones(tool="nobodys") == []
+
+    async def test_the_operator_sees_no_tombstones(self, store: Store) -> None:
+        """Law: what has expired and was swept is nobody's any more."""
+        task = await store.create(make_task(idempotency_key="once", expires=NOON))
+        await store.sweep(NOON, NOON - DAY)
+        assert await store.everyones(live_only=False) == []
+        assert await store.find(task.id) == []
+
+    async def test_the_operator_counts_live_tasks_by_tool_and_engine(self, store: Store) -> None:
+        """Law: tally counts rows of any owner that have neither ended nor expired."""
+        assert await store.tally(NOON) == {}
+        fields: Sequence[dict[str, Any]] = (
+            {},
+            {"owner": "ben"},
+            {"engine": "parcels"},
+            {"tool": "refund"},
+            {"expires": None},
+            {"expires": NOON},
+        )
+        rows = [await store.create(make_task(**some)) for some in fields]
+        over = Execution(status=Status.SUCCEEDED)
+        await store.change(rows[3].id, rows[3].owner, lambda row: observe(row, over, NOON))
+        assert await store.tally(NOON) == {("fulfil_order", "orders"): 3, ("fulfil_order", "parcels"): 1}
+
+    async def test_the_operator_finds_rows_by_how_their_ids_begin(self, store: Store) -> None:
+        """Law: find takes the beginning as it is, of any owner's row."""
+        rows = [make_task(id=name, owner=name) for name in ("ab1", "ab2", "ac_", "a%")]
+        for row in rows:
+            await store.create(row)
+        first, second, *others = rows
+        assert await store.find("ab") == [first, second]
+        assert await store.find("ab", 1) == [first]
+        assert await store.find("ab2") == [second]
+        assert [await store.find(row.id) for row in others] == [[row] for row in others]
+        for nobodys in (*NOBODYS_IDS[1:4], *NOBODYS_IDS[5:]):
+            assert await store.find(nobodys) == []
+
     async def test_sweeping_drops_what_has_expired(self, store: Store) -> None:
         """Law: sweep drops what has expired, and nothing else."""
         expired, fresh, forever = make_task(expires=NOON), make_task(), make_task(expires=None)

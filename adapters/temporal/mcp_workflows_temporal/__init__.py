@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mcp_workflows_temporal.adapter import TemporalAdapter
-    from mcp_workflows_temporal.settings import TemporalOptions, TemporalSettings
+    from mcp_workflows_temporal.options import TemporalOptions
+    from mcp_workflows_temporal.settings import TemporalSettings
 
 __all__ = ["TemporalAdapter", "TemporalOptions", "TemporalSettings"]
 
 _HOMES = {
     "TemporalAdapter": "mcp_workflows_temporal.adapter",
-    "TemporalOptions": "mcp_workflows_temporal.settings",
+    "TemporalOptions": "mcp_workflows_temporal.options",
     "TemporalSettings": "mcp_workflows_temporal.settings",
 }
 

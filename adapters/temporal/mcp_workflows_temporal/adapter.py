@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self
 
 import anyio
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Execution, Ref, Start, StartGuarantee
-from mcp_workflows.capabilities import Finding, WorkflowSchema
-from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.checks import TASK_QUEUE_HINT, check_engine, check_queue
-from mcp_workflows_temporal.connection import Place, connect
+from mcp_workflows.adapter import JSON, Execution, Gate, Ref, Start, StartGuarantee
+from mcp_workflows.capabilities import Discovered, Explanation, Finding, Replayed, WorkflowSchema
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_temporal.cancelling import cancel
+from mcp_workflows_temporal.checks import check_engine, check_queue
+from mcp_workflows_temporal.connection import Connection, Place
+from mcp_workflows_temporal.discovering import discover
+from mcp_workflows_temporal.embedding import embedded_files
+from mcp_workflows_temporal.explaining import explain
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gatekeeper import Gatekeeper
+from mcp_workflows_temporal.gates import GateSettings, is_gates
 from mcp_workflows_temporal.looking import look, open_questions
 from mcp_workflows_temporal.names import BAD_ANSWER, UNKNOWN_QUESTION
+from mcp_workflows_temporal.operating import adopt, terminate
+from mcp_workflows_temporal.options import TemporalOptions, is_template
+from mcp_workflows_temporal.preview import preview
+from mcp_workflows_temporal.replaying import replay
+from mcp_workflows_temporal.request import request
 from mcp_workflows_temporal.schema import read_schema
-from mcp_workflows_temporal.settings import TemporalOptions, TemporalSettings, ui_root
+from mcp_workflows_temporal.settings import TemporalSettings, ui_root
+from mcp_workflows_temporal.starting import refuse_unwritable
 from mcp_workflows_temporal.starting import start as start_execution
+from mcp_workflows_temporal.sweeping import describe_many
+from mcp_workflows_temporal.verifying import named_in, verify
+from mcp_workflows_temporal.waiting import wait
 
 SETTLE = 0.1  # seconds for the SDK's core to let go of ended calls: see `__aexit__`
 
@@ -30,18 +46,23 @@ SETTLE = 0.1  # seconds for the SDK's core to let go of ended calls: see `__aexi
 class TemporalAdapter:
     """Temporal workflows as executions; connects with the first call.
 
-    Satisfies `Adapter`, `Checks` and `Schemas` of `mcp_workflows.adapter`.
+    Satisfies `Adapter`, and of `mcp_workflows.capabilities` all that Temporal is good at.
     """
 
     Settings: ClassVar[type[BaseModel]] = TemporalSettings
     Options: ClassVar[type[BaseModel]] = TemporalOptions
+    GateSettings: ClassVar[type[BaseModel]] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
 
     def __init__(self, settings: TemporalSettings) -> None:
         self._settings = settings
         self._given: Client | None = None
+        self._connection: Connection | None = None
         self._opened: Frontend | None = None
         self._ui: str | None = None
+        self._gates = Gatekeeper()
+        self._waits: set[anyio.CancelScope] = set()
+        self._waited = False
 
     @classmethod
     def from_client(cls, client: Client, settings: TemporalSettings | None = None) -> Self:
@@ -60,9 +81,13 @@ class TemporalAdapter:
         Raises:
             ConfigError: something of that cannot be read.
         """
-        client, place = (self._given, _place(self._given)) if self._given else await connect(self._settings)
-        self._opened = Frontend(client, place, timedelta(seconds=self._settings.timeout_seconds))
-        self._ui = ui_root(place.address, self._settings.ui_url)
+        timeout = timedelta(seconds=self._settings.timeout_seconds)
+        if self._given is None:
+            self._connection = connection = Connection(self._settings)
+            self._opened = Frontend(await connection.open(), connection.place, timeout, connection.renew)
+        else:
+            self._opened = Frontend(self._given, _place(self._given), timeout)
+        self._ui = ui_root(self._opened.place.address, self._settings.ui_url)
         return self
 
     async def __aexit__(
@@ -74,23 +99,35 @@ class TemporalAdapter:
         cancelled, hangs or crashes (1.35): so nothing here ever leaves a call waiting, and the core gets a moment.
         """
         self._opened = None
-        if self._given is None:
+        for scope in self._waits:
+            scope.cancel()
+        if self._given is None or self._waited:
             with anyio.CancelScope(shield=True):
+                if self._connection is not None:
+                    await self._connection.aclose()
                 await anyio.sleep(SETTLE)
 
     async def start(self, start: Start) -> str:
-        """Start under the workflow id `mcp-{key}`; see `Adapter.start`."""
-        frontend, queue = self._frontend, self._task_queue(start.options)
-        if queue is None:
-            raise EngineRefused(f"workflow {start.workflow} has no task queue: set {TASK_QUEUE_HINT}")
+        """Start under the workflow id of the tool, or `mcp-{key}`; see `Adapter.start`."""
+        frontend, ready = self._frontend, request(start, self._settings.task_queue)
         async with frontend.call():
-            return str(await start_execution(frontend, start, queue, self._settings.max_input_bytes))
+            return str(await start_execution(frontend, ready, self._settings.max_input_bytes))
+
+    def preview(self, start: Start) -> Mapping[str, JSON]:
+        """The StartWorkflowExecution that `start` would send; see `Previews.preview`."""
+        frontend, ready = self._frontend, request(start, self._settings.task_queue)
+        refuse_unwritable(frontend.converter(ready.id), ready.arguments, self._settings.max_input_bytes)
+        return preview(ready, frontend.place.namespace)
 
     async def describe(self, ref: Ref) -> Execution:
-        """One DescribeWorkflowExecution, no worker; once closed, one more for the outcome. See `Adapter.describe`."""
+        """One DescribeWorkflowExecution, no worker; once closed, one more for the outcome. See `Adapter.describe`.
+
+        For a tool with gates a little more, see docs/gates.md.
+        """
         frontend = self._frontend
         async with frontend.call():
-            return await look(frontend, Handle.parse(ref.handle), self._ui)
+            gates = partial(self._gates.look, frontend, ref.gates)
+            return await look(frontend, Handle.parse(ref.handle), self._ui, gates)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Deliver answers as updates, validated by the workflow; as signals if no worker is up.
@@ -100,31 +137,81 @@ class TemporalAdapter:
             ExecutionNotFound, EngineUnavailable: see `Adapter.answer`.
         """
         frontend, handle = self._frontend, Handle.parse(ref.handle)
+        gated = {key: response for key, response in responses.items() if is_gates(key, ref.gates)}
         async with frontend.call():
-            open_keys = await open_questions(frontend, handle)
-            worker = True
-            for key in responses.keys() & open_keys.keys():
-                worker = worker and await _update(frontend, handle, key, responses[key])
-                if not worker:
-                    await _signal(frontend, handle, key, responses[key])
+            if gated:
+                await self._gates.answer(frontend, handle, ref.gates, gated)
+            if len(gated) < len(responses) or not gated:
+                await _answer(frontend, handle, responses)
 
     async def cancel(self, ref: Ref) -> None:
-        """Ask the whole chain of runs to stop; see `Adapter.cancel`."""
+        """Ask the whole chain of runs to stop, or send the tool's own signal for it; see `Adapter.cancel`."""
+        frontend, signal = self._frontend, TemporalOptions.final(ref.options).cancel
+        async with frontend.call():
+            await cancel(frontend, Handle.parse(ref.handle), signal)
+
+    async def explain(self, ref: Ref) -> Explanation:
+        """Why it is where it is: attempts, last errors, who polls; a handful of calls. See `Explains.explain`."""
+        frontend, execution = self._frontend, await self.describe(ref)
+        async with frontend.call():
+            return await explain(frontend, Handle.parse(ref.handle), execution)
+
+    async def terminate(self, ref: Ref, reason: str) -> None:
+        """End the whole chain of runs without asking it; see `Terminates.terminate`."""
         frontend = self._frontend
         async with frontend.call():
-            await frontend.cancel(Handle.parse(ref.handle))
+            await terminate(frontend, Handle.parse(ref.handle), reason)
+
+    async def adopt(self, execution_id: str) -> Ref:
+        """The execution with this workflow id, or `id/run id`; see `Adopts.adopt`."""
+        frontend = self._frontend
+        async with frontend.call():
+            return await adopt(frontend, execution_id)
+
+    async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+        """One ListWorkflowExecutions for every 200 of them; see `Sweeps.describe_many`."""
+        frontend = self._frontend
+        async with frontend.call():
+            return await describe_many(frontend, refs)
+
+    async def wait(self, ref: Ref) -> None:
+        """A long poll for the end of the chain; see `Waits.wait`."""
+        frontend, handle, self._waited = self._frontend, Handle.parse(ref.handle), True
+        with anyio.CancelScope() as scope:
+            self._waits.add(scope)
+            try:
+                await wait(frontend, handle)
+            finally:
+                self._waits.discard(scope)
+        if scope.cancelled_caught:
+            raise EngineUnavailable("the adapter was closed while somebody waited")
 
     async def check_engine(self) -> Finding:
         """Whether Temporal answers and has the namespace."""
         return await check_engine(self._frontend)
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Whether somebody polls the workflow's task queue."""
+        """Whether somebody polls the workflow's task queue; the options as they are written, not filled in."""
         try:
-            queue = self._task_queue(options)
+            queue = TemporalOptions.written(options).task_queue or self._settings.task_queue
         except EngineRefused as error:
             return Finding(ok=False, text=str(error))
+        if is_template(queue):
+            return Finding(ok=True, text=f"the arguments choose the task queue of {workflow}: {queue}")
         return await check_queue(self._frontend, workflow, queue)
+
+    async def verify(
+        self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
+    ) -> Sequence[Finding]:
+        """Whether it has the signals, updates and queries that the tool names; see `Verifies.verify`."""
+        queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
+        return await verify(self._frontend, workflow, queue, named_in(options, gates))
+
+    async def discover(self) -> Sequence[Discovered]:
+        """The workflow types of the latest executions; see `Discovers.discover`."""
+        frontend = self._frontend
+        async with frontend.call():
+            return await discover(frontend, self._settings.task_queue)
 
     @staticmethod
     def schema(reference: str) -> WorkflowSchema:
@@ -135,19 +222,35 @@ class TemporalAdapter:
         """
         return read_schema(reference)
 
+    @staticmethod
+    def embeds() -> Mapping[str, str]:
+        """mcpwf.go and mcpwf.ts: how workflows in Go and TypeScript ask people and report progress."""
+        return embedded_files()
+
+    @staticmethod
+    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
+        """What clients would have seen, from `temporal workflow show -o json`.
+
+        Raises:
+            ConfigError: see `Replays.replay`.
+        """
+        return replay(history, gates)
+
     @property
     def _frontend(self) -> Frontend:
         if self._opened is None:
             raise RuntimeError("enter the adapter first: async with TemporalAdapter(settings) as adapter")
         return self._opened
 
-    def _task_queue(self, options: Mapping[str, JSON]) -> str | None:
-        try:
-            return TemporalOptions.model_validate(dict(options)).task_queue or self._settings.task_queue
-        except ValidationError as error:
-            wrong = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, wrong["loc"]))
-            raise EngineRefused(f"options of the tool: {where}: {wrong['msg']}") from None
+
+async def _answer(frontend: Frontend, handle: Handle, responses: Mapping[str, JSON]) -> None:
+    """Answer what the workflow itself asked."""
+    open_keys = await open_questions(frontend, handle)
+    worker = True
+    for key in responses.keys() & open_keys.keys():
+        worker = worker and await _update(frontend, handle, key, responses[key])
+        if not worker:
+            await _signal(frontend, handle, key, responses[key])
 
 
 async def _update(frontend: Frontend, handle: Handle, key: str, response: JSON) -> bool:

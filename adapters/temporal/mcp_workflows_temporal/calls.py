@@ -50,13 +50,24 @@ class Unconnected:
     error: type[EngineError]
 
 
+_TLS = "the TLS handshake failed: check tls"
+_ITS = "its certificate"
+_HUNG_UP = "it ends the connection at once; if it wants TLS with a client_cert, check tls"
 UNCONNECTED = (
     Unconnected(sign="Unauthenticated", text=OUR_WORDS[RPCStatusCode.UNAUTHENTICATED], error=EngineRefused),
     Unconnected(sign="PermissionDenied", text=OUR_WORDS[RPCStatusCode.PERMISSION_DENIED], error=EngineRefused),
     Unconnected(sign="ConnectionRefused", text="connection refused", error=EngineUnavailable),
     Unconnected(sign="dns error", text="unknown host", error=EngineUnavailable),
     Unconnected(sign="InvalidContentType", text="it does not speak TLS: check tls", error=EngineUnavailable),
-    Unconnected(sign="certificate", text="the TLS handshake failed: check tls", error=EngineUnavailable),
+    Unconnected(sign="UnknownIssuer", text=f"{_TLS}, we do not trust who signed {_ITS}", error=EngineUnavailable),
+    Unconnected(sign="NotValidForName", text=f"{_TLS}, another name is in {_ITS}", error=EngineUnavailable),
+    Unconnected(
+        sign="InvalidCertificate", text=f"{_TLS}, there is something wrong with {_ITS}", error=EngineUnavailable
+    ),
+    Unconnected(sign="PrivateKeyParse", text=f"{_TLS}, client_key cannot be read", error=EngineUnavailable),
+    Unconnected(sign="fatal alert", text=f"{_TLS}, it wants another client_cert, or one", error=EngineUnavailable),
+    Unconnected(sign='"transport error"', text=_HUNG_UP, error=EngineUnavailable),
+    Unconnected(sign="certificate", text=_TLS, error=EngineUnavailable),
     Unconnected(sign="", text="cannot connect", error=EngineUnavailable),
 )
 CONNECT_FAILED = "Failed client connect"  # how the SDK's RuntimeError of a lazy connection begins
@@ -74,6 +85,8 @@ async def call(place: Place, seconds: float) -> AsyncGenerator[None]:
             yield
     except TimeoutError:
         raise EngineUnavailable(f"{_who(place)}: no answer within {seconds:g} s") from None
+    except OSError as error:  # the SDK raises none: it is a codec of the user's own that asks a key server
+        raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
     except RPCError as error:
         raise translate(error, place) from error
     except RuntimeError as error:

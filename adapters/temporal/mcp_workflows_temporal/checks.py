@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.errors import EngineError
+from mcp_workflows_temporal.codec import RemoteCodec
 from mcp_workflows_temporal.frontend import Frontend
-
-STILL_POLLING = timedelta(seconds=90)  # one poll takes up to 60 s; Temporal remembers pollers for 5 minutes
+from mcp_workflows_temporal.queues import STILL_POLLING, idle
 
 
 async def check_engine(frontend: Frontend) -> Finding:
@@ -19,9 +19,20 @@ async def check_engine(frontend: Frontend) -> Finding:
     try:
         async with frontend.call():
             await frontend.describe_namespace()
+            await _try_codec(frontend)
     except EngineError as error:
-        return Finding(ok=False, text=str(error), hint="check address, namespace, tls and api_key of this engine")
+        return Finding(
+            ok=False, text=str(error), hint="check address, namespace, tls, api_key and codec of this engine"
+        )
     return Finding(ok=True, text=f"Temporal at {place.address} answers, namespace {place.namespace} is there")
+
+
+async def _try_codec(frontend: Frontend) -> None:
+    """There and back through the codec server, if there is one."""
+    codec = frontend.client.data_converter.payload_codec
+    if isinstance(codec, RemoteCodec):
+        converter = frontend.client.data_converter
+        await converter.decode(await converter.encode(["mcp-workflows check"]))
 
 
 async def check_queue(frontend: Frontend, workflow: str, task_queue: str | None) -> Finding:
@@ -40,8 +51,7 @@ TASK_QUEUE_HINT = "task_queue, on the engine or on the tool"
 
 
 def _judge(frontend: Frontend, found: DescribeTaskQueueResponse, queue: str) -> Finding:
-    now = datetime.now(UTC)
-    ages = [now - poller.last_access_time.ToDatetime(UTC) for poller in found.pollers]
+    ages = [idle(poller) for poller in found.pollers]
     polling = [age for age in ages if age < STILL_POLLING]
     if polling:
         workers = "1 worker polls" if len(polling) == 1 else f"{len(polling)} workers poll"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,10 +14,15 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, Tele
 from temporalio.service import RetryConfig
 
 from mcp_workflows.errors import ConfigError
+from mcp_workflows_temporal.codec import RemoteCodec
+from mcp_workflows_temporal.converters import load_converter
+from mcp_workflows_temporal.files import Files, read_secret
+from mcp_workflows_temporal.renewal import Renewal, check_certificates, sources
 from mcp_workflows_temporal.settings import ADDRESS, TemporalSettings, tls_table
 
 LOCALHOST = "localhost:7233"
 CORE_LOG = "temporal.core"
+CODEC_SHARE = 0.5  # of the total time: then it is known who was slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,28 +48,61 @@ def quiet_runtime() -> Runtime:
     return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=levels, forwarding=forwarding)))
 
 
-async def connect(settings: TemporalSettings) -> tuple[Client, Place]:
-    """A client that has not called the engine yet.
+class Connection:
+    """One namespace of one Temporal, as the settings say it; nothing is called until somebody does.
 
     Raises:
-        ConfigError: the profile, its file or a certificate cannot be read, or the address is none.
+        ConfigError: the profile or a file cannot be read, the address is none, or the data converter cannot be loaded.
     """
-    config = connect_config(settings)
+
+    def __init__(self, settings: TemporalSettings) -> None:
+        self._settings = settings
+        profile = merged_profile(settings)
+        files = Files([*sources(profile), *filter(None, (settings.api_key_file, settings.config_file))])
+        self._renewal = Renewal(files, lambda: _stable_config(settings), self._client)
+        self.place = _place(self._renewal.config)
+        self._codec = _codec(settings, self.place.namespace)
+        converter = load_converter(settings.data_converter) if settings.data_converter else pydantic_data_converter
+        self._converter = replace(converter, payload_codec=self._codec) if self._codec else converter
+
+    async def open(self) -> Client:
+        """A client that connects with its first call."""
+        return await self._client(self._renewal.config)
+
+    async def renew(self, client: Client) -> Client:
+        """The client to use from now on, if secrets or certificates have changed."""
+        return await self._renewal.renew(client)
+
+    async def aclose(self) -> None:
+        """Close what is ours to close; the SDK's client has nothing."""
+        if self._codec:
+            await self._codec.aclose()
+
+    async def _client(self, config: ClientConnectConfig) -> Client:
+        return await Client.connect(
+            self.place.address,
+            namespace=self.place.namespace,
+            api_key=config.get("api_key"),
+            tls=config.get("tls"),
+            rpc_metadata=config.get("rpc_metadata", {}),
+            data_converter=self._converter,
+            retry_config=_retry(self._settings.timeout_seconds),
+            lazy=True,
+            runtime=quiet_runtime(),
+        )
+
+
+def _place(config: ClientConnectConfig) -> Place:
     place = Place(address=config.get("target_host", LOCALHOST), namespace=config.get("namespace", "default"))
     if not ADDRESS.match(place.address):
         raise ConfigError(f"Temporal's address is host:port, without a scheme; the profile has {place.address!r}")
-    client = await Client.connect(
-        place.address,
-        namespace=place.namespace,
-        api_key=config.get("api_key"),
-        tls=config.get("tls"),
-        rpc_metadata=config.get("rpc_metadata", {}),
-        data_converter=pydantic_data_converter,
-        retry_config=_retry(settings.timeout_seconds),
-        lazy=True,
-        runtime=quiet_runtime(),
-    )
-    return client, place
+    return place
+
+
+def _codec(settings: TemporalSettings, namespace: str) -> RemoteCodec | None:
+    if settings.codec is None:
+        return None
+    return RemoteCodec(settings.codec, namespace, settings.timeout_seconds * CODEC_SHARE)
 
 
 def connect_config(settings: TemporalSettings) -> ClientConnectConfig:
@@ -73,20 +111,47 @@ def connect_config(settings: TemporalSettings) -> ClientConnectConfig:
     Raises:
         ConfigError: the profile or a file it needs cannot be read.
     """
+    return _read(merged_profile(settings))
+
+
+def _read(profile: ClientConfigProfile) -> ClientConnectConfig:
+    try:
+        return profile.to_client_connect_config()
+    except OSError as error:
+        raise ConfigError(f"cannot read the TLS file {error.filename}: {error.strerror}") from None
+
+
+def _stable_config(settings: TemporalSettings) -> ClientConnectConfig:
+    """The same, with certificates that can be used and are not being replaced right now."""
+    profile = merged_profile(settings)
+    config = _read(profile)
+    check_certificates(profile)
+    if config != _read(profile):
+        raise ConfigError("the TLS files are being replaced")
+    return config
+
+
+def merged_profile(settings: TemporalSettings) -> ClientConfigProfile:
+    """What the settings say, over Temporal's own configuration.
+
+    Raises:
+        ConfigError: the profile or the file of the API key cannot be read.
+    """
     profile = _profile(settings.profile, settings.config_file)
-    api_key = settings.api_key.get_secret_value() if settings.api_key else profile.api_key
     own_headers = {name: value.get_secret_value() for name, value in settings.grpc_meta.items()}
-    merged = ClientConfigProfile(
+    return ClientConfigProfile(
         address=settings.address or profile.address,
         namespace=settings.namespace or profile.namespace,
-        api_key=api_key,
+        api_key=_api_key(settings) or profile.api_key,
         tls=profile.tls if settings.tls is None else ClientConfigTLS(**tls_table(settings.tls)),
         grpc_meta={**profile.grpc_meta, **own_headers},
     )
-    try:
-        return merged.to_client_connect_config()
-    except OSError as error:
-        raise ConfigError(f"cannot read the TLS file {error.filename}: {error.strerror}") from None
+
+
+def _api_key(settings: TemporalSettings) -> str | None:
+    if settings.api_key_file:
+        return read_secret(settings.api_key_file, "api_key_file")
+    return settings.api_key.get_secret_value() if settings.api_key else None
 
 
 def _profile(name: str | None, file: Path | None) -> ClientConfigProfile:

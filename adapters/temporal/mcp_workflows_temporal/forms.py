@@ -60,7 +60,8 @@ def _wrong_with_value(rules: Mapping[str, Any], value: object) -> list[str]:
         return [f"must be of type {kind}"]
     if "enum" in rules and value not in rules["enum"]:
         return [f"must be one of {rules['enum']}"]
-    return [text for word, text in LIMITS.items() if word in rules and not _CHECKS[word](value, rules[word])]
+    words = (word for word in LIMITS if word in rules and kind in _BOUND[word])  # others say nothing, as in JSON Schema
+    return [LIMITS[word] for word in words if not _CHECKS[word](value, rules[word])]
 
 
 def _is_number(value: object) -> bool:
@@ -70,7 +71,7 @@ def _is_number(value: object) -> bool:
 TYPES: Mapping[str, Callable[[object], bool]] = {
     "string": lambda value: isinstance(value, str),
     "number": _is_number,
-    "integer": lambda value: _is_number(value) and value == int(cast("float", value)),
+    "integer": lambda value: _is_number(value) and (isinstance(value, int) or cast("float", value).is_integer()),
     "boolean": lambda value: isinstance(value, bool),
     "array": lambda value: isinstance(value, list),
 }
@@ -82,6 +83,16 @@ LIMITS: Mapping[str, str] = {
     "maxLength": "is too long",
     "minItems": "has too few items",
     "maxItems": "has too many items",
+}
+
+_NUMBERS = frozenset({"number", "integer"})
+_BOUND: Mapping[str, frozenset[str]] = {  # the types a limit is about
+    "minimum": _NUMBERS,
+    "maximum": _NUMBERS,
+    "minLength": frozenset({"string"}),
+    "maxLength": frozenset({"string"}),
+    "minItems": frozenset({"array"}),
+    "maxItems": frozenset({"array"}),
 }
 
 _CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {  # Any: the value was checked by its type before

@@ -7,7 +7,8 @@ before PAUSED=8), and because its handles pin a run where we mean the whole chai
 from __future__ import annotations
 
 import uuid
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -36,9 +37,12 @@ from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
 from mcp_workflows_temporal.calls import call
 from mcp_workflows_temporal.connection import Place
 from mcp_workflows_temporal.names import ANSWER_SIGNAL, ANSWER_UPDATE
+from mcp_workflows_temporal.queues import WORKFLOWS, Queues
 
 UPDATE_SHARE = 0.25  # of the total time, 2 s of 8: a live worker takes some 20 ms, without one the signal does it
 REMEMBERED_RUNS = 1000
+
+Renew = Callable[[Client], Awaitable[Client]]  # the client to use from now on
 
 _CLOSE_EVENT = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
 _COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
@@ -70,15 +74,21 @@ class Handle:
 class Frontend:
     """One namespace of one Temporal, through the user's or our own client."""
 
-    def __init__(self, client: Client, place: Place, timeout: timedelta) -> None:
+    def __init__(self, client: Client, place: Place, timeout: timedelta, renew: Renew | None = None) -> None:
         self.client = client
         self.place = place
         self.timeout = timeout
+        self._renew = renew
+        self.queues = Queues(self.describe_task_queue)
         self._original_runs: dict[str, str] = {}
 
-    def call(self) -> AbstractAsyncContextManager[None]:
-        """Bounds all calls made inside it, together; see `calls.call`."""
-        return call(self.place, self.timeout.total_seconds())
+    @asynccontextmanager
+    async def call(self) -> AsyncGenerator[None]:
+        """Bounds all calls made inside it, together, with the secrets of now; see `calls.call`."""
+        if self._renew is not None:
+            self.client = await self._renew(self.client)
+        async with call(self.place, self.timeout.total_seconds()):
+            yield
 
     def converter(self, workflow_id: str) -> DataConverter:
         """The user's data converter, told whose payloads it gets."""
@@ -151,7 +161,7 @@ class Frontend:
             namespace=self.client.namespace,
             workflow_execution=WorkflowExecution(workflow_id=handle.workflow_id),
             signal_name=ANSWER_SIGNAL,
-            input=await self._payloads(handle, key, response),
+            input=await self._payloads(handle, {"key": key, "response": response}),
             identity=self.client.identity,
             request_id=str(uuid.uuid4()),
         )
@@ -174,15 +184,19 @@ class Frontend:
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
         await self.client.workflow_service.describe_namespace(request, retry=True, timeout=self.timeout)
 
-    async def describe_task_queue(self, name: str) -> DescribeTaskQueueResponse:
-        """Who polls a task queue for workflow tasks, and what waits there."""
+    async def describe_task_queue(
+        self, name: str, kind: TaskQueueType.ValueType = WORKFLOWS, *, patience: timedelta | None = None
+    ) -> DescribeTaskQueueResponse:
+        """Who polls a task queue, and what waits there; with `patience`, one try."""
         request = DescribeTaskQueueRequest(
             namespace=self.client.namespace,
             task_queue=TaskQueue(name=name),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            task_queue_type=kind,
             report_stats=True,
         )
-        return await self.client.workflow_service.describe_task_queue(request, retry=True, timeout=self.timeout)
+        return await self.client.workflow_service.describe_task_queue(
+            request, retry=patience is None, timeout=patience or self.timeout
+        )
 
-    async def _payloads(self, handle: Handle, key: str, response: JSON) -> Payloads:
-        return Payloads(payloads=await self.converter(handle.workflow_id).encode([key, response]))
+    async def _payloads(self, handle: Handle, *values: JSON) -> Payloads:
+        return Payloads(payloads=await self.converter(handle.workflow_id).encode(values))

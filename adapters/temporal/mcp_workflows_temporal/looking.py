@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import cast
 
-from temporalio.api.enums.v1 import PendingWorkflowTaskState
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import DataConverter
 
-from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Progress, Status
+from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
 from mcp_workflows.errors import ExecutionNotFound
 from mcp_workflows_temporal.decode import UndecodableError, decode, decode_failure, decode_known
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gates import Shown
+from mcp_workflows_temporal.memo import mapping, progress, questions, text
 from mcp_workflows_temporal.names import MEMO_INPUT, MEMO_STATUS
+from mcp_workflows_temporal.reasons import message
 from mcp_workflows_temporal.settings import ui_page
 from mcp_workflows_temporal.status import STATUSES, failure
 
-NEVER_BEGUN_AFTER = timedelta(seconds=1)
-NO_WORKER_AFTER = timedelta(seconds=10)  # workers take a task within milliseconds; after losing one, in 5 s
 LOOKED_AT = frozenset({MEMO_INPUT, MEMO_STATUS})
 
 
@@ -39,17 +38,19 @@ async def described(frontend: Frontend, handle: Handle) -> Described:
     return found
 
 
-async def look(frontend: Frontend, handle: Handle, ui: str | None) -> Execution:
-    """One look at the chain of a handle: one call while it is open, two once it is closed."""
+async def look(
+    frontend: Frontend, handle: Handle, ui: str | None, gates: Callable[[Described], Awaitable[Shown]]
+) -> Execution:
+    """One look at the chain of a handle: one call while it is open, two once it is closed; more only for gates."""
     found = await described(frontend, handle)
     info = found.workflow_execution_info
     converter = frontend.converter(handle.workflow_id)
     memo = await decode_known(converter, info.memo.fields, LOOKED_AT)
-    words = _mapping(memo.get(MEMO_STATUS))
+    words = mapping(memo.get(MEMO_STATUS))
     seen = Execution(
         status=STATUSES.get(info.status, Status.RUNNING),
-        message=_text(words.get("message")),
-        progress=_progress(words),
+        message=text(words.get("message")),
+        progress=progress(words),
         cancel_requested=found.workflow_extended_info.cancel_requested,
         execution_id=handle.workflow_id,
         url=ui_page(ui, frontend.place.namespace, handle.workflow_id, info.execution.run_id),
@@ -57,20 +58,42 @@ async def look(frontend: Frontend, handle: Handle, ui: str | None) -> Execution:
     if seen.terminal:
         return await _ended(frontend, found, seen)
     paused = info.status == State.WORKFLOW_EXECUTION_STATUS_PAUSED  # what it asked waits with it
-    requests = await _questions(frontend, found, {} if paused else memo)
+    shown = Shown() if paused else await gates(found)
+    requests = {**await _questions(frontend, found, {} if paused else memo), **shown.requests}
+    said = await message(frontend, found, seen.message)
     return replace(
         seen,
         status=Status.INPUT_REQUIRED if requests else seen.status,
-        message=_news(found) or _own_words(found, seen.message),
+        message="; ".join(filter(None, (said, shown.message))) or None,
         requests=requests,
     )
+
+
+async def glance(frontend: Frontend, row: WorkflowExecutionInfo) -> Execution:
+    """What a row of a list shows: its status, and what the workflow says and asks; see `sweeping`."""
+    memo = await decode_known(frontend.converter(row.execution.workflow_id), row.memo.fields, LOOKED_AT)
+    words, asked = mapping(memo.get(MEMO_STATUS)), mapping(memo.get(MEMO_INPUT))
+    its_own = asked.get("run") == row.execution.run_id and row.status == State.WORKFLOW_EXECUTION_STATUS_RUNNING
+    requests = questions(asked if its_own else {})
+    return Execution(
+        status=Status.INPUT_REQUIRED if requests else STATUSES.get(row.status, Status.RUNNING),
+        message=text(words.get("message")),
+        progress=progress(words),
+        requests=requests,
+        execution_id=row.execution.workflow_id,
+    )
+
+
+def is_open(found: Described) -> bool:
+    """Whether it has not ended."""
+    return STATUSES.get(found.workflow_execution_info.status, Status.RUNNING) is Status.RUNNING
 
 
 async def open_questions(frontend: Frontend, handle: Handle) -> Mapping[str, InputRequest]:
     """What can be answered now; nothing once it has ended."""
     found = await described(frontend, handle)
     info = found.workflow_execution_info
-    if STATUSES.get(info.status, Status.RUNNING) is not Status.RUNNING:
+    if not is_open(found):
         return {}
     memo = await decode_known(frontend.converter(handle.workflow_id), info.memo.fields, LOOKED_AT)
     return await _questions(frontend, found, memo)
@@ -78,51 +101,13 @@ async def open_questions(frontend: Frontend, handle: Handle) -> Mapping[str, Inp
 
 async def _questions(frontend: Frontend, found: Described, memo: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
     """The questions in the memo, if the current run asked them: retries and continue-as-new inherit the memo."""
-    asked = _mapping(memo.get(MEMO_INPUT))
-    questions = _mapping(asked.get("requests"))
+    asked = mapping(memo.get(MEMO_INPUT))
+    open_now = questions(asked)
     execution = found.workflow_execution_info.execution
     asked_by = asked.get("run")
-    if not questions or (asked_by != execution.run_id and asked_by != await frontend.original_run(execution)):
+    if not open_now or (asked_by != execution.run_id and asked_by != await frontend.original_run(execution)):
         return {}
-    return {key: request for key, value in questions.items() if (request := _request(value))}
-
-
-def _news(found: Described) -> str | None:
-    """What is more important to know about an open execution than what it says of itself."""
-    return next((text for say in (_paused, _failing, _waiting) if (text := say(found))), None)
-
-
-def _own_words(found: Described, message: str | None) -> str | None:
-    """What it says of itself; while it cleans up after a cancellation, that too."""
-    if not found.workflow_extended_info.cancel_requested:
-        return message
-    return f"cancellation requested: {message}" if message else "cancellation requested"
-
-
-def _paused(found: Described) -> str | None:
-    if found.workflow_execution_info.status != State.WORKFLOW_EXECUTION_STATUS_PAUSED:
-        return None
-    reason = found.workflow_extended_info.pause_info.reason
-    return f"paused: {reason}" if reason else "paused"
-
-
-def _failing(found: Described) -> str | None:
-    """A bug in a workflow does not fail it: Temporal tries the workflow task again, for ever."""
-    attempt = found.pending_workflow_task.attempt
-    if attempt < 2:
-        return None
-    return f"the workflow's code fails or times out and is tried again (attempt {attempt}): see the worker's log"
-
-
-def _waiting(found: Described) -> str | None:
-    task = found.pending_workflow_task
-    if task.state != PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED:
-        return None
-    since = datetime.now(UTC) - task.scheduled_time.ToDatetime(UTC)
-    never_begun = found.workflow_execution_info.history_length <= 2
-    if since < (NEVER_BEGUN_AFTER if never_begun else NO_WORKER_AFTER):
-        return None
-    return f"waiting for a worker on task queue {found.workflow_execution_info.task_queue}"
+    return open_now
 
 
 async def _ended(frontend: Frontend, found: Described, seen: Execution) -> Execution:
@@ -182,26 +167,3 @@ ENDINGS: Mapping[str, Callable[[Ended, Execution], Awaitable[Execution]]] = {
     "workflow_execution_canceled_event_attributes": _cancelled,
     "workflow_execution_terminated_event_attributes": _terminated,
 }
-
-
-def _mapping(value: JSON) -> Mapping[str, JSON]:
-    """What should be an object; whatever a stranger wrote there instead counts as empty."""
-    return cast("Mapping[str, JSON]", value) if isinstance(value, dict) else {}
-
-
-def _text(value: JSON) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _progress(status: Mapping[str, JSON]) -> Progress | None:
-    value, total = status.get("progress"), status.get("total")
-    if not isinstance(value, int | float):
-        return None
-    return Progress(value=value, total=total if isinstance(total, int | float) else None)
-
-
-def _request(value: JSON) -> InputRequest | None:
-    method, params = _mapping(value).get("method"), _mapping(value).get("params")
-    if not isinstance(method, str) or not isinstance(params, dict):
-        return None
-    return InputRequest(method=method, params=cast("Mapping[str, JSON]", params))

@@ -1,13 +1,16 @@
-"""What can be set: of a Temporal engine, and of one tool on it."""
+"""What can be set of a Temporal engine; of one tool on it, see `options`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from mcp_workflows.errors import ConfigError
+from mcp_workflows_temporal.converters import load_converter
 
 MAX_INPUT_BYTES = 2 * 1024 * 1024
 """Temporal's limit of one blob (`limit.blobSize.error`); a gRPC message over 4 MiB does not even arrive."""
@@ -27,6 +30,40 @@ class TemporalTLS(BaseModel):
     client_key: Path | None = Field(default=None, description="PEM file of our private key.")
 
 
+class CodecServer(BaseModel):
+    """A remote codec, as `temporal --codec-endpoint` and the Web UI use it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    endpoint: str = Field(description="Its URL, without /encode and /decode; {namespace} stands for the namespace.")
+    auth: SecretStr | None = Field(default=None, description="The Authorization header, Bearer ...")
+    auth_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _endpoint_is_url(cls, endpoint: str) -> str:
+        parts = urlsplit(endpoint)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("write a URL, http://localhost:8081 or https://codec.example.com/{namespace}")
+        if "@" in parts.netloc:
+            raise ValueError("credentials go into auth, not into the URL")
+        return endpoint
+
+    @field_validator("auth")
+    @classmethod
+    def _auth_is_a_header(cls, auth: SecretStr | None) -> SecretStr | None:
+        text = auth.get_secret_value() if auth else ""
+        if not text.isascii() or not text.isprintable():
+            raise ValueError("a header is one line of ASCII")
+        return auth
+
+    @model_validator(mode="after")
+    def _auth_is_given_once(self) -> Self:
+        if self.auth and self.auth_file:
+            raise ValueError("set auth or auth_file, not both")
+        return self
+
+
 class TemporalSettings(BaseModel):
     """One Temporal namespace.
 
@@ -44,8 +81,15 @@ class TemporalSettings(BaseModel):
     profile: str | None = Field(default=None, description="A profile of Temporal's configuration file.")
     config_file: Path | None = Field(default=None, description="That file, if not in its usual place.")
     api_key: SecretStr | None = Field(default=None, description="API key; switches TLS on.")
+    api_key_file: Path | None = Field(default=None, description="A file with the API key, read again when it changes.")
     tls: bool | TemporalTLS | None = Field(default=None, description="true, false, or certificates.")
     grpc_meta: dict[str, SecretStr] = Field(default_factory=dict, description="Headers of every call.")
+    data_converter: str | None = Field(
+        default=None,
+        description="Your DataConverter, module:attribute: one, a class, or a function that makes one. "
+        "Default: the SDK's pydantic_data_converter.",
+    )
+    codec: CodecServer | None = Field(default=None, description="A codec server, for payloads that are encrypted.")
     ui_url: str | None = Field(
         default=None,
         description="Where the Web UI is, for links. Default: Temporal Cloud's for Cloud, port + 1000 on localhost.",
@@ -62,13 +106,23 @@ class TemporalSettings(BaseModel):
             raise ValueError("write host:port, without a scheme: localhost:7233")
         return address
 
+    @field_validator("data_converter")
+    @classmethod
+    def _data_converter_can_be_loaded(cls, reference: str | None) -> str | None:
+        if reference is not None:
+            try:
+                load_converter(reference)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return reference
 
-class TemporalOptions(BaseModel):
-    """What one tool may set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    task_queue: str | None = Field(default=None, min_length=1, description="Where this workflow starts.")
+    @model_validator(mode="after")
+    def _nothing_is_given_twice(self) -> Self:
+        if self.api_key and self.api_key_file:
+            raise ValueError("set api_key or api_key_file, not both")
+        if self.codec and self.data_converter and load_converter(self.data_converter).payload_codec:
+            raise ValueError("data_converter has a payload codec of its own: take it out there, or leave codec out")
+        return self
 
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})

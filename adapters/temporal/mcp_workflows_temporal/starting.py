@@ -1,99 +1,162 @@
-"""Starting with a key: the same id for the same key, and nobody else's execution taken for ours."""
+"""Starting with a key: the same execution for the same key, and nobody else's taken for ours."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
-from typing import Any, cast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.client import WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.converter import DataConverter
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Start
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused, StartConflict
 from mcp_workflows_temporal.decode import decode_known
 from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_DIGEST
+from mcp_workflows_temporal.memo import mapping
+from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
+from mcp_workflows_temporal.options import OnExisting
+from mcp_workflows_temporal.request import OWNER, Request, sdk_options
+
+UNREGISTERED = re.compile(r"no mapping defined for search attribute (\S+)")
+STATES: Mapping[int, str] = {
+    State.WORKFLOW_EXECUTION_STATUS_RUNNING: "is running",
+    State.WORKFLOW_EXECUTION_STATUS_COMPLETED: "completed",
+    State.WORKFLOW_EXECUTION_STATUS_FAILED: "failed",
+    State.WORKFLOW_EXECUTION_STATUS_CANCELED: "was cancelled",
+    State.WORKFLOW_EXECUTION_STATUS_TERMINATED: "was terminated",
+    State.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW: "is running",
+    State.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: "timed out",
+    State.WORKFLOW_EXECUTION_STATUS_PAUSED: "is paused",
+}
+OPEN_STATES = frozenset({"is running", "is paused"})
 
 
-def workflow_id(key: str) -> str:
-    """The workflow id that a key always gets."""
-    return f"mcp-{key}"
-
-
-def positional(arguments: JSON) -> list[JSON]:
-    """The mapped arguments as Temporal takes them: a list is positional, anything else the one argument."""
-    return list(cast("Sequence[JSON]", arguments)) if isinstance(arguments, list) else [arguments]
-
-
-def digest(workflow: str, arguments: Sequence[JSON]) -> str:
-    """What an execution was started with, without telling it (SHA-256, hex)."""
-    text = json.dumps([workflow, arguments], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-async def refuse_large(frontend: Frontend, id: str, arguments: Sequence[JSON], limit: int) -> None:  # noqa: A002  # Temporal's word
-    """Temporal says it too late and badly: over 4 MiB it looks like an overload that passes.
+def refuse_unwritable(converter: DataConverter, arguments: Sequence[JSON], limit: int) -> int:
+    """How many bytes the input has before any codec.
 
     Raises:
-        EngineRefused: too large, or no JSON that can be written as UTF-8.
+        EngineRefused: it is no JSON that can be written as UTF-8, or too large and there is no codec to change that.
     """
     try:
-        payloads = await frontend.converter(id).encode(arguments)
+        payloads = converter.payload_converter.to_payloads(arguments)
     except ValueError as error:
         raise EngineRefused(f"the input cannot be encoded: {type(error).__name__}", final=True) from error
     size = sum(payload.ByteSize() for payload in payloads)
+    if converter.payload_codec is None:
+        _refuse_large(size, limit)
+    return size
+
+
+async def refuse_large(converter: DataConverter, arguments: Sequence[JSON], limit: int) -> None:
+    """Temporal says it too late and badly: over 4 MiB it looks like an overload that passes.
+
+    Raises:
+        EngineRefused: see `refuse_unwritable`; or too large once encoded.
+    """
+    if refuse_unwritable(converter, arguments, limit) > limit / 2 and converter.payload_codec:
+        _refuse_large(sum(payload.ByteSize() for payload in await converter.encode(arguments)), limit)
+
+
+def _refuse_large(size: int, limit: int) -> None:
     if size > limit:
         raise EngineRefused(
             f"the input is too large for Temporal: {size} bytes, the limit is {limit} bytes", final=True
         )
 
 
-async def start(frontend: Frontend, start: Start, task_queue: str, max_input: int) -> Handle:
+async def start(frontend: Frontend, request: Request, max_input: int) -> Handle:
     """Start, or find what was started with this key before, ended or not.
+
+    The conflict policy is FAIL, so that we are never attached to an execution that we have not looked at.
 
     Raises:
         EngineRefused, StartConflict: see `Adapter.start`.
     """
-    arguments = positional(start.arguments)
-    id = workflow_id(start.key)  # noqa: A001  # Temporal's word
-    await refuse_large(frontend, id, arguments, max_input)
-    fingerprint = digest(start.workflow, arguments)
-    memo: dict[str, JSON] = {MEMO_DIGEST: fingerprint, MEMO_CONTEXT: dict(start.context)}
+    await refuse_large(frontend.converter(request.id), request.arguments, max_input)
     try:
         handle: WorkflowHandle[Any, Any] = await frontend.client.start_workflow(  # Any: a result of unknown type
-            start.workflow,
-            args=arguments,
-            id=id,
-            task_queue=task_queue,
-            memo=memo,
+            request.workflow,
+            args=request.arguments,
+            id=request.id,
+            task_queue=request.task_queue,
+            memo=request.memo,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             rpc_timeout=frontend.timeout,
+            **sdk_options(request.options),
         )
     except WorkflowAlreadyStartedError:
-        return await _adopt(frontend, id, start.workflow, fingerprint)
-    if not _started_now(handle):
-        return await _adopt(frontend, id, start.workflow, fingerprint)
-    return Handle(workflow_id=id, first_run_id=handle.first_execution_run_id or "")
+        return await _found(frontend, request)
+    except RPCError as error:
+        raise _explained(error, frontend) from error
+    return Handle(workflow_id=request.id, first_run_id=handle.first_execution_run_id or "")
 
 
-def _started_now(handle: WorkflowHandle[Any, Any]) -> bool:  # Any: a result of unknown type
-    """Whether this very call started it; if we cannot tell, we look."""
-    response = getattr(handle, "_start_workflow_response", None)  # private: the SDK gives it in no other way (1.35)
-    return bool(getattr(response, "started", False)) and bool(handle.first_execution_run_id)
+def _explained(error: RPCError, frontend: Frontend) -> Exception:
+    """The one refusal that a setting of ours brings and Temporal says in words of its own."""
+    unknown = UNREGISTERED.search(error.message)
+    if error.status is not RPCStatusCode.INVALID_ARGUMENT or unknown is None:
+        return error
+    name = unknown[1]
+    return EngineRefused(
+        f"search attribute {name} is not registered in namespace {frontend.place.namespace}: register it "
+        f"(temporal operator search-attribute create --name {name} --type ...), or take it out of the tool"
+    )
 
 
-async def _adopt(frontend: Frontend, id: str, workflow: str, fingerprint: str) -> Handle:  # noqa: A002  # Temporal's word
-    info = (await frontend.describe(id)).workflow_execution_info
-    memo = await decode_known(frontend.converter(id), info.memo.fields, frozenset({MEMO_DIGEST}))
-    if memo.get(MEMO_DIGEST) != fingerprint:
-        same = info.type.name == workflow
-        how = "with another input" if same else f"of another workflow, {info.type.name}"
-        raise StartConflict(f"workflow id {id} is taken by an execution {how}")
+async def _found(frontend: Frontend, request: Request) -> Handle:
+    """What has our workflow id, if it is ours."""
+    info = (await frontend.describe(request.id)).workflow_execution_info
+    known = frozenset({MEMO_DIGEST, MEMO_KEY, MEMO_CONTEXT})
+    memo = await decode_known(frontend.converter(request.id), info.memo.fields, known)
+    if _by_our_key(request, memo):
+        if memo.get(MEMO_DIGEST) != request.fingerprint:
+            raise _conflict(request, "another input" if info.type.name == request.workflow else _of_another(info))
+    elif request.options.on_existing is not OnExisting.ADOPT:
+        raise _refused(request, info)
+    else:
+        _check_adoptable(request, info, memo)
+    await _refuse_cron(frontend, request, info)
+    return Handle(workflow_id=request.id, first_run_id=info.first_run_id)
+
+
+def _by_our_key(request: Request, memo: Mapping[str, JSON]) -> bool:
+    """Whether this key started it: an id made of the key says so itself, before there was `mcp.key`."""
+    if request.options.workflow_id is None:
+        return True
+    return memo.get(MEMO_KEY) == request.key
+
+
+def _check_adoptable(request: Request, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> None:
+    """Raises StartConflict; whose it is if it is not ours is nobody's business, so that is all that is said."""
+    owner = mapping(memo.get(MEMO_CONTEXT)).get(OWNER)
+    if not request.owner or owner != request.owner:
+        raise StartConflict(f"workflow id {request.id} is taken by an execution that is not yours")
+    if info.type.name != request.workflow:
+        raise _conflict(request, _of_another(info))
+
+
+def _refused(request: Request, info: WorkflowExecutionInfo) -> StartConflict:
+    state = STATES.get(info.status, "is there")
+    hint = "" if state in OPEN_STATES else "; an id is used once, even after its execution has ended"
+    return StartConflict(f"workflow id {request.id} is taken: {info.type.name} {state} there{hint}")
+
+
+def _conflict(request: Request, what: str) -> StartConflict:
+    return StartConflict(f"workflow id {request.id} is taken by an execution with {what}")
+
+
+def _of_another(info: WorkflowExecutionInfo) -> str:
+    return f"another workflow, {info.type.name}"
+
+
+async def _refuse_cron(frontend: Frontend, request: Request, info: WorkflowExecutionInfo) -> None:
     started = (await frontend.first_event(info.execution)).workflow_execution_started_event_attributes
     if started.cron_schedule:
-        raise EngineRefused(f"workflow id {id} has a cron schedule: it never ends, so it cannot be a task")
-    return Handle(workflow_id=id, first_run_id=info.first_run_id)
+        raise EngineRefused(f"workflow id {request.id} has a cron schedule: it never ends, so it cannot be a task")

@@ -125,7 +125,8 @@ class _Questions:
         del self._open[key]
         self._publish()  # in the same workflow task: when the update returns, the memo is up to date
 
-    def answer_by_signal(self, key: str, response: dict[str, Any]) -> None:
+    def answer_by_signal(self, answer: dict[str, Any]) -> None:
+        key, response = answer.get("key", ""), answer.get("response", {})
         try:
             self.validate(key, response)
         except ApplicationError as error:

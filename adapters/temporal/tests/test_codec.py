@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
 from temporalio.api.common.v1 import Payload
@@ -14,6 +15,7 @@ from temporalio.converter import PayloadCodec
 
 from adapters.temporal.tests.scene import Scene, open_adapter
 from mcp_workflows.adapter import Status
+from mcp_workflows.errors import EngineUnavailable
 from tests.dev_server import DevServer
 
 FLIP = bytes(range(255, -1, -1))
@@ -86,3 +88,41 @@ async def test_a_codec_that_raises_does_not_break_a_look(dev_server: DevServer, 
         async with TemporalAdapter.from_client(await coded(dev_server)) as adapter:
             seen = await adapter.describe(ref)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
+
+
+class Outage(Upside):
+    """A codec whose key server is away for a while."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        if self.away:
+            raise ConnectionError("keys.internal hush-hush")
+        return await super().encode(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        if self.away:
+            raise ConnectionError("keys.internal hush-hush")
+        return await super().decode(payloads)
+
+
+async def test_a_codec_whose_key_server_is_away_starts_nothing_and_ends_nothing(dev_server: DevServer) -> None:
+    codec = Outage()
+    converter = replace(pydantic_data_converter, payload_codec=codec)
+    client = await Client.connect(dev_server.address, data_converter=converter, runtime=quiet_runtime())
+    scene = Scene.new(client)
+    async with TemporalAdapter.from_client(client, TemporalSettings(task_queue=scene.queue)) as adapter:
+        scene = scene.on(adapter)
+        async with scene.worker():
+            failed, done = await scene.start("Fails", "no", "Kind", [1]), await scene.start("Echo", "x")
+            for ref in (failed, done):
+                await scene.ended(ref)
+        codec.away = True
+        asks = (lambda: adapter.describe(failed), lambda: adapter.describe(done), lambda: scene.start("Echo", "y"))
+        for ask in asks:
+            with pytest.raises(EngineUnavailable, match="payload codec gives no answer") as caught:
+                await ask()
+            assert "hush" not in str(caught.value)
+        codec.away = False
+        assert (await adapter.describe(done)).output == "x"

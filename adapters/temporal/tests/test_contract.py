@@ -10,10 +10,9 @@ import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from temporalio.client import Client
 
-from adapters.temporal.tests.lossy import LossyProxy, lossy_proxy
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.testing import AdapterContract, Role, Subject
+from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from scripts.processes import free_port
 from tests.dev_server import DevServer
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings
 from ruamel.yaml import YAML
 from temporalio.worker import Worker
 
 from adapters.temporal.tests.scene import Scene
+from mcp_workflows.config import load_config
 
 ROOT = Path(__file__).parents[3]
 PAGES = {"readme": ROOT / "adapters/temporal/README.md", "docs": ROOT / "docs/temporal.md"}
 
 
+def blocks(page: str, language: str) -> Sequence[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page].read_text(), re.DOTALL)
+
+
 def block(page: str, language: str) -> str:
-    [code] = re.findall(rf"```{language}\n(.*?)```", PAGES[page].read_text(), re.DOTALL)
-    return str(code)
+    return blocks(page, language)[0]
 
 
 @pytest.fixture
@@ -38,6 +43,20 @@ def test_the_settings_in_the_examples_are_right(page: str) -> None:
     engine = loaded["engines"]["orders"]
     assert engine.pop("adapter") == "temporal"
     assert TemporalSettings.model_validate(engine).task_queue == "orders"
+
+
+def test_the_other_examples_of_the_docs_are_whole_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "our_payloads.py").write_text(
+        "from temporalio.contrib.pydantic import pydantic_data_converter as converter\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for text in blocks("docs", "yaml")[1:]:
+        (tmp_path / "workflows.yaml").write_text(text)
+        [tool] = load_config(tmp_path / "workflows.yaml", {}).tools
+        scope = {"args": {"order_id": "A1", "tenant": "acme"}, "principal": {"id": "alice"}}
+        TemporalOptions.final(tool.frozen_options(scope))
 
 
 @pytest.mark.parametrize("page", ["readme"])

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import anyio
 import pytest
 from mcp_workflows_temporal.names import MEMO_INPUT
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.common import RetryPolicy
 
-from adapters.temporal.tests.scene import PATIENCE, Scene, workflow_id
+from adapters.temporal.tests.resets import current_run, reset_to_second_task
+from adapters.temporal.tests.scene import Scene, workflow_id
 from adapters.temporal.tests.workflows import APPROVAL
 from mcp_workflows.adapter import Progress, Ref, Status
 from mcp_workflows.errors import EngineRefused
@@ -209,31 +205,6 @@ async def test_a_question_survives_a_reset_and_can_be_answered(scene: Scene) -> 
 async def memo_of(scene: Scene, ref: Ref) -> Mapping[str, Any]:
     description = await scene.client.get_workflow_handle(workflow_id(ref)).describe()
     return description.raw_description.workflow_execution_info.memo.fields
-
-
-async def current_run(scene: Scene, ref: Ref) -> str:
-    return (await scene.client.get_workflow_handle(workflow_id(ref)).describe()).run_id
-
-
-async def reset_to_second_task(scene: Scene, ref: Ref) -> None:
-    """As an operator does it: `temporal workflow reset --event-id`."""
-    with anyio.fail_after(PATIENCE):
-        while len(tasks := await completed_tasks(scene, ref)) < 2:  # no event tells us
-            await anyio.sleep(0.03)
-    request = ResetWorkflowExecutionRequest(
-        namespace="default",
-        workflow_execution=WorkflowExecution(workflow_id=workflow_id(ref)),
-        workflow_task_finish_event_id=tasks[1],
-        reason="test",
-        request_id=str(uuid.uuid4()),
-    )
-    await scene.client.workflow_service.reset_workflow_execution(request)
-
-
-async def completed_tasks(scene: Scene, ref: Ref) -> Sequence[int]:
-    events = scene.client.get_workflow_handle(workflow_id(ref)).fetch_history_events()
-    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-    return [event.event_id async for event in events if event.event_type == done]
 
 
 def test_a_worker_that_imports_the_library_imports_nothing_of_the_server() -> None:

@@ -165,4 +165,4 @@ async def test_a_worker_that_went_away_is_noticed(scene: Scene) -> None:
     await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
     with anyio.fail_after(PATIENCE):
         seen = await scene.until(ref, lambda seen: seen.message)
-    assert seen.message == f"waiting for a worker on task queue {scene.queue}"
+    assert seen.message in {f"{said} task queue {scene.queue}" for said in ("waiting for a worker on", "nobody polls")}

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.names import MEMO_DIGEST
+from mcp_workflows_temporal.request import digest
 from mcp_workflows_temporal.settings import MAX_INPUT_BYTES
-from mcp_workflows_temporal.starting import digest
 from temporalio.client import WorkflowExecutionStatus
 
 from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
@@ -116,7 +116,7 @@ async def test_without_a_worker_a_start_waits_and_says_so(scene: Scene) -> None:
     ref = await scene.start("Waits")
     seen = await scene.until(ref, lambda seen: seen.message)
     assert seen.status is Status.RUNNING
-    assert seen.message == f"waiting for a worker on task queue {scene.queue}"
+    assert seen.message == f"nobody polls task queue {scene.queue}"
 
 
 async def test_the_options_of_a_tool_choose_its_task_queue(scene: Scene, dev_server: DevServer) -> None:
@@ -126,7 +126,7 @@ async def test_the_options_of_a_tool_choose_its_task_queue(scene: Scene, dev_ser
             await adapter.start(start)
     handle = await scene.adapter.start(replace(start, options={"task_queue": "elsewhere"}))
     seen = await scene.until(Ref(workflow="Waits", handle=handle), lambda seen: seen.message)
-    assert seen.message == "waiting for a worker on task queue elsewhere"
+    assert seen.message == "nobody polls task queue elsewhere"
 
 
 async def test_wrong_options_are_refused_without_repeating_them(scene: Scene) -> None:

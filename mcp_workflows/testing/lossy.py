@@ -12,7 +12,7 @@ GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 
 class LossyProxy:
-    """In front of one server on this machine."""
+    """In front of one server on this machine; `port` is its own."""
 
     def __init__(self, target: int) -> None:
         self.port = 0
@@ -55,7 +55,7 @@ async def lossy_proxy(target: int) -> AsyncGenerator[LossyProxy]:
     """A proxy on a free port, as long as this is entered."""
     proxy = LossyProxy(target)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        proxy.port = listener.extra(SocketAttribute.local_port)
+        proxy.port = listener.extra(SocketAttribute.local_port)  # noqa: S610  # no Django in sight
         async with anyio.create_task_group() as group:
             group.start_soon(listener.serve, proxy.serve)
             yield proxy

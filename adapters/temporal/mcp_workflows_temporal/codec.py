@@ -1,0 +1,113 @@
+"""A payload codec behind HTTP, as `temporal --codec-endpoint` and the Web UI use it.
+
+The protocol: POST {endpoint}/encode and /decode, `Payloads` as protobuf JSON in and out, `X-Namespace` says whose.
+Source: docs.temporal.io/codec-server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+import anyio
+import httpx2
+from google.protobuf.json_format import MessageToJson, Parse, ParseError
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.converter import PayloadCodec
+
+from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
+from mcp_workflows_temporal.files import Files, read_secret
+from mcp_workflows_temporal.settings import CodecServer
+
+logger = logging.getLogger(__name__)
+
+PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+OUR_WORDS: Mapping[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "it does not accept our credentials: check codec.auth",
+    HTTPStatus.FORBIDDEN: "our credentials do not allow this: check codec.auth",
+    HTTPStatus.NOT_FOUND: "it is not there: check codec.endpoint",
+}
+
+
+class RemoteCodec(PayloadCodec):
+    """The codec server of the settings, within a time; whoever opens it closes it.
+
+    Raises:
+        ConfigError: the file of its credentials cannot be read.
+    """
+
+    def __init__(self, server: CodecServer, namespace: str, seconds: float) -> None:
+        self._url = server.endpoint.rstrip("/").replace("{namespace}", namespace)
+        self._namespace = namespace
+        self._seconds = seconds
+        self._file = server.auth_file
+        self._files = Files([server.auth_file] if server.auth_file else [])
+        self._auth = read_secret(server.auth_file, "codec.auth_file") if server.auth_file else None
+        self._auth = server.auth.get_secret_value() if server.auth else self._auth
+        self._http = httpx2.AsyncClient(timeout=seconds)
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Through /encode.
+
+        Raises:
+            EngineRefused: it does not want to.
+            EngineUnavailable: it does not answer, or not as codec servers do; nothing was sent to Temporal.
+        """
+        return await self._ask("encode", payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Through /decode; see `encode`."""
+        return await self._ask("decode", payloads)
+
+    async def _ask(self, verb: str, payloads: Sequence[Payload]) -> list[Payload]:
+        if not payloads:
+            return []
+        answer = await self._post(verb, MessageToJson(Payloads(payloads=payloads), indent=None))
+        if answer.status_code != HTTPStatus.OK:
+            raise self._refusal(verb, answer.status_code)
+        try:
+            found = list(Parse(answer.content, Payloads()).payloads)
+        except (ParseError, UnicodeDecodeError):
+            raise self._unavailable(verb, "what it answers is no list of payloads") from None
+        if len(found) != len(payloads):
+            raise self._unavailable(verb, f"it answers {len(found)} payloads to {len(payloads)}")
+        return found
+
+    async def _post(self, verb: str, body: str) -> httpx2.Response:
+        headers = {"Content-Type": "application/json", "X-Namespace": self._namespace}
+        if auth := self._current_auth():
+            headers["Authorization"] = auth
+        try:
+            with anyio.fail_after(self._seconds):
+                return await self._http.post(f"{self._url}/{verb}", content=body.encode(), headers=headers)
+        except (TimeoutError, httpx2.TimeoutException):
+            raise self._unavailable(verb, f"no answer within {self._seconds:g} s") from None
+        except httpx2.RequestError as error:
+            raise self._unavailable(verb, f"it cannot be reached ({type(error).__name__})") from None
+
+    def _current_auth(self) -> str | None:
+        if self._file and self._files.changed():
+            try:
+                self._auth = read_secret(self._file, "codec.auth_file")
+            except ConfigError as error:
+                logger.warning("%s; the credentials read before stay in use", error)
+        return self._auth
+
+    def _refusal(self, verb: str, status: int) -> EngineRefused | EngineUnavailable:
+        """Only the status: what it says in the body may repeat what it was sent."""
+        words = OUR_WORDS.get(status, f"it answers {status}")
+        if status in PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return self._unavailable(verb, words)
+        return EngineRefused(f"{self._who(verb)}: {words}")
+
+    def _unavailable(self, verb: str, words: str) -> EngineUnavailable:
+        """What cannot be encoded has certainly not been sent."""
+        return EngineUnavailable(f"{self._who(verb)}: {words}", sent=verb != "encode")
+
+    def _who(self, verb: str) -> str:
+        return f"the codec server ({verb})"

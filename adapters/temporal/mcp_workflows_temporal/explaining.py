@@ -1,0 +1,252 @@
+"""Why is it still working: all that Temporal tells of an open execution, for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.enums.v1 import (
+    PendingActivityState,
+    PendingWorkflowTaskState,
+    TaskQueueType,
+    WorkflowTaskFailedCause,
+)
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
+from temporalio.service import RPCError
+
+from mcp_workflows.adapter import Execution
+from mcp_workflows.capabilities import Explanation
+from mcp_workflows_temporal.decode import decode_failure
+from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
+from mcp_workflows_temporal.looking import described
+from mcp_workflows_temporal.queues import ACTIVITIES, WORKFLOWS, idle, polling
+from mcp_workflows_temporal.reasons import FAILING_FROM, Trouble, and_more, failure_text, one_line, trouble
+from mcp_workflows_temporal.status import failure
+from mcp_workflows_temporal.telling import ago, counted, moment, span
+
+MANY = 10  # activities, workers or children told one by one
+
+_STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the questions to Temporal brought."""
+
+    frontend: Frontend
+    execution: Execution
+    found: Described
+    tail: Tail
+    trouble: Trouble | None
+
+    @property
+    def queue(self) -> str:
+        """The workflow's own task queue."""
+        return self.found.workflow_execution_info.task_queue
+
+
+async def explain(frontend: Frontend, handle: Handle, execution: Execution) -> Explanation:
+    """Why it is where it is; `execution` is the look at it just before."""
+    if execution.terminal:
+        why = execution.failure.text if execution.failure else execution.message
+        return Explanation(reason=f"it has ended: {execution.status}{f', {why}' if why else ''}")
+    found = await described(frontend, handle)
+    seen = Seen(
+        frontend=frontend,
+        execution=execution,
+        found=found,
+        tail=await read_tail(frontend, found.workflow_execution_info.execution),
+        trouble=await trouble(frontend, found),
+    )
+    facts = [*_itself(seen), *[fact async for fact in _work(seen)], *_waits(seen)]
+    facts += [fact async for fact in _queues(seen)]
+    wait = None if seen.trouble else next(told for tell in WAITS if (told := tell(seen)))
+    reason, advice = (seen.trouble.text, seen.trouble.advice) if seen.trouble else wait or ("", "")
+    return Explanation(reason=_with_cancel(seen, reason), facts=dict(facts), advice=advice)
+
+
+def _with_cancel(seen: Seen, reason: str) -> str:
+    if not seen.found.workflow_extended_info.cancel_requested:
+        return reason
+    return f"it was asked to cancel and goes on; {reason}"
+
+
+# --- facts, in the order they are told
+
+
+def _itself(seen: Seen) -> Iterator[tuple[str, str]]:
+    info, extended = seen.found.workflow_execution_info, seen.found.workflow_extended_info
+    yield "workflow", f"{info.type.name} on task queue {info.task_queue}"
+    yield "execution", f"{info.execution.workflow_id}, run {info.execution.run_id}"
+    yield "started", moment(info.start_time)
+    if last := seen.tail.newest():
+        yield "nothing new since", f"{moment(last.event_time)} (event {last.event_id}, {event_name(last)})"
+    if extended.HasField("pause_info"):
+        pause = extended.pause_info
+        yield "paused", f"{moment(pause.paused_time)}, by {pause.identity}: {one_line(pause.reason)}"
+    if extended.cancel_requested:
+        yield "cancel requested", _cancel(seen.tail.newest(CANCEL_REQUESTED))
+    if seen.execution.message:
+        yield "it says", seen.execution.message
+
+
+def _cancel(event: HistoryEvent | None) -> str:
+    if event is None:
+        return "earlier than the last events"
+    asked = event.workflow_execution_cancel_requested_event_attributes
+    cause = f": {one_line(asked.cause)}" if asked.cause else ""
+    return f"{moment(event.event_time)}, by {asked.identity}{cause}"
+
+
+async def _work(seen: Seen) -> AsyncIterator[tuple[str, str]]:
+    """The workflow task and the activities."""
+    task = seen.found.pending_workflow_task
+    if task.state:
+        state = PendingWorkflowTaskState.Name(task.state).rpartition("_")[2].lower()
+        when = task.started_time if task.HasField("started_time") else task.scheduled_time
+        yield "workflow task", f"attempt {task.attempt}, {state} {ago(when)}"
+    failed = seen.tail.newest(TASK_FAILED, TASK_TIMED_OUT)
+    if failed and task.attempt >= FAILING_FROM:
+        yield "its last error", await _task_failure(seen, failed)
+    for each in seen.found.pending_activities[:MANY]:
+        yield f"activity {each.activity_type.name} ({each.activity_id})", await _activity(seen, each)
+    if (others := len(seen.found.pending_activities) - MANY) > 0:
+        yield "more activities", str(others)
+
+
+async def _task_failure(seen: Seen, event: HistoryEvent) -> str:
+    if event.WhichOneof("attributes") == TASK_TIMED_OUT:
+        return f"a worker took it and did not answer in time, {ago(event.event_time)}"
+    failed = event.workflow_task_failed_event_attributes
+    converter = seen.frontend.converter(seen.found.workflow_execution_info.execution.workflow_id)
+    text = one_line(failure(await decode_failure(converter, failed.failure)).text)
+    cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_")
+    kind = failed.failure.application_failure_info.type
+    return f"{f'{kind}: ' if kind else ''}{text} ({cause}, worker {failed.identity}, {ago(event.event_time)})"
+
+
+async def _activity(seen: Seen, each: PendingActivityInfo) -> str:
+    limit = f" of {each.maximum_attempts}" if each.maximum_attempts else ""
+    state = PendingActivityState.Name(each.state).removeprefix("PENDING_ACTIVITY_STATE_").lower().replace("_", " ")
+    told = [f"attempt {each.attempt}{limit}, {'paused' if each.paused else state}"]
+    if each.HasField("last_failure"):
+        told.append(f"last error: {await failure_text(seen.frontend, seen.found, each)}")
+    told += [f"{what} {ago(at)}" for what, at in _times(each).items() if at.ToNanoseconds()]
+    if each.last_worker_identity:
+        told.append(f"last worker {each.last_worker_identity}")
+    return "; ".join(told)
+
+
+def _times(each: PendingActivityInfo) -> Mapping[str, Timestamp]:
+    return {
+        "last started": each.last_started_time,
+        "next attempt": each.next_attempt_schedule_time,
+        "last heartbeat": each.last_heartbeat_time,
+        "given up": each.expiration_time,
+    }
+
+
+def _waits(seen: Seen) -> Iterator[tuple[str, str]]:
+    """What it waits for that is no work of its own."""
+    for key, request in seen.execution.requests.items():
+        yield f"question {key}", one_line(str(request.params.get("message", "")))
+    if timers := seen.tail.timers:
+        more = "" if seen.tail.whole else "at least "
+        yield "timers", f"{more}{len(timers)}, the next fires {moment(timers[0])}"
+    if children := seen.found.pending_children:
+        names = ", ".join(f"{child.workflow_type_name} {child.workflow_id}" for child in children[:MANY])
+        yield "child workflows", f"{len(children)}: {names}{', ...' if len(children) > MANY else ''}"
+    if operations := seen.found.pending_nexus_operations:
+        yield "Nexus operations", str(len(operations))
+
+
+async def _queues(seen: Seen) -> AsyncIterator[tuple[str, str]]:
+    """Who polls the task queues it depends on now."""
+    yield f"task queue {seen.queue}", await _queue(seen.frontend, seen.queue, WORKFLOWS)
+    pending = seen.found.pending_activities
+    for name in dict.fromkeys(each.activity_options.task_queue.name or seen.queue for each in pending):
+        yield f"task queue {name}, activities", await _queue(seen.frontend, name, ACTIVITIES)
+
+
+async def _queue(frontend: Frontend, name: str, kind: TaskQueueType.ValueType) -> str:
+    try:
+        found = await frontend.describe_task_queue(name, kind)
+    except RPCError:
+        return "Temporal does not tell"
+    return f"{_workers(found)}; {_backlog(found)}"
+
+
+def _workers(found: DescribeTaskQueueResponse) -> str:
+    live = sorted(polling(found), key=idle)
+    if not live:
+        latest = min((idle(poller) for poller in found.pollers), default=None)
+        return "nobody polls it" + (f", the last poll was {span(latest)} ago" if latest is not None else "")
+    told = ", ".join(f"{poller.identity} (last poll {span(idle(poller))} ago)" for poller in live[:MANY])
+    return f"{counted(len(live), 'worker')}: {told}{', ...' if len(live) > MANY else ''}"
+
+
+def _backlog(found: DescribeTaskQueueResponse) -> str:
+    waiting = found.stats.approximate_backlog_count
+    if not waiting:
+        return "nothing waits in it"
+    return f"{waiting} waiting, the oldest for {span(found.stats.approximate_backlog_age.ToTimedelta())}"
+
+
+# --- what it waits for, when nothing is wrong: (reason, advice)
+
+
+def _for_a_person(seen: Seen) -> tuple[str, str] | None:
+    asked = [one_line(str(request.params.get("message", key))) for key, request in seen.execution.requests.items()]
+    return (f"it waits for an answer: {'; '.join(asked)}", "answer it in the MCP host") if asked else None
+
+
+def _for_an_activity(seen: Seen) -> tuple[str, str] | None:
+    running = [each for each in seen.found.pending_activities if each.state == _STARTED]
+    if not running:
+        return None
+    first, others = running[0], len(running) - 1
+    reason = f"{first.activity_type.name} is running since {moment(first.last_started_time)}{and_more(others)}"
+    return reason, f"see the log of worker {first.last_worker_identity or 'that runs it'} if that is too long"
+
+
+def _for_a_worker(seen: Seen) -> tuple[str, str] | None:
+    if not seen.found.pending_activities and not seen.found.pending_workflow_task.state:
+        return None
+    return "its next step is about to be taken by a worker", "look again in some seconds"
+
+
+def _for_a_child(seen: Seen) -> tuple[str, str] | None:
+    children = seen.found.pending_children
+    if not children:
+        return None
+    first = children[0]
+    reason = f"it waits for child workflow {first.workflow_type_name}, {first.workflow_id}"
+    return reason, f"see why that one goes on: temporal workflow describe --workflow-id {first.workflow_id}"
+
+
+def _for_a_timer(seen: Seen) -> tuple[str, str] | None:
+    timers = seen.tail.timers
+    return (f"it sleeps: its next timer fires {moment(timers[0])}", "wait for it") if timers else None
+
+
+def _for_something(seen: Seen) -> tuple[str, str]:
+    workflow_id = seen.found.workflow_execution_info.execution.workflow_id
+    return (
+        "it waits for something from outside, a signal or an update: no step, timer or child of it is under way",
+        f"see where its code stands (needs a worker): temporal workflow stack --workflow-id {workflow_id}",
+    )
+
+
+WAITS: Sequence[Callable[[Seen], tuple[str, str] | None]] = (
+    _for_a_person,
+    _for_an_activity,
+    _for_a_worker,
+    _for_a_child,
+    _for_a_timer,
+    _for_something,
+)

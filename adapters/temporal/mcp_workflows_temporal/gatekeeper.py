@@ -1,0 +1,135 @@
+"""Which gates of an execution are open, and how their answers get in.
+
+After a restart, or on another replica, the same questions have the same keys: they are made of event ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
+from temporalio.service import RPCError, RPCStatusCode
+
+from mcp_workflows.adapter import JSON, Gate
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_temporal.decode import decode_failure
+from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gate_calls import Run, signal, update
+from mcp_workflows_temporal.gates import CLOSED, Rule, Sending, Shown, key_of, read_rules, read_sending
+from mcp_workflows_temporal.looking import described, is_open
+from mcp_workflows_temporal.polling import Polls
+from mcp_workflows_temporal.status import failure
+from mcp_workflows_temporal.trail import Trail
+from mcp_workflows_temporal.trail_reader import TrailReader
+
+OVERTAKEN = "AcceptedUpdateCompletedWorkflow"  # the workflow took the update, and ended before its handler did
+NOT_IN_TIME = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What is known of one gate now: open, closed, or not known (then why)."""
+
+    rule: Rule
+    key: str | None = None  # of the question, if it is open or may be
+    open: bool = False
+    problem: str | None = None
+
+
+class Gatekeeper:
+    """The gates of the executions of one namespace."""
+
+    def __init__(self) -> None:
+        self._trails = TrailReader()
+        self._polls = Polls()
+
+    async def look(self, frontend: Frontend, gates: Mapping[str, Gate], found: Described) -> Shown:
+        """What the gates of an open execution ask now; asks Temporal nothing if nothing can have changed."""
+        if not gates:
+            return Shown()
+        try:
+            rules = read_rules(gates)
+        except EngineRefused as error:
+            return Shown(message=str(error))
+        rounds = await self._rounds(Run.of(frontend, found), rules, fresh=False)
+        requests = {
+            each.key: replace(each.rule.request, gate=each.rule.name) for each in rounds if each.open and each.key
+        }
+        problems = [f"gate {each.rule.name}: {each.problem}" for each in rounds if each.problem]
+        return Shown(requests=requests, message="; ".join(problems) or None)
+
+    async def answer(
+        self, frontend: Frontend, handle: Handle, gates: Mapping[str, Gate], responses: Mapping[str, JSON]
+    ) -> None:
+        """Send each answer whose gate is still open; the others come too late, and are ignored.
+
+        Raises:
+            EngineRefused: the workflow does not accept it.
+            EngineUnavailable: whether the gate is open cannot be known now, or no worker took the update.
+        """
+        rules = read_rules(gates)
+        for key, response in responses.items():
+            found = await described(frontend, handle)
+            if not is_open(found):
+                return
+            run = Run.of(frontend, found)
+            rounds = await self._rounds(run, rules, fresh=True)
+            asked = next((each for each in rounds if each.key == key), None)
+            if asked is None:
+                continue
+            if not asked.open:
+                raise EngineUnavailable(f"gate {asked.rule.name}: {asked.problem}")
+            await self._send(run, handle, asked, read_sending(asked.rule.name, response.get("send")))
+
+    async def _rounds(self, run: Run, rules: Sequence[Rule], *, fresh: bool) -> Sequence[Round]:
+        """History first, then the queries: what a query says is never older than the round it is taken for."""
+        trail = await self._trails.read(run, rules, patient=fresh)
+        return [await self._round(run, rule, trail, fresh=fresh) for rule in rules]
+
+    async def _round(self, run: Run, rule: Rule, trail: Trail, *, fresh: bool) -> Round:
+        event = rule.opened(trail)
+        if event is None:
+            read = trail.high - trail.low + 1
+            return Round(rule=rule, problem=f"the history is being read, {read} of {run.length} events so far")
+        if event == CLOSED:
+            return Round(rule=rule)
+        key = key_of(rule.name, event, run.execution.run_id, run.first_run_id)
+        if rule.when.query is None:
+            return Round(rule=rule, key=key, open=True)
+        polled = await self._polls.ask(run, rule, event, fresh=fresh)
+        if polled.waits is False and not (fresh and polled.problem):
+            return Round(rule=rule, problem=polled.problem)
+        return Round(rule=rule, key=key, open=bool(polled.waits), problem=polled.problem)
+
+    async def _send(self, run: Run, handle: Handle, asked: Round, sending: Sending) -> None:
+        try:
+            if sending.signal is not None:
+                await signal(run, sending.signal, sending.args, asked.key or "")
+            else:
+                await self._update(run, handle, asked, sending)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            # It was there a moment ago: that run has ended, and nobody in it waits for an answer any more.
+
+    async def _update(self, run: Run, handle: Handle, asked: Round, sending: Sending) -> None:
+        name = sending.update or ""
+        try:
+            refusal = await update(run, name, sending.args, asked.key or "")
+        except RPCError as error:
+            if error.status not in NOT_IN_TIME:
+                raise
+            if await self._taken(run, handle, asked.rule):
+                return
+            text = f"no worker on task queue {run.queue} took the answer (update {name}) in time"
+            raise EngineUnavailable(f"{text}, and an update is not kept: answer again once a worker is up") from None
+        if refusal is not None and refusal.application_failure_info.type != OVERTAKEN:
+            reason = failure(await decode_failure(run.frontend.converter(run.execution.workflow_id), refusal)).text
+            raise EngineRefused(f"the workflow does not accept this answer: {reason}")
+
+    async def _taken(self, run: Run, handle: Handle, rule: Rule) -> bool:
+        """Whether a slow update was accepted after all: then it is in the history, and will be done."""
+        now = Run.of(run.frontend, await described(run.frontend, handle))
+        trail = await self._trails.read(now, (rule,), patient=True)
+        return any(trail.answers.get(word, CLOSED) > run.length for word in rule.words)

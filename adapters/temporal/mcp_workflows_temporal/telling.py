@@ -1,0 +1,36 @@
+"""Times and numbers in the words of a report."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def span(length: timedelta) -> str:
+    """`45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
+    seconds = max(0, round(length.total_seconds()))
+    size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
+    return f"{seconds // size} {unit}"
+
+
+def ago(at: datetime | Timestamp) -> str:
+    """`12 min ago`, or `in 12 min` for what is to come."""
+    passed = datetime.now(UTC) - _datetime(at)
+    return f"in {span(-passed)}" if passed < timedelta(0) else f"{span(passed)} ago"
+
+
+def moment(at: datetime | Timestamp) -> str:
+    """`2026-07-28 12:00:00 UTC, 12 min ago`."""
+    return f"{_datetime(at):%Y-%m-%d %H:%M:%S} UTC, {ago(at)}"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _datetime(at: datetime | Timestamp) -> datetime:
+    return at.ToDatetime(UTC) if isinstance(at, Timestamp) else at

@@ -1,0 +1,6 @@
+package converter
+
+type EncodedValue interface {
+	HasValue() bool
+	Get(valuePtr interface{}) error
+}

@@ -1,0 +1,528 @@
+"""Gates: workflows that were not written for us, seen waiting for a person and answered by their own signals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from adapters.temporal.tests.gated import SHOP, notify_approver
+from adapters.temporal.tests.resets import current_run, reset_to_second_task
+from adapters.temporal.tests.scene import Scene, connect, open_adapter, workflow_id
+from adapters.temporal.tests.test_codec import coded
+from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from tests.dev_server import DevServer
+
+ASK = InputRequest(
+    method="elicitation/create",
+    params={
+        "mode": "form",
+        "message": "Ship A1?",
+        "requestedSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
+    },
+)
+AFTER = {"after": "NotifyApprover"}
+AWAITING = {"query": "state", "equals": "awaiting_approval"}
+APPROVE = {"signal": "approve", "args": ["{{answer.ok}}", "{{principal.subject}}"]}
+REJECT = {"signal": "reject"}
+
+
+def gated(ref: Ref, when: JSON = AFTER, send: JSON = APPROVE, decline: JSON = None) -> Ref:
+    return replace(ref, gates={"approve": Gate(when=when, request=ASK, send=send, decline=decline)})
+
+
+def yes(*args: JSON, kind: str = "signal", name: str = "approve") -> Mapping[str, JSON]:
+    """An answer as the core hands it over, its sending filled in."""
+    return {"action": "accept", "content": {"ok": True}, "send": {kind: name, "args": list(args)}}
+
+
+NO = {"action": "decline", "send": REJECT}
+
+
+def shop(scene: Scene) -> Worker:
+    return Worker(scene.client, task_queue=scene.queue, workflows=SHOP, activities=[notify_approver])
+
+
+async def start(scene: Scene, workflow: str = "ShipOrder", *args: Any, **gate: JSON) -> Ref:
+    return gated(await scene.start(workflow, *args), **gate)
+
+
+async def only_key(scene: Scene, ref: Ref) -> str:
+    [key] = (await scene.asked(ref)).requests
+    return key
+
+
+async def signals(scene: Scene, ref: Ref) -> Sequence[str]:
+    events = scene.client.get_workflow_handle(workflow_id(ref)).fetch_history_events()
+    kind = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
+    return [
+        event.workflow_execution_signaled_event_attributes.signal_name
+        async for event in events
+        if event.event_type == kind
+    ]
+
+
+async def tell(scene: Scene, ref: Ref, signal: str, *args: Any) -> None:
+    """Somebody else signals the workflow."""
+    await scene.client.get_workflow_handle(workflow_id(ref)).signal(signal, args=args)
+
+
+async def handled(scene: Scene, ref: Ref) -> None:
+    """Wait until the workflow has taken what it was sent: a signal that comes meanwhile is not in the history yet."""
+    described = scene.client.get_workflow_handle(workflow_id(ref)).describe
+    while (await described()).raw_description.HasField("pending_workflow_task"):  # no event tells us
+        await anyio.sleep(0.03)
+
+
+@pytest.fixture
+async def other(dev_server: DevServer, scene: Scene) -> AsyncIterator[Scene]:
+    """A replica that has seen nothing yet."""
+    async with open_adapter(dev_server, scene.queue) as adapter:
+        yield scene.on(adapter)
+
+
+# after an activity
+
+
+async def test_a_workflow_that_waits_after_an_activity_is_shown_and_goes_on_with_the_answer(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        seen = await scene.asked(ref)
+        assert (seen.status, seen.requests) == (Status.INPUT_REQUIRED, {"approve.7": replace(ASK, gate="approve")})
+        await scene.adapter.answer(ref, {"approve.7": yes(True, "alice")})
+        assert (await scene.adapter.describe(ref)).requests == {}
+        assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+
+
+async def test_a_refusal_is_sent_as_the_gate_says(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", decline=REJECT)
+        await scene.adapter.answer(ref, {await only_key(scene, ref): NO})
+        assert (await scene.ended(ref)).output == [{"ok": False, "who": None}]
+
+
+async def test_a_refusal_that_somebody_else_sent_closes_the_gate_too(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", 2, decline=REJECT)
+        first = await only_key(scene, ref)
+        await tell(scene, ref, "reject")
+        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+    assert len(seen.requests) == 1
+
+
+async def test_a_second_round_has_a_fresh_key(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", 2)
+        first = await only_key(scene, ref)
+        await scene.adapter.answer(ref, {first: yes(True, "alice")})
+        second = await only_key(scene, ref)
+        assert second != first
+        await scene.adapter.answer(ref, {first: yes(False, "mallory")})  # too late: ignored
+        await scene.adapter.answer(ref, {second: yes(True, "bob")})
+        done = await scene.ended(ref)
+    assert [answer["who"] for answer in done.output] == ["alice", "bob"]
+
+
+async def test_a_signal_from_before_the_activity_does_not_close_the_gate(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", 2, True)
+        await tell(scene, ref, "approve")
+        seen = await scene.asked(ref)
+    assert seen.status is Status.INPUT_REQUIRED
+
+
+async def test_a_signal_that_is_no_answer_does_not_close_the_gate(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        await tell(scene, ref, "noise")
+        assert list((await scene.adapter.describe(ref)).requests) == [key]
+
+
+async def test_the_question_is_seen_and_answered_while_no_worker_is_up(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    assert list((await scene.adapter.describe(ref)).requests) == [key]
+    await scene.adapter.answer(ref, {key: yes(True, "alice")})
+    assert (await scene.adapter.describe(ref)).requests == {}  # it is in the history, whoever takes it when
+    async with shop(scene):
+        assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+
+
+async def test_a_replica_without_memory_shows_the_same_key(scene: Scene, other: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", 2)
+        await scene.adapter.answer(ref, {await only_key(scene, ref): yes(True)})
+        assert await only_key(scene, ref) == await only_key(other, ref)
+
+
+async def test_two_replicas_with_two_answers_send_one(scene: Scene, other: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", 2, decline=REJECT)
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    await other.adapter.describe(ref)
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(scene.adapter.answer, ref, {key: yes(True, "alice")})
+            group.start_soon(other.adapter.answer, ref, {key: NO})
+    assert len(await signals(scene, ref)) == 1
+
+
+async def test_an_unknown_key_of_a_gate_is_ignored(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        await only_key(scene, ref)
+        await handled(scene, ref)
+        await scene.adapter.answer(ref, {"approve.3": yes(True), "approve.x": yes(True)})
+    assert await signals(scene, ref) == []
+
+
+async def test_an_ended_execution_shows_no_gate_and_ignores_answers(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        await scene.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
+    seen = await scene.adapter.describe(ref)
+    assert (seen.status, seen.requests) == (Status.CANCELLED, {})
+    await scene.adapter.answer(ref, {key: yes(True)})
+
+
+async def test_the_next_run_of_a_chain_has_keys_of_its_own(scene: Scene, other: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipForEver", "A1", send={"signal": "approve"})
+        first = await only_key(scene, ref)
+        await scene.adapter.answer(ref, {first: yes(True)})
+        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+        second = f"{first}.{await current_run(scene, ref)}"
+        assert list(seen.requests) == list((await other.adapter.describe(ref)).requests) == [second]
+        await scene.adapter.answer(ref, {first: yes(False)})  # of the run before: ignored
+        await scene.adapter.answer(ref, {second: yes(False)})
+        assert (await scene.ended(ref)).output == "enough"
+
+
+async def test_a_reset_asks_again_under_another_key(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        first = await only_key(scene, ref)
+        await reset_to_second_task(scene, ref)
+        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+        [second] = seen.requests
+        await scene.adapter.answer(ref, {second: yes(True, "alice")})
+        assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+
+
+async def test_a_paused_execution_keeps_its_question_to_itself(scene: Scene, dev_server: DevServer) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        paused = dev_server.cli("workflow", "pause", "--workflow-id", workflow_id(ref), "--reason", "stock-taking")
+        assert paused.returncode == 0, paused.stderr
+        seen = await scene.until(ref, lambda seen: seen.message == "paused: stock-taking")
+        assert (seen.status, seen.requests) == (Status.RUNNING, {})
+        dev_server.cli("workflow", "unpause", "--workflow-id", workflow_id(ref), "--reason", "done")
+        assert await only_key(scene, ref) == key
+
+
+async def test_two_gates_are_open_and_answered_on_their_own(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", 2)
+        veto = Gate(when=AFTER, request=ASK, send=REJECT)
+        ref = replace(ref, gates={**ref.gates, "veto": veto})
+        seen = await scene.asked(ref, 2)
+        assert {key: request.gate for key, request in seen.requests.items()} == {
+            "approve.7": "approve",
+            "veto.7": "veto",
+        }
+        await scene.adapter.answer(ref, {"veto.7": {"action": "accept", "content": {}, "send": REJECT}})
+        assert await signals(scene, ref) == ["reject"]
+
+
+async def test_questions_of_the_workflow_and_of_a_gate_are_open_together(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipAndAsk", "A1")
+        seen = await scene.asked(ref, 2)
+        [own] = [key for key, request in seen.requests.items() if request.gate is None]
+        size = {"action": "accept", "content": {"size": "S"}}
+        await scene.adapter.answer(ref, {own: size, "approve.7": yes(True, "alice")})
+        assert (await scene.ended(ref)).output == {"size": "S", "who": "alice"}
+
+
+async def test_a_gate_that_its_arguments_made_senseless_says_so(scene: Scene) -> None:
+    ref = gated(await scene.start("ShipOrder", "A1"), when={"after": None})
+    seen = await scene.adapter.describe(ref)
+    assert seen.message is not None
+    assert "gate approve: when: " in seen.message
+
+
+async def test_an_answer_goes_through_the_codec_of_your_client(dev_server: DevServer) -> None:
+    scene = Scene.new(await coded(dev_server))
+    async with TemporalAdapter.from_client(scene.client, TemporalSettings(task_queue=scene.queue)) as adapter:
+        scene = scene.on(adapter)
+        async with shop(scene):
+            ref = await start(scene, "ShipOrder", "A1")
+            await adapter.answer(ref, {await only_key(scene, ref): yes(True, "alice")})
+            assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+            ref = await start(scene, "ShipByStatus", when=AWAITING)
+            assert await only_key(scene, ref) == "approve.1"
+            ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
+            with pytest.raises(EngineRefused, match="carol may not approve"):
+                await adapter.answer(ref, {await only_key(scene, ref): yes("carol", kind="update")})
+
+
+async def test_a_cheap_list_leaves_out_what_has_gates(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        await only_key(scene, ref)
+        assert await scene.adapter.describe_many([ref]) == {}
+
+
+# what it costs
+
+
+class Calls:
+    """Counts what an adapter asks of Temporal, by call."""
+
+    def __init__(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: Counter[str] = Counter()
+        service = client.service_client
+        call = service._rpc_call  # pyright: ignore[reportPrivateUsage]  # the SDK shows it nowhere else
+
+        async def counted(rpc: str, *args: Any, **more: Any) -> Any:
+            self.made[rpc] += 1
+            return await call(rpc, *args, **more)
+
+        monkeypatch.setattr(service, "_rpc_call", counted)
+
+    def take(self) -> Mapping[str, int]:
+        made, self.made = self.made, Counter()
+        return dict(made)
+
+
+DESCRIBED = {"describe_workflow_execution": 1}
+READ = {**DESCRIBED, "get_workflow_execution_history_reverse": 1}
+QUERIED = {**DESCRIBED, "query_workflow": 1}
+
+
+@pytest.fixture
+async def counted(
+    dev_server: DevServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Scene, Calls]]:
+    """A replica whose calls are counted."""
+    client = await connect(dev_server)
+    async with TemporalAdapter.from_client(client) as adapter:
+        yield scene.on(adapter), Calls(client, monkeypatch)
+
+
+async def test_a_look_at_a_tool_without_gates_is_one_call(scene: Scene, counted: tuple[Scene, Calls]) -> None:
+    replica, calls = counted
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        await only_key(scene, ref)
+        await handled(scene, ref)
+    await replica.adapter.describe(replace(ref, gates={}))
+    assert calls.take() == DESCRIBED
+
+
+async def test_the_history_is_read_only_when_it_has_grown(scene: Scene, counted: tuple[Scene, Calls]) -> None:
+    replica, calls = counted
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        await only_key(scene, ref)
+        for cost in (READ, DESCRIBED, DESCRIBED):
+            await replica.adapter.describe(ref)
+            assert calls.take() == cost
+        await tell(scene, ref, "noise")
+        await handled(scene, ref)
+        for cost in (READ, DESCRIBED):
+            assert len((await replica.adapter.describe(ref)).requests) == 1
+            assert calls.take() == cost
+
+
+async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
+    scene: Scene, counted: tuple[Scene, Calls], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 20)
+    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 4)
+    replica, calls = counted
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    for _ in range(200):  # nobody takes them: one event each
+        await tell(scene, ref, "noise")
+    first = await replica.adapter.describe(ref)
+    assert first.requests == {}
+    assert first.message is not None
+    assert "gate approve: the history is being read, 100 of " in first.message
+    assert calls.take()["get_workflow_execution_history_reverse"] == 5  # the newest page, and four more
+    await tell(scene, ref, "noise")
+    await replica.adapter.describe(ref)
+    assert calls.take()["get_workflow_execution_history_reverse"] == 5
+    assert list((await replica.adapter.describe(ref)).requests) == [key]
+    assert calls.take()["get_workflow_execution_history_reverse"] <= 2
+    for _ in range(45):
+        await tell(scene, ref, "noise")
+    assert list((await replica.adapter.describe(ref)).requests) == [key]
+    assert calls.take() == {**DESCRIBED, "get_workflow_execution_history_reverse": 3}
+    await replica.adapter.describe(ref)
+    assert calls.take() == DESCRIBED
+
+
+async def test_an_answer_reads_as_much_history_as_it_takes(
+    scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    for _ in range(40):
+        await tell(scene, ref, "noise")
+    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 1)
+    await other.adapter.answer(ref, {key: yes(True)})
+    assert (await signals(scene, ref))[-1] == "approve"
+
+
+# by an update
+
+
+async def test_an_answer_by_update_is_taken_by_the_workflow(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
+        key = await only_key(scene, ref)
+        await scene.adapter.answer(ref, {key: yes("alice", kind="update")})
+        await scene.adapter.answer(ref, {key: yes("bob", kind="update")})
+        assert (await scene.ended(ref)).output == "alice"
+
+
+async def test_what_the_workflow_refuses_can_be_answered_again(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
+        key = await only_key(scene, ref)
+        with pytest.raises(EngineRefused, match="the workflow does not accept this answer: who approves"):
+            await scene.adapter.answer(ref, {key: yes("", kind="update")})
+        assert await only_key(scene, ref) == key
+        await scene.adapter.answer(ref, {key: yes("alice", kind="update")})
+        assert (await scene.ended(ref)).output == "alice"
+
+
+async def test_an_update_that_fails_is_refused_in_the_workflows_words(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
+        key = await only_key(scene, ref)
+        with pytest.raises(EngineRefused, match="carol may not approve"):
+            await scene.adapter.answer(ref, {key: yes("carol", kind="update")})
+
+
+async def test_an_update_that_takes_its_time_is_delivered_once_it_is_accepted(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
+        await scene.adapter.answer(ref, {await only_key(scene, ref): yes("slow", kind="update")})
+        assert (await scene.adapter.describe(ref)).requests == {}
+        assert (await scene.ended(ref)).output == "slow"
+
+
+async def test_an_update_that_ends_the_workflow_before_it_is_done_is_delivered(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
+        await scene.adapter.answer(ref, {await only_key(scene, ref): yes("last", kind="update")})
+        assert (await scene.ended(ref)).output == "last"
+
+
+async def test_an_update_without_a_worker_is_not_delivered_and_the_question_stays(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByUpdate", "A1", send={"update": "approve"})
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    with pytest.raises(EngineUnavailable, match=f"no worker on task queue {scene.queue} took the answer"):
+        await scene.adapter.answer(ref, {key: yes("alice", kind="update")})
+    assert list((await scene.adapter.describe(ref)).requests) == [key]
+    async with shop(scene):
+        await scene.adapter.answer(ref, {key: yes("alice", kind="update")})
+        assert (await scene.ended(ref)).output == "alice"
+
+
+# by a query
+
+
+async def test_a_workflow_that_tells_by_a_query_is_asked_in_two_rounds(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", 2, when=AWAITING)
+        first = await only_key(scene, ref)
+        assert first == "approve.1"
+        await scene.adapter.answer(ref, {first: yes(True)})
+        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+        await scene.adapter.answer(ref, {first: yes(False)})  # too late: ignored
+        await scene.adapter.answer(ref, {next(iter(seen.requests)): yes(True)})
+        assert (await scene.ended(ref)).output == [True, True]
+
+
+async def test_a_query_can_give_any_json(scene: Scene) -> None:
+    async with shop(scene):
+        waits = {"query": "status", "equals": {"round": 0, "state": "awaiting_approval"}}
+        assert await only_key(scene, await start(scene, "ShipByStatus", when=waits)) == "approve.1"
+
+
+async def test_the_query_is_not_asked_again_while_nothing_happens(scene: Scene, counted: tuple[Scene, Calls]) -> None:
+    replica, calls = counted
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when=AWAITING)
+        await only_key(scene, ref)
+        for cost in ({**READ, **QUERIED}, DESCRIBED):
+            await replica.adapter.describe(ref)
+            assert calls.take() == cost
+        await tell(scene, ref, "noise")
+        await handled(scene, ref)
+        await replica.adapter.describe(ref)
+        assert calls.take() == {**READ, **QUERIED}
+
+
+async def test_without_a_worker_what_the_query_said_last_holds(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", 2, when=AWAITING)
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    await tell(scene, ref, "noise")  # the history grows, so the query is asked, and nobody tells
+    seen = await scene.adapter.describe(ref)
+    assert (list(seen.requests), seen.status) == ([key], Status.INPUT_REQUIRED)
+    assert says_who_can_tell(seen, scene)
+    await scene.adapter.answer(ref, {key: yes(True)})
+    assert (await scene.adapter.describe(ref)).requests == {}  # sent, and not taken yet
+    assert await signals(scene, ref) == ["noise", "approve"]
+
+
+async def test_without_a_worker_a_replica_without_memory_says_who_can_tell(scene: Scene, other: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when=AWAITING)
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    seen = await other.adapter.describe(ref)
+    assert (seen.status, seen.requests) == (Status.RUNNING, {})
+    assert says_who_can_tell(seen, scene)
+    with pytest.raises(EngineUnavailable, match="only a live worker"):
+        await other.adapter.answer(ref, {key: yes(True)})
+    assert await signals(scene, ref) == []
+
+
+def says_who_can_tell(seen: Execution, scene: Scene) -> bool:
+    said = f"gate approve: only a live worker on task queue {scene.queue} can tell whether it waits (query state)"
+    return seen.message is not None and said in seen.message
+
+
+async def test_a_query_that_the_workflow_does_not_have_is_named(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when={"query": "statsu", "equals": 1})
+        seen = await scene.until(ref, lambda seen: seen.message and "the query statsu failed" in seen.message)
+    assert (seen.status, seen.requests) == (Status.RUNNING, {})

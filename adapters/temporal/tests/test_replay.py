@@ -1,0 +1,300 @@
+"""Replaying an exported history: what clients would have seen, and the same as they do see."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_temporal import TemporalAdapter
+
+from adapters.temporal.tests.resets import reset_to_second_task
+from adapters.temporal.tests.scene import Scene, workflow_id
+from adapters.temporal.tests.test_gates import (
+    APPROVE,
+    AWAITING,
+    NO,
+    REJECT,
+    handled,
+    only_key,
+    shop,
+    start,
+    tell,
+    yes,
+)
+from mcp_workflows.adapter import Progress, Ref, Status
+from mcp_workflows.capabilities import Replayed, Replays
+from mcp_workflows.cli import main
+from mcp_workflows.errors import ConfigError
+from tests.dev_server import DevServer
+
+CONFIG = """
+engines:
+  orders: {adapter: temporal, task_queue: orders}
+  memory: {adapter: memory}
+tools:
+  ship_order:
+    engine: orders
+    workflow: ShipOrder
+    input: {type: object, properties: {order_id: {type: string}, parcels: {type: integer}}, required: [order_id]}
+    gates:
+      approve:
+        when: {after: NotifyApprover}
+        ask: {message: "Ship {{args.order_id}}?", schema: {type: boolean}}
+        send: {signal: approve, args: ["{{answer.approve}}"]}
+  plain: {engine: orders, workflow: ShipOrder}
+  elsewhere: {engine: memory, workflow: echo}
+"""
+
+
+def export(server: DevServer, ref: Ref) -> Mapping[str, Any]:
+    """As a user exports it."""
+    shown = server.cli("workflow", "show", "--workflow-id", workflow_id(ref), "--output", "json")
+    assert shown.returncode == 0, shown.stderr
+    history: Mapping[str, Any] = json.loads(shown.stdout)
+    return history
+
+
+def replayed(server: DevServer, ref: Ref) -> Sequence[Replayed]:
+    return TemporalAdapter.replay(export(server, ref), ref.gates)
+
+
+def told(seen: Sequence[Replayed]) -> Sequence[tuple[str, Status, list[str]]]:
+    return [(each.event, each.execution.status, list(each.execution.requests)) for each in seen]
+
+
+def test_the_adapter_replays() -> None:
+    assert issubclass(TemporalAdapter, Replays)
+
+
+async def test_two_rounds_are_told_event_by_event(scene: Scene, dev_server: DevServer) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", 2, decline=REJECT)
+        first = await only_key(scene, ref)
+        await handled(scene, ref)
+        await scene.adapter.answer(ref, {first: yes(True)})
+        second = await only_key(scene, ref)
+        await handled(scene, ref)
+        await scene.adapter.answer(ref, {second: NO})
+        await scene.ended(ref)
+    assert told(replayed(dev_server, ref)) == [
+        ("1", Status.RUNNING, []),
+        ("7", Status.INPUT_REQUIRED, ["approve.7"]),
+        ("11", Status.RUNNING, []),
+        ("17", Status.INPUT_REQUIRED, ["approve.17"]),
+        ("21", Status.RUNNING, []),
+        ("25", Status.SUCCEEDED, []),
+    ]
+
+
+@pytest.mark.parametrize("workflow", ["ShipOrder", "ShipByUpdate", "ShipAndAsk"])
+async def test_a_replay_ends_where_a_look_is(scene: Scene, dev_server: DevServer, workflow: str) -> None:
+    async with shop(scene):
+        ref = await start(scene, workflow, "A1", send={"update": "approve"} if "Update" in workflow else APPROVE)
+        seen = await scene.asked(ref, 2 if workflow == "ShipAndAsk" else 1)
+        assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
+
+
+async def test_the_next_run_of_a_chain_is_replayed_with_its_own_keys(scene: Scene, dev_server: DevServer) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipForEver", "A1", send={"signal": "approve"})
+        first = await only_key(scene, ref)
+        await tell(scene, ref, "approve", True)
+        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+        assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
+        run = ("--run-id", ref.handle.rpartition("/")[2], "--output", "json")
+        shown = dev_server.cli("workflow", "show", "--workflow-id", workflow_id(ref), *run)
+    last = TemporalAdapter.replay(json.loads(shown.stdout), ref.gates)[-1].execution
+    assert (last.status, last.requests) == (Status.RUNNING, {})
+    assert (last.message or "").startswith("it goes on as another run")
+
+
+async def test_a_reset_run_is_replayed_with_its_own_keys(scene: Scene, dev_server: DevServer) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        first = await only_key(scene, ref)
+        await reset_to_second_task(scene, ref)
+        seen = await scene.until(ref, lambda seen: seen.requests and first not in seen.requests)
+    assert replayed(dev_server, ref)[-1].execution.requests == seen.requests
+
+
+async def test_what_our_library_asked_and_said_is_replayed(scene: Scene, dev_server: DevServer) -> None:
+    async with scene.worker():
+        ref = await scene.start("Ask", "Bob")
+        [key] = (await scene.asked(ref)).requests
+        await scene.adapter.answer(ref, {key: {"action": "accept", "content": {"size": "S"}}})
+        done = await scene.ended(ref)
+    seen = replayed(dev_server, ref)
+    [asked] = [each.execution for each in seen if each.execution.requests]
+    assert (list(asked.requests), asked.message, asked.progress) == ([key], "asking Bob", Progress(value=1, total=2))
+    assert seen[-1].execution.output == done.output
+
+
+@pytest.mark.parametrize(
+    ("workflow", "arguments", "status", "said"),
+    [
+        ("Fails", ["out of stock", "OutOfStock"], Status.FAILED, "out of stock"),
+        ("TimesOut", [True], Status.CANCELLED, "terminated: fire"),
+    ],
+)
+async def test_an_end_is_told_as_a_look_tells_it(
+    scene: Scene, dev_server: DevServer, workflow: str, arguments: list[Any], status: Status, said: str
+) -> None:
+    async with scene.worker():
+        ref = await scene.start(workflow, *arguments)
+        if status is Status.CANCELLED:
+            await scene.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
+        done = await scene.ended(ref)
+    last = replayed(dev_server, ref)[-1].execution
+    assert (last.status, last.failure, last.message) == (done.status, done.failure, done.message)
+    assert (last.failure.text if last.failure else last.message) == said
+
+
+async def test_a_memo_of_a_codec_is_said_to_be_encrypted(scene: Scene, dev_server: DevServer) -> None:
+    async with scene.worker():
+        ref = await scene.start("ForeignMemo")
+        await scene.client.get_workflow_handle(workflow_id(ref)).signal("go")
+        await scene.ended(ref)
+    seen = replayed(dev_server, ref)
+    assert "its memo is encrypted (binary/foreign)" in (seen[1].execution.message or "")
+    assert (seen[-1].execution.status, seen[-1].execution.message) == (
+        Status.SUCCEEDED,
+        "its result is encrypted (binary/foreign)",
+    )
+
+
+async def test_a_gate_by_query_is_named_and_not_shown(scene: Scene, dev_server: DevServer) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when=AWAITING)
+        await only_key(scene, ref)
+    [only] = replayed(dev_server, ref)
+    assert only.execution.message == "gate approve is told by the query state, which is not in a history"
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        1,
+        None,
+        {},
+        {"events": []},
+        {"events": 1},
+        {"events": [1]},
+        {"events": [{"eventId": "x"}]},
+        {"workflows": {}},
+    ],
+)
+def test_what_is_no_history_is_said_to_be_none(history: Any) -> None:
+    with pytest.raises(ConfigError, match=r"not a.* Temporal history.*temporal workflow show"):
+        TemporalAdapter.replay(history, {})
+
+
+def test_a_history_of_a_newer_temporal_is_read_as_far_as_it_is_known() -> None:
+    start = {"eventId": "1", "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED", "brandNew": {"a": 1}}
+    attributes = {"workflowType": {"name": "Ship"}, "neverHeardOf": True}
+    history = {"events": [{**start, "workflowExecutionStartedEventAttributes": attributes}], "more": 1}
+    [only] = TemporalAdapter.replay(history, {})
+    assert only.execution.status is Status.RUNNING
+
+
+# the command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """Calls the entry point in this process, in a folder with the configuration."""
+
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def run(self, *words: str) -> Ended:
+        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", "replay", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self.capsys.readouterr()
+        return Ended(code=int(ended.value.code or 0), out=printed.out, err=printed.err)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    (tmp_path / "workflows.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    return Shell(capsys=capsys, monkeypatch=monkeypatch)
+
+
+@pytest.fixture
+async def history(scene: Scene, dev_server: DevServer, tmp_path: Path) -> Path:
+    """Of an execution that was approved, exported beside the configuration."""
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+        await scene.adapter.answer(ref, {key: yes(True)})
+        await scene.ended(ref)
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(export(dev_server, ref)))
+    return path
+
+
+@pytest.mark.usefixtures("history")
+async def test_the_command_prints_a_line_for_each_change(shell: Shell) -> None:
+    assert shell.run("ship_order", "history.json", "order_id=A1").out.splitlines() == [
+        "event 1 working",
+        "event 7 input_required: Ship A1? (approve.7)",
+        "event 11 working",
+        "event 15 completed",
+    ]
+
+
+@pytest.mark.usefixtures("history")
+async def test_without_arguments_placeholders_stay_as_they_are_written(shell: Shell) -> None:
+    assert "event 7 input_required: Ship {{args.order_id}}? (approve.7)" in shell.run("ship_order", "history.json").out
+
+
+@pytest.mark.usefixtures("history")
+async def test_programs_get_json(shell: Shell) -> None:
+    told = json.loads(shell.run("ship_order", "history.json", "--json").out)
+    assert [each["status"] for each in told] == ["working", "input_required", "working", "completed"]
+    assert list(told[1]["inputRequests"]) == ["approve.7"]
+
+
+@pytest.mark.usefixtures("history")
+async def test_a_tool_without_gates_is_replayed_too(shell: Shell) -> None:
+    done = shell.run("plain", "history.json", "--config", "workflows.yaml")
+    assert (done.code, done.out.splitlines()) == (0, ["event 1 working", "event 15 completed"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ship_ordr", "history.json"], "there is no tool 'ship_ordr'; did you mean 'ship_order'?"),
+        (["ship_order", "nowhere.json"], "nowhere.json: No such file or directory"),
+        (["ship_order", "broken.json"], "broken.json:1:2: not JSON"),
+        (["ship_order", "deep.json"], "deep.json: not JSON (RecursionError)"),
+        (["ship_order", "bytes.json"], "bytes.json: not JSON (UnicodeDecodeError)"),
+        (["ship_order", "other.json"], "this is not a Temporal history"),
+        (["ship_order", "other.json", "parcels=many"], "parcels"),
+        (["elsewhere", "other.json"], "the adapter of engine 'memory' cannot replay histories"),
+    ],
+)
+def test_the_command_says_what_is_wrong(shell: Shell, tmp_path: Path, words: Sequence[str], said: str) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "bytes.json").write_bytes(b"\xff")
+    (tmp_path / "other.json").write_text("[1]")
+    done = shell.run(*words)
+    assert (done.code, done.out) == (1, "")
+    assert said in done.err

@@ -1,0 +1,137 @@
+"""TLS in front of a real Temporal: a certificate authority, and a proxy that ends TLS and notes who came."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hpack import Decoder
+
+from scripts.processes import free_port
+
+PREFACE = 24  # bytes that open an HTTP/2 connection (RFC 9113, section 3.4)
+FRAME_HEAD = 9
+HEADERS, PADDED, PRIORITY = 0x1, 0x8, 0x20
+
+
+class Authority:
+    """A certificate authority of the test's own."""
+
+    def __init__(self, folder: Path, name: str = "test ca") -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name(name)
+        self.file = folder / f"{name.replace(' ', '-')}.pem"
+        certificate = self._certificate(
+            self._name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=None)
+        )
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str) -> tuple[bytes, bytes]:
+        """A certificate for this name and localhost, and its key, as PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName("temporal.internal")])
+        certificate = self._certificate(_name(name), key.public_key(), hosts)
+        written = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM), written
+
+    def issue_into(self, folder: Path, name: str) -> tuple[Path, Path]:
+        """The same, as files."""
+        folder.mkdir(exist_ok=True)
+        for file, content in zip(("tls.crt", "tls.key"), self.issue(name), strict=True):
+            (folder / file).write_bytes(content)
+        return folder / "tls.crt", folder / "tls.key"
+
+    def _certificate(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, extension: x509.ExtensionType
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=1))
+        return builder.add_extension(extension, critical=False).sign(self._key, hashes.SHA256())
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+@dataclass(slots=True)
+class TLSProxy:
+    """Where it listens, and who came."""
+
+    port: int
+    target: int
+    clients: list[str] = field(default_factory=list[str])  # the common names of client certificates
+    tokens: list[str] = field(default_factory=list[str])  # the authorization headers of calls
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        certificate: Mapping[str, Any] = writer.get_extra_info("peercert") or {}  # Any: as `ssl` gives it
+        self.clients += [value for part in certificate.get("subject", ()) for _, value in part]
+        back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        try:
+            await asyncio.gather(self._forth(reader, back_writer), _back(back_reader, writer))
+        finally:
+            writer.close()
+            back_writer.close()
+
+    async def _forth(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Frame by frame, noting the headers."""
+        decoder = Decoder()
+        with suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+            sink.write(await source.readexactly(PREFACE))
+            while True:
+                head = await source.readexactly(FRAME_HEAD)
+                content = await source.readexactly(int.from_bytes(head[:3]))
+                if head[3] == HEADERS:
+                    self._note(decoder, head[4], content)
+                sink.write(head + content)
+                await sink.drain()
+        sink.close()
+
+    def _note(self, decoder: Decoder, flags: int, content: bytes) -> None:
+        start = (1 if flags & PADDED else 0) + (5 if flags & PRIORITY else 0)
+        end = len(content) - (content[0] if flags & PADDED else 0)
+        headers = {str(name): str(value) for name, value in decoder.decode(content[start:end])}
+        self.tokens.append(headers.get("authorization", ""))
+
+
+async def _back(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError, ssl.SSLError):
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    sink.close()
+
+
+@asynccontextmanager
+async def tls_proxy(
+    target: int, authority: Authority, folder: Path, clients: Authority | None = None
+) -> AsyncGenerator[TLSProxy]:
+    """TLS on a free port, with a certificate of an authority; with `clients` it wants one of theirs (mTLS)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue_into(folder / "server", "the frontend"))
+    context.set_alpn_protocols(["h2"])
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients.file)
+    proxy = TLSProxy(free_port(), target)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", proxy.port, ssl=context)
+    try:
+        yield proxy
+    finally:
+        server.close()

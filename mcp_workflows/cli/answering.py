@@ -1,0 +1,225 @@
+"""Questions of a call: answered by flag, or put to whoever sits at the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import anyio
+import mcp_types as types
+
+from mcp_workflows.cli.arguments import Pair, Schema, WrongUsage, typed
+from mcp_workflows.cli.screen import Screen
+from mcp_workflows.schema import complain, violations
+
+Action = types.ElicitResult
+
+MAX_SAME_ANSWERS = 20  # to questions of one name: a workflow that asks again and again gets no flag for ever
+DECLINE, CANCEL = "!decline", "!cancel"
+_REFUSALS: Mapping[str, Action] = {DECLINE: Action(action="decline"), CANCEL: Action(action="cancel")}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`--answer NAME.FIELD=VALUE`, or `FIELD=VALUE` for any question with that field."""
+
+    pair: Pair
+
+    def field(self, key: str | None, form: Schema) -> str | None:
+        """The field of this question that it answers, if it does."""
+        properties: Schema = form.get("properties", {})
+        path = self.pair.path
+        name, dot, field = path.rpartition(".")
+        if dot and field in properties and _named(key, name):
+            return field
+        return path if path in properties else None
+
+
+def _named(key: str | None, name: str) -> bool:
+    """Whether a question's key is this name, or this name and something that makes it unique (`approve.17`)."""
+    return key is not None and (key == name or key.startswith(f"{name}."))
+
+
+class Answers:
+    """How a call's questions reach the person: the flags first, then the terminal; one question at a time."""
+
+    def __init__(self, answers: Sequence[Answer], declined: Sequence[str], screen: Screen) -> None:
+        self._answers = answers
+        self._declined = declined
+        self._screen = screen
+        self._turn = anyio.Lock()
+        self._used: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    @property
+    def unused(self) -> Sequence[str]:
+        """The flags that answered nothing."""
+        flags = [answer.pair.path for answer in self._answers] + list(self._declined)
+        return [flag for flag in flags if flag not in self._used]
+
+    async def __call__(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """The answer to one question.
+
+        Raises:
+            WrongUsage: nobody is there to ask and no flag answers it, or a flag does not fit it.
+        """
+        async with self._turn:
+            for name in self._declined:
+                if _named(key, name):
+                    self._used.add(name)
+                    return self._said(key, params.message, Action(action="decline"))
+            if isinstance(params, types.ElicitRequestURLParams):
+                return await self._visit(key, params)
+            return await self._fill_in(key, params.message, params.requested_schema)
+
+    async def _fill_in(self, key: str | None, message: str, form: Schema) -> Action:
+        content = self.by_flag(key, form)
+        missing = [name for name in form.get("required", ()) if name not in content]
+        if not content or missing:
+            if not self._screen.asks:
+                raise WrongUsage(_unanswered(key, message, form, missing))
+            with self._screen.still():
+                return await _Form(self._screen, key, message, form).fill_in(content)
+        if wrong := violations(form, content):
+            raise WrongUsage(f"the answer to {_shown(key, message)} does not fit: {complain(wrong[0])}")
+        self._counts[message] = self._counts.get(message, 0) + 1
+        if self._counts[message] > MAX_SAME_ANSWERS:
+            raise WrongUsage(f"{_shown(key, message)} was answered {MAX_SAME_ANSWERS} times by flag and is asked again")
+        return self._said(key, message, Action(action="accept", content=content))
+
+    def by_flag(self, key: str | None, form: Schema) -> dict[str, Any]:  # Any: JSON
+        """What the flags say to this question, with the form's own defaults beside it; empty if they say nothing.
+
+        Raises:
+            WrongUsage: a value is not of the field's type.
+        """
+        found: dict[str, Any] = {}
+        properties: Schema = form.get("properties", {})
+        for answer in self._answers:
+            if (field := answer.field(key, form)) is not None:
+                found[field] = typed(answer.pair, properties[field], form)
+                self._used.add(answer.pair.path)
+        defaults = {name: field["default"] for name, field in properties.items() if "default" in field}
+        return {**defaults, **found} if found else {}
+
+    def _said(self, key: str | None, message: str, result: Action) -> Action:
+        said = ", ".join(f"{name}: {value}" for name, value in (result.content or {}).items())
+        self._screen.note(f"? {_shown(key, message)}\n> {said or result.action} (by flag)")
+        return result
+
+    async def _visit(self, key: str | None, params: types.ElicitRequestURLParams) -> Action:
+        if not self._screen.asks:
+            raise WrongUsage(
+                f"{_shown(key, params.message)} wants somebody to open {params.url}: call it at a terminal"
+            )
+        with self._screen.still():
+            self._screen.note(f"? {params.message}\n  {params.url}")
+            typed_in = await self._screen.line("  opened it? [y/n] ")
+        return Action(action="accept" if (typed_in or "n").lower().startswith("y") else "decline")
+
+
+def _stem(key: str | None) -> str:
+    """The name in a key that a person could have chosen (`approve` of `approve.17`); empty if it is only unique."""
+    stem = (key or "").partition(".")[0]
+    return stem if stem.isidentifier() else ""
+
+
+def _shown(key: str | None, message: str) -> str:
+    return f"[{key}] {message}" if _stem(key) else message
+
+
+def _unanswered(key: str | None, message: str, form: Schema, missing: Sequence[str]) -> str:
+    properties: Schema = form.get("properties", {})
+    fields = missing or list(properties)[:1]
+    stem = _stem(key)
+    names = {field: f"{stem}.{field}" if stem and stem != field else field for field in fields}
+    flags = " ".join(f"--answer {name}={_example(properties[field])}" for field, name in names.items())
+    return f"nobody can be asked here: {_shown(key, message)}\nanswer it with: {flags}"
+
+
+def _example(field: Schema) -> str:
+    return {"boolean": "true", "integer": "1", "number": "1.5"}.get(str(field.get("type")), "...")
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A form at the terminal, one field after the other."""
+
+    screen: Screen
+    key: str | None
+    message: str
+    form: Schema
+
+    async def fill_in(self, known: Mapping[str, Any]) -> Action:  # Any: JSON
+        """What the person made of it."""
+        self.screen.note(f"? {_shown(self.key, self.message)}\n  ({DECLINE} or {CANCEL} to refuse)")
+        content = dict(known)
+        properties: Schema = self.form.get("properties", {})
+        for name, field in properties.items():
+            if name in known:
+                continue
+            value = await self._field(name, field)
+            if isinstance(value, Action):
+                return value
+            if value is not None:
+                content[name] = value
+        return Action(action="accept", content=content)
+
+    async def _field(self, name: str, field: Schema) -> Any:  # Any: JSON; None: left out
+        """Asked again until it fits."""
+        choices = list(_titled(field))
+        for number, (value, title) in enumerate(choices, 1):
+            self.screen.note(f"    {number}. {title}" + (f" ({value})" if title != str(value) else ""))
+        while True:
+            text = await self.screen.line(f"  {_label(name, field, required=self._required(name))}: ")
+            if text is None or text.strip() in _REFUSALS:
+                return _REFUSALS[CANCEL if text is None else text.strip()]
+            if not text and (not self._required(name) or "default" in field):
+                return field.get("default")
+            if not text:
+                self.screen.note("    it needs an answer")
+                continue
+            try:
+                value = _value(name, text, field, [value for value, _ in choices])
+            except WrongUsage as error:
+                self.screen.note(f"    {error}")
+                continue
+            wrong = violations({"type": "object", "properties": {name: field}}, {name: value})
+            if not wrong:
+                return value
+            self.screen.note(f"    {complain(wrong[0])}")
+
+    def _required(self, name: str) -> bool:
+        return name in self.form.get("required", ())
+
+
+def _value(name: str, text: str, field: Schema, choices: Sequence[Any]) -> Any:  # Any: JSON
+    """What was typed, as the field wants it; a choice may be named by its number, several by commas."""
+    if field.get("type") == "array":
+        return [_picked(word.strip(), choices) for word in text.split(",") if word.strip()]
+    picked = _picked(text.strip(), choices) if choices else text
+    return typed(Pair(path=name, text=str(picked), raw=False), field, field)
+
+
+def _picked(text: str, choices: Sequence[Any]) -> Any:  # Any: JSON
+    number = int(text) if text.isdecimal() else 0
+    return choices[number - 1] if text not in choices and 0 < number <= len(choices) else text
+
+
+def _titled(field: Schema) -> Iterator[tuple[Any, str]]:  # Any: JSON
+    """The choices of a field with what to show of them (`enum`, `enumNames`, titled `oneOf` and `anyOf`)."""
+    source = cast("Schema", field.get("items", field) if field.get("type") == "array" else field)
+    values: Sequence[Any] = source.get("enum", ())
+    names: Sequence[str] = source.get("enumNames", ())
+    yield from ((value, names[at] if at < len(names) else str(value)) for at, value in enumerate(values))
+    titled: Sequence[Schema] = [*source.get("oneOf", ()), *source.get("anyOf", ())]
+    yield from ((option["const"], str(option.get("title", option["const"]))) for option in titled if "const" in option)
+
+
+def _label(name: str, field: Schema, *, required: bool) -> str:
+    about = field.get("title") or field.get("description") or name
+    kind = "y/n" if field.get("type") == "boolean" else field.get("type", "text")
+    kind = {"string": "text", "array": "several, by commas"}.get(str(kind), kind)
+    rest = f", default {field['default']}" if "default" in field else "" if required else ", may be empty"
+    return f"{about}{f' ({name})' if about != name else ''} [{kind}{rest}]"

@@ -1,0 +1,207 @@
+"""`key=value` on the command line -> JSON, typed by a JSON Schema; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp_workflows.config_problems import did_you_mean
+
+Schema = Mapping[str, Any]  # Any: JSON Schema
+
+_YES_NO = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
+_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
+
+
+class WrongUsage(Exception):  # noqa: N818  # what is wrong is the usage
+    """What was typed cannot be meant; the message says what to type instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """`path=text`, or `path:=json`."""
+
+    path: str
+    text: str
+    raw: bool  # the text is JSON
+
+
+def read_pair(word: str) -> Pair:
+    """One word of the command line.
+
+    Raises:
+        WrongUsage: it is no pair.
+    """
+    left, equals, right = word.partition("=")
+    path = left.removesuffix(":")
+    if not equals or not path:
+        raise WrongUsage(f"{word!r} is not key=value (or key:=JSON)")
+    return Pair(path=path, text=right, raw=left.endswith(":"))
+
+
+def read_arguments(pairs: Iterable[Pair], schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
+    """The arguments of a call: those given as JSON, with the pairs set in them.
+
+    Raises:
+        WrongUsage: there is no such argument, or the text is not of its type.
+    """
+    arguments: dict[str, Any] = json.loads(json.dumps(given))  # ours to change
+    seen: set[str] = set()
+    for pair in pairs:
+        inside, key, field = _place(pair, schema, schema, arguments)
+        value = typed(pair, field, schema)
+        if pair.path in seen and isinstance(inside.get(key), list):
+            inside[key] += value if isinstance(value, list) else [value]
+        else:
+            inside[key] = value
+        seen.add(pair.path)
+    return arguments
+
+
+def _place(pair: Pair, schema: Schema, root: Schema, into: dict[str, Any]) -> tuple[dict[str, Any], str, Schema]:
+    """Where a dotted path leads: the object that gets the value, its key there, the value's schema."""
+    left, inside, at = pair.path, into, schema
+    while True:
+        properties: Schema = at.get("properties", {})
+        key, dot, rest = left.partition(".")
+        if left in properties or not dot:
+            return inside, left, _property(pair, left, at, root)
+        at = _property(pair, key, at, root)
+        inside = inside.setdefault(key, {})
+        if not isinstance(cast("object", inside), dict):
+            raise WrongUsage(f"{pair.path}: {key} has a value already, and it is no object")
+        left = rest
+
+
+def _property(pair: Pair, key: str, schema: Schema, root: Schema) -> Schema:
+    properties: Schema = schema.get("properties", {})
+    if key in properties:
+        return _resolved(properties[key], root)
+    if properties and not schema.get("additionalProperties") and not schema.keys() & _OPENING:
+        there = ", ".join(properties)
+        raise WrongUsage(f"there is no argument {pair.path!r}{did_you_mean(key, properties)} (there are: {there})")
+    return {}
+
+
+def _resolved(schema: Schema | bool, root: Schema) -> Schema:
+    """What a `$ref` into the same schema points to; anything else as it is."""
+    if isinstance(schema, bool):
+        return {}
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return schema
+    found: Any = root  # Any: JSON
+    for part in reference.removeprefix("#/").split("/"):
+        found = cast("Schema", found).get(part, {}) if isinstance(found, Mapping) else {}
+    return cast("Schema", found) if isinstance(found, Mapping) else {}
+
+
+def typed(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
+    """The text as the value that its schema wants.
+
+    Raises:
+        WrongUsage: it is none.
+    """
+    if pair.raw:
+        return _json(pair)
+    choices = [choice for option in _options(schema, root) for choice in _choices(option)]
+    types = [name for option in _options(schema, root) for name in _types(option)]
+    if choices:
+        return _chosen(pair, choices)
+    if not types or "string" in types:
+        return pair.text
+    for name in types:
+        value = _READ[name](pair.text)
+        if value is not None:
+            return value
+    if "array" in types:
+        return [_item(pair, schema, root)]
+    wanted = " or ".join(dict.fromkeys(_NAMES[name] for name in types))
+    raise WrongUsage(f"{pair.path}: {pair.text!r} is not {wanted}")
+
+
+def _json(pair: Pair) -> Any:  # Any: JSON
+    try:
+        return json.loads(pair.text)
+    except json.JSONDecodeError as error:
+        raise WrongUsage(f"{pair.path}:={pair.text} is not JSON: {error.msg} (column {error.colno})") from None
+
+
+def _options(schema: Schema, root: Schema) -> Sequence[Schema]:
+    """The schema itself, or the alternatives it offers (`anyOf` and `oneOf`, one level deep)."""
+    offered: Sequence[Schema | bool] = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    return [_resolved(option, root) for option in offered] or [schema]
+
+
+def _choices(schema: Schema) -> Sequence[Any]:  # Any: JSON
+    return [schema["const"]] if "const" in schema else schema.get("enum", [])
+
+
+def _types(schema: Schema) -> Sequence[str]:
+    found = schema.get("type", [])
+    names = cast("Sequence[str]", [found] if isinstance(found, str) else found)
+    return [name for name in names if name in _READ]
+
+
+def _chosen(pair: Pair, choices: Sequence[Any]) -> Any:  # Any: JSON
+    shown = {choice if isinstance(choice, str) else json.dumps(choice): choice for choice in choices}
+    if pair.text in shown:
+        return shown[pair.text]
+    raise WrongUsage(f"{pair.path}: {pair.text!r} is none of {', '.join(shown)}{did_you_mean(pair.text, shown)}")
+
+
+def _item(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
+    """One item of a list: `tag=a tag=b`."""
+    lists = (option for option in _options(schema, root) if "array" in _types(option))
+    return typed(pair, _resolved(next(lists).get("items", {}), root), root)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None  # not NaN either: JSON has none of them
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if text.lstrip("+-").isdecimal() else None
+
+
+def _structure(kind: type) -> Callable[[str], Any]:  # Any: JSON
+    def read(text: str) -> Any:  # Any: JSON
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            return None
+        return value if isinstance(value, kind) else None
+
+    return read
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {  # Any: JSON; None: it is none
+    "boolean": lambda text: _YES_NO.get(text.lower()),
+    "integer": _integer,
+    "number": _number,
+    "array": _structure(list),
+    "object": _structure(dict),
+    "null": lambda _: None,  # only as raw JSON
+    "string": lambda text: text,
+}
+_NAMES = {
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "array": "a JSON list",
+    "object": "a JSON object",
+    "null": "null (write it as key:=null)",
+}
+
+
+def describe(name: str, schema: Schema) -> str:
+    """An argument in a few words: `order_id (string): A-1001, for example`."""
+    about = schema.get("description") or schema.get("title")
+    kind = "/".join(_types(schema)) or "any"
+    return f"{name} ({kind})" + (f": {about}" if about else "")

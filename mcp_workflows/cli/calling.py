@@ -1,0 +1,219 @@
+"""mcp-workflows call: a tool's workflow from the terminal, as a host would run it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+import anyio
+import mcp_types as types
+import typer
+from mcp.shared.exceptions import MCPError
+
+from mcp_workflows.cli.answering import Answer, Answers
+from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
+from mcp_workflows.cli.order import Order, check_usage, left_behind, read_json
+from mcp_workflows.cli.outcome import Outcome
+from mcp_workflows.cli.previewing import preview
+from mcp_workflows.cli.screen import Screen
+from mcp_workflows.client import TaskState
+from mcp_workflows.client.connection import Connection, Era, connect
+from mcp_workflows.config import Config
+from mcp_workflows.config_problems import did_you_mean
+from mcp_workflows.errors import ServerUnreachable, TaskCancelled
+from mcp_workflows.sidecar import build
+from mcp_workflows.tool import Tool
+from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
+
+INTERRUPTED = 130  # as shells say of a command that Ctrl-C ended
+RECONNECT_SECONDS = 60.0  # how long a server may be away while its task is followed
+
+
+@app.command()
+def call(
+    tool: Annotated[str | None, typer.Argument(metavar="TOOL", help="Left out with --resume.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments; KEY:=JSON for anything else.")
+    ] = None,
+    args_json: Annotated[
+        typer.FileText | None,
+        typer.Option("--args-json", metavar="FILE", help="Arguments from a JSON file; - is standard input."),
+    ] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME.FIELD=VALUE", help="Answer a question; FIELD=VALUE answers any with that field."),
+    ] = None,
+    decline: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Decline a question.")] = None,
+    era: Annotated[Era, typer.Option(help="Which client to be; none: the newest, without tasks.")] = Era.TASKS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; start nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the task's id and leave.")] = False,
+    resume: Annotated[str | None, typer.Option(metavar="TASK_ID", help="Come back to a task.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key and arguments start one workflow, not two.")
+    ] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="Call there, not what CONFIG says.")] = None,
+) -> None:
+    """Call a tool and wait for its result: progress, questions and all; Ctrl-C leaves the workflow running.
+
+    Exit code 0: it succeeded, 1: it failed or was cancelled, 2: wrong usage, 130: interrupted.
+    """
+    log(LogLevel.ERROR)
+    screen = Screen()
+    order: Order | None = None
+    try:
+        order = Order(
+            tool=tool,
+            words=arguments or [],
+            given=read_json(args_json),
+            resume=resume,
+            era=era,
+            wait=not no_wait,
+            key=idempotency_key,
+            config=config,
+            url=url,
+        )
+        answers = Answers([Answer(read_pair(word)) for word in answer or []], decline or [], screen)
+        check_usage(order, dry_run=dry_run)
+        code = anyio.run(_dry_run, order, answers) if dry_run else anyio.run(_call, order, answers, screen, as_json)
+    except WrongUsage as error:
+        code = _explain(error, screen, order)
+    except KeyboardInterrupt:
+        screen.note(left_behind(order, screen.task_id))
+        code = INTERRUPTED
+    raise typer.Exit(code)
+
+
+def _explain(error: WrongUsage, screen: Screen, order: Order | None) -> int:
+    screen.note(str(error))
+    if screen.task_id:
+        screen.note(left_behind(order, screen.task_id))
+    return 2
+
+
+# --- a dry run
+
+
+async def _dry_run(order: Order, answers: Answers) -> int:
+    """The exit code, after it was printed."""
+    config = load(order.config)
+    tool = _configured(config, order.tool or "")
+    told = await preview(config, tool, _arguments(order, tool.input, tool), answers)
+    typer.echo("dry run: nothing was started; this would be sent", err=True)
+    typer.echo(json.dumps(told, indent=2, ensure_ascii=False, default=str))
+    return 0
+
+
+def _configured(config: Config, name: str) -> Tool:
+    tools = {tool.name: tool for tool in config.tools}
+    if name not in tools:
+        raise WrongUsage(_no_tool(name, list(tools)))
+    return tools[name]
+
+
+def _no_tool(name: str, there: Sequence[str]) -> str:
+    return f"there is no tool {name!r}{did_you_mean(name, there)} (there are: {', '.join(there) or 'none'})"
+
+
+def _arguments(order: Order, schema: Schema, tool: Tool | None) -> dict[str, Any]:  # Any: JSON
+    """The arguments, right by the schema; what a tool of ours would ask for may be missing, another server must say."""
+    arguments = read_arguments(map(read_pair, order.words), schema, order.given)
+    properties: Schema = schema.get("properties", {})
+    brought = frozenset(name for question in tool.ask for name in tool.ask[question].answers(question)) if tool else ()
+    missing = [name for name in schema.get("required", ()) if name not in arguments and name not in brought]
+    if tool and missing:
+        raise WrongUsage("missing: " + "; ".join(describe(name, properties.get(name, {})) for name in missing))
+    if tool and (wrong := tool.complaints(arguments, to_be_asked=frozenset(brought))):
+        raise WrongUsage("wrong arguments: " + "; ".join(wrong))
+    return arguments
+
+
+# --- a call
+
+
+async def _call(order: Order, answers: Answers, screen: Screen, as_json: bool) -> int:
+    """The exit code, after everything was told."""
+    outcome = await _patient_outcome(order, answers, screen)
+    if outcome.error and outcome.error.code == MISSING_CAPABILITY and order.era is not Era.TASKS:
+        screen.note(f"a client of --era {order.era} cannot have it: leave that out")
+    if outcome.error and screen.followed:
+        screen.note(left_behind(order, screen.task_id))
+    for flag in answers.unused if order.wait else ():
+        screen.note(f"note: nothing asked for {flag}")
+    return outcome.tell(screen.task_id, as_json=as_json)
+
+
+async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
+    """The outcome, over as many connections as it takes: a server that is started again has its tasks still.
+
+    Raises:
+        ServerUnreachable: it does not answer, or stays away.
+    """
+    until = anyio.current_time() + RECONNECT_SECONDS
+    while True:
+        try:
+            return await _connected_outcome(order, answers, screen)
+        except ServerUnreachable as error:
+            if screen.task_id is None:
+                raise ServerUnreachable(f"{order.url}: {error}; is it being served there?") from None
+            if anyio.current_time() > until:
+                left = left_behind(order, screen.task_id)
+                raise ServerUnreachable(f"{order.url}: {error}; {left}") from None
+        screen.lost()
+        order = replace(order, resume=screen.task_id)
+        await anyio.sleep(1)
+
+
+async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
+    config = None if order.url else load(order.config)
+    server = order.url or build(cast("Config", config)).server
+    outcome = Outcome()
+    async with connect(server, era=order.era, on_change=screen.state, elicit=answers) as connection:
+        try:
+            with screen.running():
+                outcome = await _outcome(order, connection, config, screen)
+        except (MCPError, TaskCancelled) as error:
+            outcome = Outcome.of(error)
+    return outcome
+
+
+async def _outcome(order: Order, connection: Connection, config: Config | None, screen: Screen) -> Outcome:
+    if order.resume:
+        screen.task_id = order.resume
+        return Outcome(result=await connection.tasks.result(connection.client, order.resume))
+    _say_what_it_takes(order, connection, screen)
+    name = order.tool or ""
+    schema = await _listed(connection, name)
+    arguments = _arguments(order, schema, _configured(config, name) if config else None)
+    begun = await connection.tasks.start(
+        connection.client, name, arguments, idempotency_key=order.key, progress_callback=screen.progress
+    )
+    if isinstance(begun, types.CallToolResult):
+        return Outcome(result=begun)
+    if not order.wait:
+        return _on_its_way(order, begun)
+    return Outcome(result=await connection.tasks.finish(connection.client, begun))
+
+
+def _say_what_it_takes(order: Order, connection: Connection, screen: Screen) -> None:
+    if order.era is Era.TASKS and not connection.offers_tasks:
+        spoken = connection.client.protocol_version
+        screen.note(f"the server offers no tasks (it speaks {spoken}): waiting for the plain result")
+
+
+async def _listed(connection: Connection, name: str) -> Schema:
+    tools = {tool.name: tool for tool in await connection.tools()}
+    if name not in tools:
+        raise WrongUsage(_no_tool(name, list(tools)))
+    return tools[name].input_schema
+
+
+def _on_its_way(order: Order, begun: TaskState) -> Outcome:
+    if sys.stderr.isatty():
+        typer.echo(left_behind(order, begun.task_id), err=True)
+    return Outcome(begun=begun)

@@ -1,0 +1,46 @@
+"""mcp-workflows dev: the sidecar, reloaded whenever its configuration is saved."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from functools import partial
+from typing import Annotated
+
+import anyio
+import typer
+
+from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.cli.serving import DEFAULT_HOST, DEFAULT_PORT, Address, read_address, refuse_strangers
+from mcp_workflows.reloading import Reloading
+from mcp_workflows.sidecar import run_http, run_stdio
+
+_HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+
+
+@app.command()
+def dev(
+    config: ConfigFile,
+    http: Annotated[
+        Address,
+        typer.Option(parser=read_address, metavar="HOST:PORT", help="Where to serve Streamable HTTP, at /mcp."),
+    ] = _HERE,  # type: ignore[assignment]  # typer parses the default, too
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve stdio, for a host that starts this itself.")] = False,
+    unsafe_no_auth: Annotated[
+        bool, typer.Option("--unsafe-no-auth", help="Listen on other addresses than loopback, open to everybody.")
+    ] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="How much to log, on standard error.")] = LogLevel.INFO,
+) -> None:
+    """Serve, and reload on save: a bad edit keeps the last good configuration."""
+    log(log_level)
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    if not stdio:
+        refuse_strangers(http, unsafe_no_auth)
+    loaded = load(config)
+    beside = Reloading(config, loaded, os.environ).run
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        if stdio:
+            anyio.run(partial(run_stdio, loaded, beside))
+        else:
+            run_http(loaded, host=http.host, port=http.port, beside=beside)

@@ -1,0 +1,45 @@
+"""mcp-workflows helper: the source file that an author copies into workflows in a language we have no package for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from mcp_workflows.adapter import installed_adapters, load_adapter
+from mcp_workflows.capabilities import Embeds
+from mcp_workflows.cli.app import app
+from mcp_workflows.errors import ConfigError
+
+
+@app.command(name="helper")
+def embed(
+    language: Annotated[str, typer.Argument(help="What the workflows are written in: go, typescript.")],
+    adapter: Annotated[
+        str | None, typer.Option(help="Whose file, by the adapter's name. Default: of all that are installed.")
+    ] = None,
+) -> None:
+    """Print the file that lets workflows in this language ask people and tell their progress: > mcpwf.go"""
+    typer.echo(_file(language, _files([adapter] if adapter else installed_adapters())), nl=False)
+
+
+def _files(adapters: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+    """The files there are: by adapter, by language."""
+    loaded = {name: load_adapter(name) for name in adapters}
+    return {name: found.embeds() for name, found in loaded.items() if issubclass(found, Embeds)}
+
+
+def _file(language: str, files: Mapping[str, Mapping[str, str]]) -> str:
+    """The one file for this language.
+
+    Raises:
+        ConfigError: none, or more than one; says what there is.
+    """
+    having = [name for name, found in files.items() if language in found]
+    if len(having) > 1:
+        raise ConfigError(f"several adapters have a file for {language}: add --adapter {' or --adapter '.join(having)}")
+    if not having:
+        there = [f"{each} (--adapter {name})" for name, found in sorted(files.items()) for each in sorted(found)]
+        raise ConfigError(f"there is no file for {language!r}; there is: {', '.join(there) or 'none'}")
+    return files[having[0]][language]

@@ -1,0 +1,64 @@
+"""mcp-workflows import: a draft of tools for the workflows an engine has."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, cast
+
+import anyio
+import typer
+
+from mcp_workflows.capabilities import Discovered, Discovers
+from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, log
+from mcp_workflows.config import Engine, load_engines
+from mcp_workflows.config_draft import draft
+from mcp_workflows.config_problems import did_you_mean, names
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
+
+
+@app.command("import")
+def import_tools(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="One of the engines in the configuration.")],
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Print a draft of tools, commented out, for the workflows seen on an engine lately."""
+    log(LogLevel.WARNING)
+    engines, tools = load_engines(config, os.environ)
+    if engine not in engines:
+        hint = did_you_mean(engine, engines)
+        raise ConfigError(f"{config}: no engine named {engine!r}{hint} (engines: {names(engines)})")
+    seen = anyio.run(_discover, engines[engine])
+    if not seen:
+        raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
+    for line in draft(engine, seen, configured=_configured(tools, engine), taken=tools):
+        typer.echo(line)
+
+
+async def _discover(engine: Engine) -> Sequence[Discovered]:
+    """What has been seen there.
+
+    Raises:
+        ConfigError: its adapter cannot tell.
+        EngineError: the engine gives no answer.
+    """
+    adapter = engine.kind(engine.settings)
+    if not isinstance(adapter, Discovers):
+        raise ConfigError(f"engine {engine.name}: the adapter {engine.adapter!r} cannot list workflows")
+    try:
+        async with Engines({engine.name: adapter}) as engines, engines.calling(engine.name):
+            return await adapter.discover()
+    except EngineError as error:
+        raise EngineUnavailable(f"engine {engine.name}: {error}") from None
+
+
+def _configured(tools: Mapping[str, object], engine: str) -> Mapping[str, Sequence[str]]:
+    """The tools of this engine by workflow, as far as they are written right."""
+    found = defaultdict[str, list[str]](list)
+    for name, written in tools.items():
+        entry = cast("Mapping[str, object]", written if isinstance(written, dict) else {})
+        if entry.get("engine") == engine:
+            found[str(entry.get("workflow"))].append(name)
+    return found

@@ -1,0 +1,78 @@
+"""What `mcp-workflows call` was asked for, and whether that goes together."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+
+from mcp_workflows.cli.app import DEFAULT_CONFIG
+from mcp_workflows.cli.arguments import WrongUsage
+from mcp_workflows.client.connection import Era
+from mcp_workflows.config_schema import DISTRIBUTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What was asked for on the command line."""
+
+    tool: str | None
+    words: Sequence[str]
+    given: Mapping[str, Any]  # Any: JSON
+    resume: str | None
+    era: Era
+    wait: bool
+    key: str | None
+    config: Path
+    url: str | None
+
+    @property
+    def come_back(self) -> str:
+        """The options that lead to the same server."""
+        if self.url:
+            return f" --url {shlex.quote(self.url)}"
+        return "" if self.config == DEFAULT_CONFIG else f" -c {shlex.quote(str(self.config))}"
+
+
+def left_behind(order: Order | None, task_id: str | None) -> str:
+    """What becomes of it when we leave, and how to come back."""
+    if task_id is None or order is None:
+        return "interrupted; what was started goes on, but no task is known to come back to"
+    return f"the task goes on; come back with: {DISTRIBUTION} call --resume {task_id}{order.come_back}"
+
+
+def read_json(file: typer.FileText | None) -> Mapping[str, Any]:  # Any: JSON
+    """`--args-json`.
+
+    Raises:
+        WrongUsage: it is no JSON object.
+    """
+    if file is None:
+        return {}
+    try:
+        found = json.load(file)
+    except json.JSONDecodeError as error:
+        raise WrongUsage(f"--args-json: not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+    if not isinstance(found, dict):
+        raise WrongUsage("--args-json: must be a JSON object")
+    return cast("Mapping[str, Any]", found)
+
+
+def check_usage(order: Order, *, dry_run: bool) -> None:
+    """Raise `WrongUsage` if what was asked for does not go together."""
+    problems = {
+        "which tool? or --resume TASK_ID": not order.tool and not order.resume,
+        "--resume TASK_ID comes without a tool and arguments": bool(order.resume and (order.tool or order.given)),
+        f"--resume needs tasks: leave out --era {order.era}": bool(order.resume) and order.era is not Era.TASKS,
+        f"--no-wait needs tasks: leave out --era {order.era}": not order.wait and order.era is not Era.TASKS,
+        "--dry-run needs the configuration: leave out --url": dry_run and order.url is not None,
+        "--dry-run starts nothing, so there is nothing to resume": dry_run and order.resume is not None,
+    }
+    for problem, there in problems.items():
+        if there:
+            raise WrongUsage(problem)

@@ -1,0 +1,79 @@
+"""What a call ended with: the result on standard output, whatever went wrong on standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import mcp_types as types
+import typer
+from mcp.shared.exceptions import MCPError
+
+from mcp_workflows.client import TaskState
+from mcp_workflows.errors import TaskCancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One of: a result, a JSON-RPC error, a cancelled task, a task that was only begun."""
+
+    result: types.CallToolResult | None = None
+    error: types.ErrorData | None = None
+    cancelled: str | None = None
+    begun: TaskState | None = None
+
+    @classmethod
+    def of(cls, error: MCPError | TaskCancelled) -> Self:
+        """What went wrong."""
+        return cls(cancelled=str(error)) if isinstance(error, TaskCancelled) else cls(error=error.error)
+
+    @property
+    def status(self) -> str:
+        """In the words of the tasks extension."""
+        if self.begun:
+            return self.begun.status
+        if self.cancelled:
+            return "cancelled"
+        return "completed" if self.result else "failed"
+
+    def tell(self, task_id: str | None, *, as_json: bool) -> int:
+        """Print it; the exit code."""
+        if as_json:
+            typer.echo(json.dumps(self._as_json(task_id), indent=2, ensure_ascii=False))
+        elif self.result:
+            typer.echo("\n".join(_shown(self.result)), err=bool(self.result.is_error))
+        else:
+            self._tell_what_else()
+        return 0 if self.begun or (self.result and not self.result.is_error) else 1
+
+    def _tell_what_else(self) -> None:
+        if self.begun:
+            typer.echo(self.begun.task_id)
+        elif self.error:
+            typer.echo(f"error {self.error.code}: {self.error.message}", err=True)
+        else:
+            typer.echo(self.cancelled, err=True)
+
+    def _as_json(self, task_id: str | None) -> dict[str, Any]:  # Any: JSON
+        told: dict[str, Any] = {"taskId": task_id, "status": self.status, "message": self.cancelled}
+        if self.result:
+            told["result"] = self.result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        if self.error:
+            told["error"] = self.error.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {key: value for key, value in told.items() if value is not None}
+
+
+def _shown(result: types.CallToolResult) -> Iterator[str]:
+    """Structured content as JSON; otherwise what text there is, and where the rest is."""
+    if result.structured_content is not None:
+        yield json.dumps(result.structured_content, indent=2, ensure_ascii=False)
+        return
+    for block in result.content:
+        if isinstance(block, types.TextContent):
+            yield block.text
+        elif isinstance(block, types.ResourceLink):
+            yield f"{block.uri} ({block.name})"
+        else:
+            yield f"({block.type}: use --json)"

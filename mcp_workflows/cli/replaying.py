@@ -1,0 +1,126 @@
+"""mcp-workflows replay: what a client would have seen of an execution, from its exported history, offline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mcp_workflows.access import ANONYMOUS
+from mcp_workflows.adapter import Execution, Gate, InputRequest, Progress, Status
+from mcp_workflows.capabilities import Replayed, Replays
+from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
+from mcp_workflows.config import Config
+from mcp_workflows.config_problems import did_you_mean, names
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.gate import ELICIT
+from mcp_workflows.tool import Tool
+
+WORDS: Mapping[Status, str] = {  # what clients hear
+    Status.RUNNING: "working",
+    Status.INPUT_REQUIRED: "input_required",
+    Status.SUCCEEDED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
+
+
+@app.command()
+def replay(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, with its gates.")],
+    history: Annotated[Path, typer.Argument(metavar="HISTORY", help="The exported history of an execution, JSON.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="The call's arguments, to fill in what was asked."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON array.")] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Print what a client would have seen of an execution, from its exported history; needs no engine.
+
+    Without the call's arguments, placeholders stay as they are written.
+    """
+    log(LogLevel.WARNING)
+    loaded = load(config)
+    found = _tool(loaded, tool)
+    kind = loaded.engines[found.engine].kind
+    if not issubclass(kind, Replays):
+        raise ConfigError(f"the adapter of engine {found.engine!r} cannot replay histories")
+    seen = kind.replay(_read(history), _gates(found, arguments or []))
+    if as_json:
+        typer.echo(json.dumps([_as_json(each) for each in seen], indent=2))
+    else:
+        for line in _lines(seen):
+            typer.echo(line)
+
+
+def _tool(config: Config, name: str) -> Tool:
+    tools = {tool.name: tool for tool in config.tools}
+    if name not in tools:
+        raise ConfigError(f"there is no tool {name!r}{did_you_mean(name, tools)} (there are: {names(tools)})")
+    return tools[name]
+
+
+def _read(path: Path) -> Any:  # Any: JSON
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON ({type(error).__name__})") from None
+
+
+def _gates(tool: Tool, words: Sequence[str]) -> Mapping[str, Gate]:
+    """The tool's gates, filled in from the arguments; as they are written if there are none."""
+    if not words:
+        return {name: _as_written(tool, name) for name in tool.gates}
+    try:
+        arguments = read_arguments(map(read_pair, words), tool.input, {})
+    except WrongUsage as error:
+        raise ConfigError(str(error)) from None
+    return tool.frozen_gates({"args": arguments, **ANONYMOUS.scope, "task": {"id": None}})
+
+
+def _as_written(tool: Tool, name: str) -> Gate:
+    gate = tool.gates[name]
+    params = {"mode": "form", "message": gate.ask.message, "requestedSchema": gate.ask.form(name)}
+    request = InputRequest(method=ELICIT, params=params, gate=name)
+    return Gate(when=gate.when, request=request, send=gate.send, decline=gate.decline)
+
+
+def _lines(seen: Sequence[Replayed]) -> Iterator[str]:
+    for each in seen:
+        said = [text for text in (_asked(each.execution), _told(each.execution)) if text]
+        yield f"event {each.event} {WORDS[each.execution.status]}" + (f": {'; '.join(said)}" if said else "")
+
+
+def _asked(execution: Execution) -> str:
+    asked = ((request.params.get("message"), key) for key, request in execution.requests.items())
+    return ", ".join(f"{message or 'a question'} ({key})" for message, key in asked)
+
+
+def _told(execution: Execution) -> str:
+    told = execution.failure.text if execution.failure else execution.message or ""
+    return f"{told} {_far(execution.progress)}".strip() if execution.progress else told
+
+
+def _far(progress: Progress) -> str:
+    return f"({progress.value:g})" if progress.total is None else f"({progress.value:g} of {progress.total:g})"
+
+
+def _as_json(each: Replayed) -> Mapping[str, Any]:  # Any: JSON
+    execution = each.execution
+    requests = {key: {"method": it.method, "params": it.params} for key, it in execution.requests.items()}
+    shown = {
+        "statusMessage": _told(execution),
+        "inputRequests": requests,
+        "output": execution.output,
+    }
+    told = {name: value for name, value in shown.items() if value not in ("", {}, None)}
+    return {"event": each.event, "status": WORDS[execution.status], **told}

@@ -1,0 +1,180 @@
+"""mcp-workflows tasks: what the operator does with tasks of any owner, from the store and the engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import anyio
+import typer
+
+from mcp_workflows.access import ANONYMOUS, Principal
+from mcp_workflows.adapter import JSON
+from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.cli.telling import STATUSES, State, brief, message_of, page, state_of, table, told, whole
+from mcp_workflows.config import Config
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import OperatorError
+from mcp_workflows.operating import Look, Operator, Wanted
+from mcp_workflows.store import open_store
+from mcp_workflows.tool import Tool
+
+T = TypeVar("T")
+
+PATIENCE = 5.0  # seconds for one call to an engine: somebody sits and waits
+ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+
+tasks = typer.Typer(name="tasks", help="Everybody's tasks: list, show, why, cancel, adopt.", no_args_is_help=True)
+app.add_typer(tasks)
+
+TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or its beginning if no other begins so.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@tasks.command("list")
+def list_tasks(
+    tool: Annotated[str | None, typer.Option(help="Only tasks of this tool.")] = None,
+    status: Annotated[list[State] | None, typer.Option(help="Only tasks in this status; can be repeated.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also tasks that have ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 50,
+    as_json: AsJson = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """List the tasks that have not ended, the youngest first."""
+    states = frozenset(status or ())
+    wanted = Wanted(
+        tool=tool,
+        statuses=frozenset(STATUSES[state] for state in states),
+        ended=everything or bool(states & ENDED),
+        limit=limit,
+    )
+    looks = _run(config, lambda operator, _: operator.tasks(wanted))
+    if as_json:
+        typer.echo(json.dumps([brief(look) for look in looks], indent=2))
+    elif looks:
+        typer.echo(table(looks))
+    else:
+        typer.echo("no tasks" if wanted.ended else "no tasks under way; those that have ended: --all")
+    for trouble in dict.fromkeys(look.trouble for look in looks if look.trouble):
+        typer.echo(f"as last known: {trouble}", err=True)
+
+
+@tasks.command()
+def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
+    """Show one task, with its result."""
+    look = _run(config, lambda operator, _: operator.find(task_id))
+    typer.echo(json.dumps(whole(look), indent=2) if as_json else page(look))
+    _say_trouble(look)
+
+
+@tasks.command()
+def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
+    """Say why a task is still working, and what to do."""
+    look, found = _run(config, lambda operator, _: operator.why(task_id))
+    if as_json:
+        explained = {"reason": found.reason, "advice": found.advice, "facts": dict(found.facts)}
+        typer.echo(json.dumps({**brief(look), **explained}, indent=2))
+    else:
+        advice = {"what to do": found.advice} if found.advice else {}
+        typer.echo(told({"why": found.reason, **advice, "task": f"{look.task.id} ({look.task.tool})", **found.facts}))
+    if look.trouble != found.reason:
+        _say_trouble(look)
+
+
+@tasks.command()
+def cancel(
+    task_id: TaskId,
+    terminate: Annotated[
+        bool, typer.Option("--terminate", help="End it without asking it; it can clean nothing up.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="Why it is terminated, for whoever looks at it.")] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Ask a task's workflow to stop, or end it without asking."""
+    if reason is not None and not terminate:
+        raise typer.BadParameter("a reason goes with --terminate: a workflow that is asked to cancel is told none")
+    if terminate:
+        why_so = reason or "terminated by the operator, mcp-workflows tasks cancel"
+        look = _run(config, lambda operator, _: operator.terminate(task_id, why_so))
+    else:
+        look = _run(config, lambda operator, _: operator.cancel(task_id))
+    if look.trouble:
+        typer.echo(f"{look.task.id}: noted, and delivered with the next look at it: {look.trouble}", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{look.task.id}: {_outcome(look, terminate=terminate)}")
+
+
+@tasks.command()
+def adopt(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool it is to be a task of.")],
+    execution_id: Annotated[str, typer.Argument(metavar="EXECUTION_ID", help="As the engine's own UI shows it.")],
+    owner: Annotated[
+        str,
+        typer.Option(help="Whose task it is to be: a principal's id."),
+    ] = ANONYMOUS.id,
+    args: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="The tool's arguments, for templates of its gates.")
+    ] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Make a task of an execution that was started elsewhere; prints the task's id."""
+    arguments = _object(args)
+
+    def do(operator: Operator, config: Config) -> Awaitable[Look]:
+        principal = Principal(id=owner)
+        return operator.adopt(_tool(config, tool), execution_id, principal, arguments, config.store.retention)
+
+    look = _run(config, do)
+    typer.echo(look.task.id)
+    _say_trouble(look)
+
+
+def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
+    log(LogLevel.ERROR)
+    loaded = load(config)
+
+    async def run() -> T:
+        async with _operator(loaded) as operator:
+            return await do(operator, loaded)
+
+    return anyio.run(run)
+
+
+@asynccontextmanager
+async def _operator(config: Config) -> AsyncGenerator[Operator]:
+    adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
+    async with open_store(config.store.url) as store, Engines(adapters, patience=PATIENCE) as engines:
+        yield Operator(store=store, engines=engines)
+
+
+def _tool(config: Config, name: str) -> Tool:
+    for tool in config.tools:
+        if tool.name == name:
+            return tool
+    there = ", ".join(tool.name for tool in config.tools) or "none"
+    raise OperatorError(f"no tool named {name!r} in the configuration; there are: {there}")
+
+
+def _object(text: str | None) -> Mapping[str, JSON]:
+    try:
+        value: Any = json.loads(text or "{}")  # any JSON value
+    except ValueError as error:
+        raise typer.BadParameter(f"--args is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise typer.BadParameter('--args is a JSON object: {"order_id": "A1"}')
+    return cast("Mapping[str, JSON]", value)
+
+
+def _outcome(look: Look, *, terminate: bool) -> str:
+    task = look.task
+    if task.ended:
+        return f"{state_of(task)}{f', {said}' if (said := message_of(task)) else ''}"
+    return "terminated" if terminate else "asked to cancel; it has not ended yet"
+
+
+def _say_trouble(look: Look) -> None:
+    if look.trouble:
+        typer.echo(f"as last known: {look.trouble}", err=True)

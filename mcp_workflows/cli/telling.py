@@ -1,0 +1,152 @@
+"""Tasks as the operator reads them: in MCP's words, one line each or all of one; never their arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from mcp_workflows.adapter import Status
+from mcp_workflows.operating import Look
+from mcp_workflows.task import Task
+
+SHORT = 12  # characters of an id in a list: enough to name it by
+HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+class State(StrEnum):
+    """MCP's words."""
+
+    WORKING = "working"
+    INPUT_REQUIRED = "input_required"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+STATUSES: Mapping[State, Status] = {
+    State.WORKING: Status.RUNNING,
+    State.INPUT_REQUIRED: Status.INPUT_REQUIRED,
+    State.COMPLETED: Status.SUCCEEDED,
+    State.FAILED: Status.FAILED,
+    State.CANCELLED: Status.CANCELLED,
+}
+_STATES: Mapping[Status, State] = {status: state for state, status in STATUSES.items()}
+
+
+def state_of(task: Task) -> State:
+    """Its status."""
+    return _STATES[task.seen.status]
+
+
+def message_of(task: Task) -> str:
+    """What it says, with its progress; why, if it has failed."""
+    seen, progress = task.seen, task.seen.progress
+    if seen.failure:
+        return _plain(seen.failure.text)
+    total = "" if progress is None or progress.total is None else f"/{progress.total:g}"
+    steps = "" if progress is None else f"[{progress.value:g}{total}] "
+    return _plain(steps + (seen.message or ""))
+
+
+def table(looks: Sequence[Look]) -> str:
+    """One line each, for people and for `grep`."""
+    rows = [HEADINGS, *(_row(look.task) for look in looks)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(task: Task) -> Sequence[str]:
+    age = span(datetime.now(UTC) - task.created)
+    place = task.execution.execution_id or "-"
+    return task.id[:SHORT], task.tool, state_of(task), age, _plain(place), message_of(task)
+
+
+def told(facts: Mapping[str, str]) -> str:
+    """One fact a line."""
+    width = max(len(name) for name in facts) + 1
+    return "\n".join(f"{f'{_plain(name)}:':<{width}} {_plain(text)}" for name, text in facts.items())
+
+
+def page(look: Look) -> str:
+    """All of one task; its result last, as JSON."""
+    task, seen = look.task, look.task.seen
+    facts = {
+        "id": task.id,
+        "tool": task.tool,
+        "status": state_of(task).value,
+        "message": message_of(task),
+        "owner": task.owner,
+        "engine": f"{task.engine}, workflow {task.workflow}",
+        "execution": seen.execution_id,
+        "see": seen.url,
+        "created": _moment(task.created),
+        "last change": _moment(task.updated),
+        "ended": _moment(task.ended),
+        "expires": _moment(task.expires) or "never",
+        "cancel": _cancel(task),
+        **{f"question {key}": str(request.params.get("message", "")) for key, request in seen.requests.items()},
+    }
+    text = told({name: value for name, value in facts.items() if value})
+    if seen.status is not Status.SUCCEEDED:
+        return text
+    return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII: nothing in it reaches the terminal raw
+
+
+def brief(look: Look) -> Mapping[str, Any]:
+    """One task for programs: JSON, times in ISO 8601."""
+    task, seen = look.task, look.task.seen
+    return {
+        "id": task.id,
+        "tool": task.tool,
+        "status": state_of(task),
+        "message": seen.failure.text if seen.failure else seen.message,
+        "progress": None if seen.progress is None else {"value": seen.progress.value, "total": seen.progress.total},
+        "owner": task.owner,
+        "engine": task.engine,
+        "workflow": task.workflow,
+        "executionId": seen.execution_id,
+        "url": seen.url,
+        "createdAt": task.created.isoformat(),
+        "lastUpdatedAt": task.updated.isoformat(),
+        "endedAt": task.ended and task.ended.isoformat(),
+        "cancelRequestedAt": task.cancel_requested and task.cancel_requested.isoformat(),
+        "trouble": look.trouble,
+    }
+
+
+def whole(look: Look) -> Mapping[str, Any]:
+    """The same with its questions and its result."""
+    seen = look.task.seen
+    asked = {key: {"method": request.method, "params": request.params} for key, request in seen.requests.items()}
+    return {**brief(look), "inputRequests": asked, "result": seen.output}
+
+
+def _cancel(task: Task) -> str | None:
+    if task.cancel_requested is None:
+        return None
+    return f"asked for {_moment(task.cancel_requested)}" + ("" if task.cancel_delivered else ", not delivered yet")
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC ({_when(at - datetime.now(UTC))})"
+
+
+def _when(ahead: timedelta) -> str:
+    return f"in {span(ahead)}" if ahead > timedelta(0) else f"{span(-ahead)} ago"
+
+
+def span(length: timedelta) -> str:
+    """`45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
+    seconds = max(0, round(length.total_seconds()))
+    size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
+    return f"{seconds // size} {unit}"
+
+
+def _plain(text: str) -> str:
+    """On one line, and nothing that a terminal would act on: it comes from workflows."""
+    return "".join(character if character.isprintable() else " " for character in text)

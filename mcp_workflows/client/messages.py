@@ -1,0 +1,105 @@
+"""What a client of the tasks extension says and hears, as models of the MCP SDK.
+
+Source: the extension's specification, tasks.extensions.modelcontextprotocol.io.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import mcp_types as types
+
+Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+
+_ENDED = frozenset({"completed", "failed", "cancelled"})
+
+
+class CreatedTask(types.Result):
+    """What `tools/call` returns instead of its result; what the SDK reserves for itself must not be in it."""
+
+    result_type: Literal["task"] = "task"
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    ttl_ms: int | None = None
+    poll_interval_ms: int | None = None
+
+    @property
+    def state(self) -> TaskState:
+        """The same, as any other state."""
+        return TaskState(
+            _meta=self.meta,
+            task_id=self.task_id,
+            status=self.status,
+            status_message=self.status_message,
+            ttl_ms=self.ttl_ms,
+            poll_interval_ms=self.poll_interval_ms,
+        )
+
+
+class TaskState(types.Result):
+    """A task as it is now: `result` once completed, `error` once failed, `input_requests` while it asks."""
+
+    task_id: str
+    status: Status
+    status_message: str | None = None
+    created_at: str | None = None
+    last_updated_at: str | None = None
+    ttl_ms: int | None = None
+    poll_interval_ms: int | None = None
+    input_requests: dict[str, types.InputRequest] | None = None
+    result: dict[str, Any] | None = None  # Any: JSON, a CallToolResult
+    error: types.ErrorData | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never change again."""
+        return self.status in _ENDED
+
+
+class TaskParams(types.RequestParams):
+    """Which task."""
+
+    task_id: str
+
+
+class GetTask(types.Request[TaskParams, Literal["tasks/get"]]):
+    """How is it?"""
+
+    method: Literal["tasks/get"] = "tasks/get"
+    params: TaskParams
+    name_param = "taskId"  # becomes the Mcp-Name header
+
+
+class CancelTask(types.Request[TaskParams, Literal["tasks/cancel"]]):
+    """Stop it, please."""
+
+    method: Literal["tasks/cancel"] = "tasks/cancel"
+    params: TaskParams
+    name_param = "taskId"
+
+
+class UpdateParams(TaskParams):
+    """Answers by the keys of the questions."""
+
+    input_responses: Mapping[str, Any]  # Any: JSON
+
+
+class UpdateTask(types.Request[UpdateParams, Literal["tasks/update"]]):
+    """Here are answers."""
+
+    method: Literal["tasks/update"] = "tasks/update"
+    params: UpdateParams
+    name_param = "taskId"
+
+
+def listen_to(task_id: str) -> types.SubscriptionsListenRequest:
+    """Tell me when this task changes; `taskIds` is what the extension adds to the filter."""
+    notifications = types.SubscriptionFilter.model_validate({"taskIds": [task_id]})
+    return types.SubscriptionsListenRequest(params=types.SubscriptionsListenRequestParams(notifications=notifications))
+
+
+def as_json(model: types.Result) -> dict[str, Any]:  # Any: JSON
+    """A model as it goes over the wire."""
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -1,0 +1,219 @@
+"""Plain functions as an adapter: `from_functions(start=..., describe=..., cancel=...)`.
+
+Functions may be sync or async; sync ones run in a limited number of threads, so none holds up the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
+from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
+
+import anyio
+from pydantic import BaseModel, ConfigDict
+
+from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, Ref, Start, StartGuarantee, Status
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+
+__all__ = ["FunctionsAdapter", "from_functions"]
+
+logger = logging.getLogger(__name__)
+
+THREADS = 8
+TURN = 5.0  # seconds a call waits for a free thread
+KEPT = 60.0  # seconds a start that must not be repeated is waited for, whoever has given up meanwhile
+
+T = TypeVar("T")
+Look: TypeAlias = Execution | Status
+Errors: TypeAlias = Mapping[type[Exception], type[EngineError]]
+StartFunction: TypeAlias = Callable[[Start], str | Awaitable[str]]
+DescribeFunction: TypeAlias = Callable[[Ref], Look | Awaitable[Look]]
+CancelFunction: TypeAlias = Callable[[Ref], object]  # what it returns is not looked at
+AnswerFunction: TypeAlias = Callable[[Ref, Mapping[str, JSON]], object]
+
+NO_ERRORS: Final[Errors] = MappingProxyType({})
+NO_ANSWER: Final[Errors] = MappingProxyType({OSError: EngineUnavailable})
+"""Time-outs, refused connections, what `requests` and `urllib` raise. Never `sent=False`: only the function knows."""
+
+
+class Nothing(BaseModel):
+    """Nothing can be set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FunctionsAdapter(Adapter):
+    """An adapter made of functions; subclass it to give it settings, and an entry point of its own.
+
+    `describe` may return just a `Status`. An `EngineError` passes, others become one by the table `errors`, and the
+    rest counts as a defect: the core logs it, and says that nothing is known.
+    """
+
+    Settings: ClassVar[type[BaseModel]] = Nothing
+    Options: ClassVar[type[BaseModel]] = Nothing
+    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE
+
+    def __init__(
+        self,
+        *,
+        start: StartFunction,
+        describe: DescribeFunction,
+        cancel: CancelFunction,
+        answer: AnswerFunction | None = None,
+        errors: Errors = NO_ERRORS,
+        threads: int = THREADS,
+    ) -> None:
+        """Keep the functions; the threads come with the first calls."""
+        self._start = start
+        self._describe = describe
+        self._cancel = cancel
+        self._answer = answer
+        self._errors: Errors = {**errors, **{kind: ours for kind, ours in NO_ANSWER.items() if kind not in errors}}
+        self._threads = Threads(threads)
+
+    async def __aenter__(self) -> Self:
+        """Be ready to call sync functions."""
+        self._threads.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Call no more; what a thread is doing now, it finishes."""
+        self._threads.close()
+
+    async def start(self, start: Start) -> str:
+        """What `start` returned; one that must not be repeated is waited for, even when time is up."""
+        return _handle(await self._call(self._start, start, keep=self.starts is not StartGuarantee.KEYED))
+
+    async def describe(self, ref: Ref) -> Execution:
+        """What `describe` returned, as an `Execution`."""
+        seen = _execution(await self._call(self._describe, ref))
+        return seen if seen.execution_id else replace(seen, execution_id=ref.handle)
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """Hand the responses to `answer`; without one, no execution may ask."""
+        if self._answer is not None:
+            await self._call(self._answer, ref, responses)
+        elif responses.keys() & (await self.describe(ref)).requests.keys():
+            raise EngineRefused("it asks, but there is no function to take the answer: give `answer` to from_functions")
+
+    async def cancel(self, ref: Ref) -> None:
+        """Call `cancel`."""
+        await self._call(self._cancel, ref)
+
+    async def _call(self, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False) -> T:
+        try:
+            found = function(*given) if _is_async(function) else await self._threads.call(function, *given, keep=keep)
+            if inspect.isawaitable(found):
+                found = await found
+            return cast("T", found)
+        except EngineError:
+            raise
+        except tuple(self._errors) as error:
+            ours = next(ours for kind, ours in self._errors.items() if isinstance(error, kind))
+            logger.info("%s: %s: %s", getattr(function, "__name__", "a function"), type(error).__name__, error)
+            raise ours(f"its adapter met a {type(error).__name__}") from error  # its text may hold a secret
+
+
+def from_functions(
+    *,
+    start: StartFunction,
+    describe: DescribeFunction,
+    cancel: CancelFunction,
+    answer: AnswerFunction | None = None,
+    starts: StartGuarantee = StartGuarantee.ONCE,
+    options: type[BaseModel] = Nothing,
+    errors: Errors = NO_ERRORS,
+    threads: int = THREADS,
+) -> Adapter:
+    """An adapter made of plain functions, sync or async, for `attach(engines={"acme": from_functions(...)})`.
+
+    `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do it.
+    `errors` says what foreign exceptions mean, the first that fits; `OSError` already means `EngineUnavailable`.
+    """
+    kind = cast(
+        "type[FunctionsAdapter]", type("FunctionsAdapter", (FunctionsAdapter,), {"starts": starts, "Options": options})
+    )
+    return kind(start=start, describe=describe, cancel=cancel, answer=answer, errors=errors, threads=threads)
+
+
+class Threads:
+    """A limited number of threads; a call keeps its thread until it has really ended, even if nobody waits any more."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._opened: tuple[ThreadPoolExecutor, anyio.Semaphore] | None = None
+
+    def open(self) -> None:
+        """Take calls."""
+        self._opened = (ThreadPoolExecutor(self._number, "functions"), anyio.Semaphore(self._number))
+
+    def close(self) -> None:
+        """Take no more."""
+        if self._opened is not None:
+            self._opened[0].shutdown(wait=False)
+            self._opened = None
+
+    async def call(self, function: Callable[..., T], *given: object, keep: bool) -> T:
+        """What the function returns or raises; `keep`: wait for it even when cancelled, since its result is needed.
+
+        Raises:
+            EngineUnavailable: no thread is free (not called then), or it is kept too long.
+        """
+        if self._opened is None:
+            raise RuntimeError("enter the adapter first: async with")
+        pool, free = self._opened
+        await self._turn(free)
+        loop = asyncio.get_running_loop()
+        future = pool.submit(contextvars.copy_context().run, function, *given)
+        future.add_done_callback(lambda _: _tell(loop, free.release))
+        with anyio.move_on_after(KEPT if keep else None, shield=keep):
+            return await asyncio.wrap_future(future)
+        raise EngineUnavailable(f"the function has not returned within {KEPT:g} s: nobody knows what it did")
+
+    async def _turn(self, free: anyio.Semaphore) -> None:
+        try:
+            with anyio.fail_after(TURN):
+                await free.acquire()
+        except TimeoutError:
+            why = f"all {self._number} threads of its functions are busy: give the functions time-outs, or more threads"
+            raise EngineUnavailable(why, sent=False) from None
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    """From another thread; nobody is left to hear it when the loop has been closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # an object with an async __call__
+
+
+def _handle(returned: object) -> str:
+    if isinstance(returned, str) and returned:
+        return returned
+    raise EngineUnavailable(f"the function start returned {_kind(returned)}: it must return the handle, a text")
+
+
+def _execution(returned: Execution | str) -> Execution:
+    if isinstance(returned, Execution):
+        return returned
+    try:
+        status = Status(returned)
+    except ValueError:
+        wanted = "it must return an Execution or a Status"
+        raise EngineUnavailable(f"the function describe returned {_kind(returned)}: {wanted}") from None
+    return Execution(status=status, failure=Failure(text="the workflow failed") if status is Status.FAILED else None)
+
+
+def _kind(value: object) -> str:
+    return "nothing" if not value else f"a {type(value).__name__}"

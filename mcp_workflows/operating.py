@@ -1,0 +1,275 @@
+"""What the operator, at the machine, does with tasks of any owner: see them, ask why, cancel, terminate, adopt.
+
+From the store and the engines, whether or not a sidecar runs on the same store; with an engine that gives no answer,
+what the store knows. It starts nothing: that is the sidecar's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import anyio
+
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import JSON, Ref, Status
+from mcp_workflows.capabilities import Adopts, Explains, Explanation, Terminates
+from mcp_workflows.creation import digest
+from mcp_workflows.engines import Engines, sound
+from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError
+from mcp_workflows.sight import ref_of
+from mcp_workflows.store import Store
+from mcp_workflows.task import Task, deliver_cancel, observe, request_cancel
+from mcp_workflows.tool import Tool
+
+AT_ONCE = 16  # looks at engines
+PAGE = 100  # rows
+PAGES = 100  # at most: an operator who looks for something rare among more has to say more
+AMBIGUOUS = 5  # ids shown
+
+NOT_STARTED = "not known to be started yet; the sidecar starts it under its key, again and again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A task after a look at its execution; as the store knows it, with the reason, when there was none."""
+
+    task: Task
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which tasks to list."""
+
+    tool: str | None = None
+    statuses: frozenset[Status] = frozenset()  # none: all
+    ended: bool = False  # those as well
+    limit: int = 50
+
+
+def utc_now() -> datetime:
+    """The clock."""
+    return datetime.now(UTC)
+
+
+class Operator:
+    """Reads and changes tasks of any owner; never to be reached by a request."""
+
+    def __init__(self, *, store: Store, engines: Engines, clock: Callable[[], datetime] = utc_now) -> None:
+        self._store = store
+        self._engines = engines
+        self._clock = clock
+        self._silent: dict[str, str] = {}  # engines that gave no answer: not waited for twice
+        self._turns = anyio.Semaphore(AT_ONCE)
+
+    async def tasks(self, wanted: Wanted) -> Sequence[Look]:
+        """The youngest tasks that are wanted, after a look at each."""
+        found: list[Look] = []
+        async for page in self._pages(wanted):
+            fitting = (look for look in await self._looks(page) if _fits(look.task, wanted))
+            found.extend(fitting)
+            if len(found) >= wanted.limit:
+                break
+        return found[: wanted.limit]
+
+    async def find(self, name: str) -> Look:
+        """The task with this id, or with the only id that begins so, after a look.
+
+        Raises:
+            OperatorError: there is none, or more than one.
+        """
+        return await self._look(await self._one(name))
+
+    async def why(self, name: str) -> tuple[Look, Explanation]:
+        """Why it is where it is, as far as its engine can tell.
+
+        Raises:
+            OperatorError: see `find`.
+        """
+        look = await self.find(name)
+        task = look.task
+        if task.ended or look.trouble or task.handle is None:
+            return look, _from_the_store(look)
+        adapter = self._engines.get(task.engine)
+        if not isinstance(adapter, Explains):
+            return look, _from_the_store(look)
+        try:
+            async with self._engines.calling(task.engine):
+                return look, await adapter.explain(ref_of(task, task.handle))
+        except EngineError as error:
+            look = replace(look, trouble=f"engine {task.engine}: {error}")
+            return look, _from_the_store(look)
+
+    async def cancel(self, name: str) -> Look:
+        """Ask to cancel; kept and delivered later by the sidecar if the engine does not take it now.
+
+        Raises:
+            OperatorError: see `find`.
+        """
+        task = await self._one(name)
+        task = await self._change(task, lambda row: request_cancel(row, self._clock()))
+        if task.ended or task.handle is None:
+            return await self._look(task)
+        try:
+            async with self._engines.calling(task.engine) as adapter:
+                await adapter.cancel(ref_of(task, task.handle))
+        except EngineError as error:
+            return Look(task=task, trouble=f"engine {task.engine}: {error}")
+        return await self._look(await self._change(task, deliver_cancel))
+
+    async def terminate(self, name: str, reason: str) -> Look:
+        """End it without asking.
+
+        Raises:
+            OperatorError: see `find`; its engine cannot, or did not.
+        """
+        task = await self._one(name)
+        if task.ended:
+            return Look(task=task)
+        if task.handle is None:
+            raise OperatorError(f"task {task.id}: {NOT_STARTED}; nothing was done")
+        adapter = self._engines.get(task.engine)
+        if adapter is not None and not isinstance(adapter, Terminates):
+            raise OperatorError(f"engine {task.engine} cannot terminate: leave out --terminate to ask it to cancel")
+        try:
+            async with self._engines.calling(task.engine):
+                if isinstance(adapter, Terminates):
+                    await adapter.terminate(ref_of(task, task.handle), reason)
+        except EngineError as error:
+            raise OperatorError(f"not terminated, engine {task.engine}: {error}") from None
+        return await self._look(task)
+
+    async def adopt(
+        self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
+    ) -> Look:
+        """A task of an execution that somebody else started; adopting it again finds the same task.
+
+        Raises:
+            OperatorError: the engine has no such execution, or it is of another workflow, or cannot be a task.
+            MappingError: what the tool fills in does not work on these arguments.
+        """
+        ref = await self._adopted(tool, execution_id)
+        if ref.workflow != tool.workflow:
+            raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
+        task = _task_of(tool, ref, owner, arguments, self._clock(), retention)
+        row = await self._store.create(task)
+        if row.tombstone:
+            raise OperatorError(f"{execution_id} was adopted before, and that task has expired")
+        return await self._look(row)
+
+    async def _adopted(self, tool: Tool, execution_id: str) -> Ref:
+        adapter = self._engines.get(tool.engine)
+        if not isinstance(adapter, Adopts):
+            raise OperatorError(f"engine {tool.engine} cannot adopt executions")
+        try:
+            async with self._engines.calling(tool.engine):
+                return await adapter.adopt(execution_id)
+        except EngineError as error:
+            raise OperatorError(f"engine {tool.engine}: {error}") from None
+
+    async def _one(self, name: str) -> Task:
+        if not name:
+            raise OperatorError("the id of a task is needed, or its beginning")
+        found = await self._store.find(name, AMBIGUOUS + 1)
+        exact = [task for task in found if task.id == name] or found
+        if not exact:
+            raise OperatorError(f"no task's id begins with {name!r}")
+        if len(exact) > 1:
+            shown = ", ".join(task.id for task in exact[:AMBIGUOUS]) + (", ..." if len(exact) > AMBIGUOUS else "")
+            raise OperatorError(f"more than one task's id begins with {name!r}: {shown}")
+        return exact[0]
+
+    async def _pages(self, wanted: Wanted) -> AsyncIterator[Sequence[Task]]:
+        before: datetime | None = None
+        for _ in range(PAGES):
+            page = await self._store.everyones(
+                tool=wanted.tool, live_only=not wanted.ended, limit=max(PAGE, wanted.limit), before=before
+            )
+            if not page:
+                return
+            yield page
+            before = page[-1].created
+
+    async def _looks(self, tasks: Sequence[Task]) -> Sequence[Look]:
+        looks: dict[str, Look] = {}
+
+        async def look(task: Task) -> None:
+            async with self._turns:
+                looks[task.id] = await self._look(task)
+
+        async with anyio.create_task_group() as group:
+            for task in tasks:
+                group.start_soon(look, task)
+        return [looks[task.id] for task in tasks]
+
+    async def _look(self, task: Task) -> Look:
+        """Ask the engine, and keep what it says as the sidecar does: the first end that anybody sees stays."""
+        if task.ended:
+            return Look(task=task)
+        if task.handle is None:
+            return Look(task=task, trouble=NOT_STARTED)
+        if trouble := self._silent.get(task.engine):
+            return Look(task=task, trouble=trouble)
+        try:
+            async with self._engines.calling(task.engine) as adapter:
+                seen = sound(await adapter.describe(ref_of(task, task.handle)))
+        except ExecutionNotFound as error:
+            return Look(task=task, trouble=f"engine {task.engine}: {error}")
+        except EngineError as error:
+            trouble = self._silent[task.engine] = f"engine {task.engine}: {error}"
+            return Look(task=task, trouble=trouble)
+        return Look(task=await self._change(task, lambda row: observe(row, seen, self._clock())))
+
+    async def _change(self, task: Task, change: Callable[[Task], Task]) -> Task:
+        return await self._store.change(task.id, task.owner, change) or task
+
+
+def _fits(task: Task, wanted: Wanted) -> bool:
+    return (not wanted.statuses or task.seen.status in wanted.statuses) and (wanted.ended or not task.ended)
+
+
+def _from_the_store(look: Look) -> Explanation:
+    """For an engine that cannot explain, or does not answer."""
+    task = look.task
+    if task.ended:
+        why = task.execution.failure.text if task.execution.failure else task.execution.message
+        return Explanation(reason=f"it has ended: {task.execution.status}{f', {why}' if why else ''}")
+    if look.trouble:
+        advice = "mcp-workflows check says what is wrong with the engine; the execution goes on without us"
+        return Explanation(reason=look.trouble, advice=advice)
+    reason = task.seen.message or f"engine {task.engine} says no more than {task.seen.status}"
+    page = task.execution.url
+    return Explanation(reason=reason, advice=f"see it in the engine: {page}" if page else None)
+
+
+def _task_of(
+    tool: Tool, ref: Ref, owner: Principal, arguments: Mapping[str, JSON], now: datetime, retention: timedelta
+) -> Task:
+    """A row that is bound from the start, so nothing is ever started for it; one per owner, tool and execution."""
+    task_id, name = secrets.token_hex(20), digest([tool.engine, ref.handle])
+    scope = {"args": arguments, **owner.scope, "task": {"id": task_id}}
+    options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
+    return Task(
+        id=task_id,
+        owner=owner.id,
+        tool=tool.name,
+        engine=tool.engine,
+        workflow=ref.workflow,
+        key=f"adopted-{name}",
+        arguments=None,
+        options={**options, **ref.options},
+        gates=tool.frozen_gates(scope),
+        given=arguments if tool.gates else None,
+        context={"tool": tool.name, "owner": owner.subject or owner.id},
+        created=now,
+        updated=now,
+        expires=now + (tool.ttl or retention),
+        max_result=tool.max_result,
+        output_schema=tool.output,
+        idempotency_key=f"adopted:{name}",
+        fingerprint=digest(["adopted", ref.handle]),
+        handle=ref.handle,
+    )

@@ -1,0 +1,43 @@
+"""Ended tasks as they were rendered: they are asked for again and again, and never change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from mcp_workflows.adapter import TERMINAL
+from mcp_workflows.wire.commands import TaskView
+
+MOST: Final = 1000  # kept; the oldest goes first
+LARGEST: Final = 16 * 1024  # characters of one; what is larger is rendered again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    result: dict[str, Any]
+    expires: datetime | None
+
+
+class Ended:
+    """Results of `tasks/get` by task and owner, for as long as the tasks can be read."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], _Kept] = {}
+
+    def find(self, task_id: str, owner: str, now: datetime) -> dict[str, Any] | None:
+        """The result, if this owner was given it before and the task has not expired."""
+        kept = self._kept.get((task_id, owner))
+        if kept is None or (kept.expires is not None and kept.expires <= now):
+            return None
+        return dict(kept.result)
+
+    def keep(self, task: TaskView, owner: str, result: dict[str, Any]) -> None:
+        """Remember it, if the task has ended and it is not too large."""
+        if task.status not in TERMINAL or len(json.dumps(result)) > LARGEST:
+            return
+        expires = None if task.ttl_ms is None else task.created + timedelta(milliseconds=task.ttl_ms)
+        self._kept[task.task_id, owner] = _Kept(result=dict(result), expires=expires)
+        if len(self._kept) > MOST:
+            del self._kept[next(iter(self._kept))]

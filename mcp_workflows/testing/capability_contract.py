@@ -1,0 +1,190 @@
+"""The laws of what an adapter may be able to do beyond the four verbs; what it cannot do is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import NoReturn
+
+import anyio
+import pytest
+
+from mcp_workflows.adapter import Adapter, Execution, Ref, Status
+from mcp_workflows.capabilities import Adopts, Explains, Sweeps, Terminates, Waits
+from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
+from mcp_workflows.testing.subject import (
+    STACK_TRACES,
+    Subject,
+    assert_clean,
+    cancelled_afterwards,
+    new_start,
+    ref_of,
+    see_questions,
+    unreachable,
+    until_ended,
+)
+
+
+class CapabilityLaws:
+    """Part of `AdapterContract`."""
+
+    # --- Terminates
+
+    async def test_a_running_execution_can_be_terminated(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: terminate ends it now, without asking; a no-op on an ended execution."""
+        if not isinstance(adapter, Terminates):
+            skip_without("Terminates")
+        start = new_start(subject.endless)
+        ref = ref_of(start, await adapter.start(start))
+        await adapter.terminate(ref, "the contract's reason")
+        ended = await until_ended(subject, adapter, ref)
+        assert (ended.status, ended.output) == (Status.CANCELLED, None)
+        await adapter.terminate(ref, "again")
+        assert await adapter.describe(ref) == ended
+
+    async def test_terminating_what_nobody_started_is_not_found(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: only `ExecutionNotFound` and its siblings cross the boundary."""
+        if not isinstance(adapter, Terminates):
+            skip_without("Terminates")
+        with pytest.raises(ExecutionNotFound):
+            await adapter.terminate(_nobodys(subject), "no reason")
+
+    # --- Adopts
+
+    async def test_an_adopted_execution_is_the_one_its_id_names(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: `execution_id` as people see it leads to the same execution, running or ended."""
+        if not isinstance(adapter, Adopts):
+            skip_without("Adopts")
+        async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+            seen = await adapter.describe(ref)
+            assert seen.execution_id
+            adopted = await adapter.adopt(seen.execution_id)
+            assert (adopted.workflow, dict(adopted.options)) == (ref.workflow, {})
+            assert (await adapter.describe(adopted)).execution_id == seen.execution_id
+        ended = await adapter.adopt(seen.execution_id)
+        assert (await adapter.describe(ended)).status is Status.CANCELLED
+
+    async def test_adopting_what_nobody_started_is_not_found(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: only `ExecutionNotFound` and its siblings cross the boundary."""
+        if not isinstance(adapter, Adopts):
+            skip_without("Adopts")
+        with pytest.raises(ExecutionNotFound):
+            await adapter.adopt(subject.unknown_handle)
+
+    # --- Explains
+
+    async def test_an_explanation_has_a_reason_in_a_sentence(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: there is a reason, running or ended, and no stack trace in it."""
+        if not isinstance(adapter, Explains):
+            skip_without("Explains")
+        async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+            running = await adapter.explain(ref)
+        ended = await adapter.explain(ref)
+        for found in (running, ended):
+            assert found.reason
+            assert "\n" not in found.reason
+            assert not [trace for trace in STACK_TRACES if trace in str(found)]
+        with pytest.raises(ExecutionNotFound):
+            await adapter.explain(_nobodys(subject))
+
+    # --- Sweeps
+
+    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: a hint by handle: it may lag behind, and leaves out what it does not know."""
+        if not isinstance(adapter, Sweeps):
+            skip_without("Sweeps")
+        ending = new_start(subject.finishes)
+        async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as running:
+            ended = ref_of(ending, await adapter.start(ending))
+            await until_ended(subject, adapter, ended)
+            refs = [running, ended, _nobodys(subject)]
+            wanted = {running.handle: Status.RUNNING, ended.handle: Status.SUCCEEDED}
+            seen = await _swept(subject, adapter, refs, wanted)
+            assert {handle: look.status for handle, look in seen.items()} == wanted
+        assert await adapter.describe_many([]) == {}
+
+    async def test_a_sweep_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: what differs from the sweep before is a reason to describe, so questions have to differ."""
+        if not isinstance(adapter, Sweeps):
+            skip_without("Sweeps")
+        ref, seen = await see_questions(subject, adapter, subject.asks)
+        swept = await _swept(subject, adapter, [ref], {ref.handle: Status.INPUT_REQUIRED})
+        assert set(swept[ref.handle].requests) == set(seen.requests)
+        await adapter.cancel(ref)
+
+    # --- Waits
+
+    async def test_a_wait_is_over_when_the_execution_has_ended(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: wait returns when it may have ended, before and after it has."""
+        if not isinstance(adapter, Waits):
+            skip_without("Waits")
+        over = anyio.Event()
+        start = new_start(subject.endless)
+        ref = ref_of(start, await adapter.start(start))
+
+        async def wait(waiting: Waits) -> None:
+            await waiting.wait(ref)
+            over.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait, adapter)
+            await adapter.describe(ref)
+            assert not over.is_set()
+            await adapter.cancel(ref)
+            with anyio.fail_after(subject.patience):
+                await over.wait()
+        assert (await until_ended(subject, adapter, ref)).status is Status.CANCELLED
+        with anyio.fail_after(subject.patience):
+            await adapter.wait(ref)
+
+    async def test_a_wait_can_be_given_up_at_once(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: wait ends when it is cancelled, and the adapter goes on."""
+        if not isinstance(adapter, Waits):
+            skip_without("Waits")
+        async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+            with anyio.fail_after(subject.glance):
+                with anyio.move_on_after(0.3):
+                    await adapter.wait(ref)
+                assert (await adapter.describe(ref)).status is Status.RUNNING
+
+    # --- when the engine is not there
+
+    async def test_no_capability_lets_anything_else_cross(self, subject: Subject) -> None:
+        """Law: only `EngineUnavailable` crosses when the engine is not there, and no secret with it."""
+        async with unreachable(subject) as nobody:
+            ref = _nobodys(subject)
+            calls: list[Awaitable[object]] = []
+            if isinstance(nobody, Terminates):
+                calls.append(nobody.terminate(ref, "no reason"))
+            if isinstance(nobody, Adopts):
+                calls.append(nobody.adopt(subject.unknown_handle))
+            if isinstance(nobody, Explains):
+                calls.append(nobody.explain(ref))
+            if isinstance(nobody, Sweeps):
+                calls.append(nobody.describe_many([ref]))
+            if isinstance(nobody, Waits):
+                calls.append(nobody.wait(ref))
+            for call in calls:
+                with anyio.fail_after(subject.glance), pytest.raises(EngineUnavailable) as unavailable:
+                    await call
+                assert_clean(subject, str(unavailable.value))
+
+
+def skip_without(capability: str) -> NoReturn:
+    """What an adapter cannot do is not asked of it."""
+    pytest.skip(f"this adapter has no {capability}")
+
+
+def _nobodys(subject: Subject) -> Ref:
+    return Ref(workflow=subject.endless.workflow, handle=subject.unknown_handle, options=subject.endless.options)
+
+
+async def _swept(
+    subject: Subject, adapter: Sweeps, refs: Sequence[Ref], wanted: dict[str, Status]
+) -> dict[str, Execution]:
+    """The sweep that shows these statuses, or the last one."""
+    seen: dict[str, Execution] = {}
+    with anyio.move_on_after(subject.patience):
+        while any(handle not in seen or seen[handle].status is not status for handle, status in wanted.items()):
+            seen = dict(await adapter.describe_many(refs))
+            await anyio.sleep(0.05)  # a list may lag behind
+    return seen

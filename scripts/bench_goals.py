@@ -1,0 +1,235 @@
+"""Goals (a), (b), (c) and (g) of `make bench`: one server of ours beside another one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, cast
+
+from scripts.bench_place import Place, Served
+from scripts.bench_rounds import ROUNDS, Measured, Side, alternate, interval, ratio
+from scripts.bench_wire import BadReplyError, Wire
+from scripts.stack import ROOT
+
+LOOKS = 200  # of one round
+STARTS = 8  # of one round
+OTHERS = 2000  # ended tasks: more than are kept as they were rendered
+CLIENTS = 16  # at once, for rates
+SECONDS = 1.0  # of one round, for rates
+FASTMCP = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the report."""
+
+    goal: str
+    what: str
+    measured: str
+    target: str = ""
+    met: bool | None = None  # None: for comparison only
+    surely_missed: bool = False  # the interval lies beyond the target
+    profile: Sequence[str] = ()
+
+
+def at_most(goal: str, what: str, values: tuple[Sequence[float], Sequence[float]], limit: float) -> Line:
+    """A ratio that should not be greater than the target."""
+    found = ratio(*values)
+    target = f"<= {limit:.2f}"
+    met = found.median <= limit
+    return Line(goal=goal, what=what, measured=str(found), target=target, met=met, surely_missed=found.low > limit)
+
+
+def exactly(goal: str, what: str, count: int, wanted: int = 0) -> Line:
+    """A count that must be this one."""
+    met = count == wanted
+    return Line(goal=goal, what=what, measured=str(count), target=str(wanted), met=met, surely_missed=not met)
+
+
+def beside(goal: str, what: str, measured: str) -> Line:
+    """Reported beside, without a target."""
+    return Line(goal=goal, what=what, measured=measured)
+
+
+def ended(place: Place) -> Iterator[Line]:
+    """(a) An ended task, against the SDK's bare extension method with a dict."""
+    ours, bare = place.serve("memory"), place.serve("bare")
+    task_id, wire, other = _ended_task(ours), ours.wire(), bare.wire()
+    many = cycle([_finished(wire, wire.call("echo", {"a": 1})["taskId"]) for _ in range(OTHERS)])
+    before = ours.calls()
+    sides = (
+        Side(pid=ours.pid, do=lambda: wire.get(task_id)),
+        Side(pid=bare.pid, do=lambda: other.get("bench")),
+        Side(pid=ours.pid, do=lambda: wire.get(next(many))),
+    )
+    us, them, from_store = alternate(sides, times=LOOKS)
+    asked = sum(ours.calls().values()) - sum(before.values())
+    yield at_most("a", "tasks/get of an ended task, CPU, to the bare SDK's", (us.cpu, them.cpu), 1.15)
+    yield beside("a", "its p50, to the bare SDK's", f"{ratio(us.wall, them.wall)}; {_ms(us)} to {_ms(them)} ms")
+    yield beside("a", "its CPU", f"{_cpu(us)} to {_cpu(them)} us")
+    what = f"CPU if {OTHERS} are asked for in turn, so that each is read from the store"
+    yield beside("a", what, str(ratio(from_store.cpu, them.cpu)))
+    yield exactly("a", "engine calls meanwhile", asked)
+
+
+def profile_ended(place: Place) -> Sequence[str]:
+    """What (a) is spent on."""
+    return place.profile("a", "memory", _get_ended)
+
+
+def _get_ended(served: Served) -> None:
+    task_id, wire = _ended_task(served), served.wire()
+    for _ in range(3000):
+        wire.get(task_id)
+
+
+def _ended_task(served: Served) -> str:
+    wire = served.wire()
+    return _finished(wire, wire.call("echo", {"a": 1})["taskId"])
+
+
+def running(place: Place) -> Iterator[Line]:
+    """(b) A running execution, against one SELECT and one describe; no cache, then as shipped."""
+    servers = [place.serve(kind) for kind in ("uncached", "naive", "temporal")]
+    sides = [_running_side(server) for server in servers]
+    us, them, shipped = alternate(sides, times=LOOKS // 2)
+    yield at_most("b", "tasks/get of a running execution, no cache, p50, to a naive one's", (us.wall, them.wall), 1.10)
+    yield at_most("b", "its CPU, to a naive one's", (us.cpu, them.cpu), 1.10)
+    yield beside("b", "p50, CPU", f"{_ms(us)} to {_ms(them)} ms, {_cpu(us)} to {_cpu(them)} us")
+    yield beside("b", "as shipped, p50, to a naive one's", str(ratio(shipped.wall, them.wall)))
+    yield beside("b", "as shipped, CPU, to a naive one's", str(ratio(shipped.cpu, them.cpu)))
+
+
+def profile_running(place: Place) -> Sequence[str]:
+    """What (b) is spent on."""
+    return place.profile("b", "uncached", _get_running)
+
+
+def _get_running(served: Served) -> None:
+    side = _running_side(served)
+    for _ in range(1500):
+        side.do()
+
+
+def _running_side(server: Served) -> Side:
+    wire = server.wire()
+    task_id = _task_id(wire.call("slow", {"seconds": 3600}))
+    time.sleep(0.5)  # until its worker has told that it computes
+    return Side(pid=server.pid, do=lambda: wire.get(task_id))
+
+
+def create(place: Place) -> Iterator[Line]:
+    """(c) A new task, against a direct start; a look right after it."""
+    unknown = 0
+
+    def look(wire: Wire) -> Callable[[object], None]:
+        def right_after(created: object) -> None:
+            nonlocal unknown
+            try:
+                wire.get(_task_id(created))
+            except BadReplyError:
+                unknown += 1
+
+        return right_after
+
+    sides = [_creating_side(place.serve(kind), look) for kind in ("temporal", "naive")]
+    us, them = alternate(sides, times=STARTS)
+    yield at_most("c", "tools/call that starts a workflow, p50, to a direct start's", (us.wall, them.wall), 1.10)
+    yield beside("c", "p50", f"{_ms(us)} to {_ms(them)} ms")
+    yield beside("c", "its CPU, to a direct start's", str(ratio(us.cpu, them.cpu)))
+    yield exactly("c", f"of {STARTS * ROUNDS} tasks unknown to a tasks/get right after", unknown)
+
+
+def profile_create(place: Place) -> Sequence[str]:
+    """What (c) is spent on."""
+    return place.profile("c", "temporal", lambda served: [served.wire().call("parked", _FOREVER) for _ in range(200)])
+
+
+_FOREVER: Mapping[str, object] = {"seconds": 3600}
+
+
+def _creating_side(server: Served, look: Callable[[Wire], Callable[[object], None]]) -> Side:
+    wire = server.wire()
+    return Side(pid=server.pid, do=lambda: wire.call("parked", _FOREVER), after=look(wire))
+
+
+def receiver(place: Place) -> Iterator[Line]:
+    """(g) Tasks per second, to their result; beside FastMCP, both with what runs them in memory."""
+    ours, theirs = place.serve("memory"), place.fastmcp(_fastmcp_python())
+    pairs = [(_rate(ours, "echo", {"a": 1}), _rate(theirs, "echo", {"a": 1})) for _ in range(ROUNDS + 1)][1:]
+    us, them = (interval(rates) for rates in zip(*pairs, strict=True))
+    found = interval([a / b for a, b in pairs])
+    met = found.median >= 5
+    what = f"tasks to their result, {CLIENTS} clients, to FastMCP's"
+    yield Line(goal="g", what=what, measured=str(found), target=">= 5", met=met, surely_missed=found.high < 5)
+    yield beside("g", "tasks/s", f"{us.median:.0f} to {them.median:.0f}")
+    real = interval([_rate(place.serve("temporal"), "slow", {"seconds": 0}) for _ in range(3)])
+    yield beside("g", "tasks/s on Temporal's dev server, on the same cores", f"{real.median:.0f}")
+
+
+def profile_receiver(place: Place) -> Sequence[str]:
+    """What (g) is spent on."""
+    return place.profile("g", "memory", lambda served: [_rate(served, "echo", {"a": 1}) for _ in range(5)])
+
+
+def _rate(served: Served, tool: str, arguments: Mapping[str, object]) -> float:
+    """Tasks per second of so many clients, each one task after the other."""
+    done: list[int] = []
+    began = time.monotonic()
+    threads = [
+        threading.Thread(target=_take_turns, args=(served.wire(), tool, arguments, began + SECONDS, done))
+        for _ in range(CLIENTS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / (time.monotonic() - began)
+
+
+def _take_turns(wire: Wire, tool: str, arguments: Mapping[str, object], stop_at: float, done: list[int]) -> None:
+    count = 0
+    while time.monotonic() < stop_at:
+        _finished(wire, wire.call(tool, arguments)["taskId"])
+        count += 1
+    done.append(count)
+    wire.close()
+
+
+def _finished(wire: Wire, task_id: str) -> str:
+    while (seen := wire.get(task_id))["status"] == "working":
+        pass
+    if seen["status"] != "completed":
+        raise BadReplyError(f"a task ended as {seen['status']}")
+    return task_id
+
+
+def _task_id(created: object) -> str:
+    """Ours answers with a task, the naive server with a text."""
+    found = cast("Mapping[str, Any]", created)
+    name: str = found["taskId"] if "taskId" in found else found["content"][0]["text"]
+    return name
+
+
+def _fastmcp_python() -> str:
+    """An environment of its own for FastMCP, shared with tests/test_clients.py."""
+    folder = ROOT / ".cache" / "fastmcp"
+    python = str(folder / "bin" / "python")
+    if not (folder / ".ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *FASTMCP], check=True, stderr=subprocess.DEVNULL)
+        (folder / ".ready").touch()
+    return python
+
+
+def _ms(measured: Measured) -> str:
+    return f"{interval(measured.wall).median * 1e3:.2f}"
+
+
+def _cpu(measured: Measured) -> str:
+    return f"{interval(measured.cpu).median * 1e6:.0f}"

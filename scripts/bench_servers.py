@@ -1,0 +1,209 @@
+"""The servers that `make bench` compares: `python -m scripts.bench_servers KIND PORT FOLDER`.
+
+All have the same SDK, HTTP server and event loop, and differ in what they do: ours, or the least one could write.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import os
+import signal
+import sqlite3
+import sys
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import uvicorn
+from mcp.server import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
+from temporalio.client import Client
+
+from mcp_workflows import Tool, attach
+from mcp_workflows.adapter import Adapter
+from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.pacing import SHIPPED, Pacing
+from scripts.bench_rounds import pin
+
+QUEUE = "conformance"  # the sample whose worker serves the workflows
+UNLIMITED = Pacing(looks_per_second=float("inf"))  # an engine in memory has to be spared nothing
+UNCACHED = Pacing(looks_per_second=float("inf"), fresh_for=0)
+TASK = {
+    "taskId": "bench",
+    "status": "completed",
+    "createdAt": "2026-01-01T00:00:00.000Z",
+    "lastUpdatedAt": "2026-01-01T00:00:01.000Z",
+    "ttlMs": 7776000000,
+    "pollIntervalMs": 250,
+    "_meta": {
+        "mcp-workflows/engine": "engine",
+        "mcp-workflows/workflow": "echo",
+        "mcp-workflows/executionId": "memory-echo-0123456789abcdef0123456789abcdef",
+        "mcp-workflows/url": "memory:memory/memory-echo-0123456789abcdef0123456789abcdef",
+    },
+    "result": {"content": [{"type": "text", "text": '{"a": 1}'}], "structuredContent": {"a": 1}, "isError": False},
+    "resultType": "complete",
+}
+
+
+class TaskParams(types.RequestParams):
+    """The task's id."""
+
+    task_id: str
+
+
+Serve = Callable[[Path], tuple[Server[Any], Sequence[Route]]]
+
+
+def memory(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
+    """Ours on the engine in memory; `/calls` says how often that was asked."""
+    adapter = MemoryAdapter(MemorySettings())
+    tools = [Tool(name="echo", engine="engine", workflow="echo")]
+
+    async def calls(_: Request) -> JSONResponse:
+        return JSONResponse(dict(adapter.calls))
+
+    return _ours(folder, adapter, tools, UNLIMITED), [Route("/calls", calls)]
+
+
+def temporal(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
+    """Ours on Temporal, as shipped."""
+    return _on_temporal(folder, SHIPPED)
+
+
+def uncached(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
+    """Ours on Temporal, every look a new one."""
+    return _on_temporal(folder, UNCACHED)
+
+
+def _on_temporal(folder: Path, pacing: Pacing) -> tuple[Server[Any], Sequence[Route]]:
+    adapter = TemporalAdapter(TemporalSettings(address=os.environ["TEMPORAL_ADDRESS"], task_queue=QUEUE))
+    tools = [
+        Tool(name="slow", engine="engine", workflow="SlowCompute", args=["{{seconds}}"]),
+        Tool(name="parked", engine="engine", workflow="SlowCompute", args=["{{seconds}}"], options=_PARKED),
+    ]
+    return _ours(folder, adapter, tools, pacing), []
+
+
+_PARKED: dict[str, Any] = {"task_queue": "nobody-polls-this"}  # for starts: no worker shares the cores with them
+
+
+def _ours(folder: Path, adapter: Adapter, tools: Sequence[Tool], pacing: Pacing) -> Server[Any]:
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncGenerator[None]:
+        async with workflows:
+            yield
+
+    listening = ListenHandler(InMemorySubscriptionBus())
+    server: Server[Any] = Server("bench", version="1", lifespan=lifespan, on_subscriptions_listen=listening)
+    store = f"sqlite:///{folder / uuid.uuid4().hex}.db"
+    workflows = attach(server, tools=tools, engines={"engine": adapter}, store=store, pacing=pacing)
+    return server
+
+
+def bare(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
+    """`tasks/get` from a dict, and nothing else."""
+    tasks = {"bench": TASK}
+
+    async def get(context: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
+        return tasks[params.task_id]
+
+    server: Server[Any] = Server("bench", version="1")
+    server.add_request_handler("tasks/get", TaskParams, get)
+    return server, []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naive:
+    """A client of Temporal and a table of tasks, without any thought."""
+
+    client: Client
+    rows: sqlite3.Connection
+
+    async def get(self, context: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
+        """`tasks/get`: one SELECT, one describe."""
+        found = self.rows.execute("SELECT task FROM tasks WHERE id = ?", (params.task_id,)).fetchone()
+        row: Mapping[str, Any] = json.loads(found[0])
+        execution = WorkflowExecution(workflow_id=row["workflow"])
+        asked = DescribeWorkflowExecutionRequest(namespace=self.client.namespace, execution=execution)
+        info = (await self.client.workflow_service.describe_workflow_execution(asked)).workflow_execution_info
+        memo = await self.client.data_converter.decode(list(info.memo.fields.values()))
+        return {
+            "taskId": params.task_id,
+            "status": "working" if info.status == 1 else "completed",
+            "statusMessage": str(memo[0]) if memo else None,
+            "createdAt": info.start_time.ToJsonString(),
+            "lastUpdatedAt": info.start_time.ToJsonString(),
+            "ttlMs": None,
+            "pollIntervalMs": 1000,
+            "_meta": {"engine": "engine", "workflow": info.type.name, "executionId": row["workflow"]},
+        }
+
+    async def call(self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams) -> Any:
+        """`tools/call`: one start, and a row for `get`, not written to disk before the reply."""
+        arguments, queue = params.arguments or {}, _PARKED["task_queue"] if params.name == "parked" else QUEUE
+        name = uuid.uuid4().hex
+        await self.client.start_workflow("SlowCompute", args=[arguments["seconds"]], id=name, task_queue=queue)
+        self.rows.execute("INSERT INTO tasks VALUES (?, ?)", (name, json.dumps({"workflow": name})))
+        return types.CallToolResult(content=[types.TextContent(type="text", text=name)])
+
+
+def naive(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
+    """The least one could write on Temporal."""
+    rows = sqlite3.connect(":memory:", isolation_level=None)
+    rows.execute("CREATE TABLE tasks (id TEXT PRIMARY KEY, task TEXT)")
+
+    @asynccontextmanager
+    async def lifespan(server: Server[Naive]) -> AsyncGenerator[Naive]:
+        found = Naive(client=await Client.connect(os.environ["TEMPORAL_ADDRESS"]), rows=rows)
+        server.add_request_handler("tasks/get", TaskParams, found.get)
+        server.add_request_handler("tools/call", types.CallToolRequestParams, found.call)
+        yield found
+
+    server: Server[Naive] = Server("bench", version="1", lifespan=lifespan)
+    return server, []
+
+
+KINDS: Mapping[str, Serve] = {
+    "memory": memory,
+    "temporal": temporal,
+    "uncached": uncached,
+    "bare": bare,
+    "naive": naive,
+}
+
+
+def main() -> None:
+    """Serve on core 0; with a fourth argument, profile until SIGTERM and write what was found there."""
+    kind, port, folder, *profile = sys.argv[1:]
+    pin(0)
+    server, routes = KINDS[kind](Path(folder))
+    app = server.streamable_http_app(custom_starlette_routes=list(routes))
+    settings = uvicorn.Config(
+        app, port=int(port), loop="uvloop", http="httptools", log_level="warning", timeout_keep_alive=600
+    )
+    settings.access_log = False
+    running = uvicorn.Server(settings)
+    if not profile:
+        running.run()
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # uvicorn raises it again when it has stopped
+    with cProfile.Profile() as found:
+        running.run()
+    found.dump_stats(profile[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""`check --store`: live tasks whose tool or engine was removed; and the table where nobody's screen is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_workflows.adapter import Execution, Status
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.check import State, check
+from mcp_workflows.config import load_config
+from mcp_workflows.memory import MemoryAdapter
+from mcp_workflows.store import open_store
+from mcp_workflows.task import observe
+from mcp_workflows.testing.store_contract import make_task
+from tests.sidecars import COMMAND
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = (
+    "store: sqlite:///tasks.db\nengines:\n  here: {adapter: memory}\ntools:\n  echo: {engine: here, workflow: echo}\n"
+)
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+async def fill(folder: Path, *rows: tuple[str, str]) -> None:
+    """Live tasks of these tools on these engines, and an ended one of each."""
+    now = datetime.now(UTC)
+    times: dict[str, Any] = {"created": now, "updated": now, "expires": now + timedelta(days=1)}
+    over = Execution(status=Status.SUCCEEDED)
+    async with open_store(f"sqlite:///{folder}/tasks.db") as store:
+        for tool, engine in rows:
+            await store.create(make_task(tool=tool, engine=engine, **times))
+            ended = await store.create(make_task(tool=tool, engine=engine, **times))
+            await store.change(ended.id, ended.owner, lambda row: observe(row, over, now))
+
+
+async def test_live_tasks_of_configured_tools_are_fine(config_file: Path) -> None:
+    config = load_config(config_file, {})
+    assert (await check(config, tasks=True)).as_json()["tasks"]["live"] == 0
+    await fill(config_file.parent, ("echo", "here"))
+    checkup = await check(config, tasks=True)
+    assert checkup.as_json()["tasks"] == {"live": 1, "removed_tools": {}, "removed_engines": {}}
+    assert [row.finding.text for row in checkup.rows if row.kind == "tasks" and row.finding] == [
+        "1 live task, all of tools that are configured"
+    ]
+    assert "tasks" not in (await check(config)).as_json()
+
+
+async def test_live_tasks_of_removed_tools_are_counted_and_no_problem(config_file: Path) -> None:
+    await fill(config_file.parent, ("echo", "here"), ("old", "here"), ("old", "here"), ("older", "here"))
+    checkup = await check(load_config(config_file, {}), tasks=True)
+    assert checkup.as_json()["tasks"] == {"live": 4, "removed_tools": {"old": 2, "older": 1}, "removed_engines": {}}
+    assert checkup.problems == 0
+
+
+async def test_live_tasks_on_removed_engines_are_a_problem_with_what_to_do(config_file: Path) -> None:
+    await fill(config_file.parent, ("echo", "gone"), ("old", "gone"))
+    checkup = await check(load_config(config_file, {}), tasks=True)
+    found = checkup.as_json()
+    assert (found["ok"], found["tasks"]) == (
+        False,
+        {"live": 2, "removed_tools": {"old": 1}, "removed_engines": {"gone": 2}},
+    )
+    [finding] = [row.finding for row in checkup.rows if row.name == "engine gone" and row.finding]
+    assert finding.text.startswith("2 live tasks on an engine that is not in the configuration any more")
+    assert finding.hint == "put engine gone back until they have ended"
+
+
+async def test_a_store_that_cannot_be_read_is_one_problem(config_file: Path) -> None:
+    (config_file.parent / "tasks.db").write_text("no database" * 200)
+    checkup = await check(load_config(config_file, {}), tasks=True)
+    assert [row.state for row in checkup.rows] == [State.PROBLEM, State.OK, State.OK]
+    assert "tasks" not in checkup.as_json()
+
+
+def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Path) -> None:
+    tool = "tools:\n  " + "t" * 60 + ": {engine: here, workflow: ecko}\n"
+    config_file.write_text(CONFIG.split("tools:")[0] + tool)
+    anyio.run(fill, config_file.parent, ("echo", "gone"))
+    command = [COMMAND, "check", str(config_file), "--store"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines if line and line[0] in {"store", "tasks", "engine", "tool"}] == [
+        "store",
+        *["tasks"] * 3,
+        "engine",
+        "tool",
+    ]
+    assert f"sqlite:///{config_file.parent}/tasks.db" in done.stdout
+    assert "no workflow named 'ecko'" in done.stdout
+    assert all(len(line) < 1000 for line in done.stdout.splitlines())
+    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(as_json.stdout)["tasks"]["removed_engines"] == {"gone": 1}
+
+
+class Verifying(MemoryAdapter):
+    """Knows what its workflows lack."""
+
+    findings: tuple[Finding, ...] = ()
+
+    async def verify(self, workflow: str, options: Any, gates: Any) -> tuple[Finding, ...]:
+        return self.findings
+
+
+@pytest.mark.parametrize(
+    ("findings", "ok", "text"),
+    [
+        ((), True, "engine in memory 'memory'"),
+        ((Finding(ok=True, text="unsure"),), True, "engine in memory 'memory'; unsure"),
+        ((Finding(ok=True, text="unsure"), Finding(ok=False, text="lacks x", hint="do")), False, "lacks x; unsure"),
+    ],
+)
+async def test_what_could_not_be_verified_is_a_note_and_what_is_missing_a_problem(
+    config_file: Path, findings: tuple[Finding, ...], ok: bool, text: str
+) -> None:
+    config = load_config(config_file, {})
+    kind = type("Verifying", (Verifying,), {"findings": findings})
+    engine = replace(config.engines["here"], kind=kind)
+    checkup = await check(replace(config, engines={"here": engine}))
+    finding = checkup.rows[-1].finding
+    assert finding
+    assert (finding.ok, finding.text, finding.hint) == (ok, text, None if ok else "do")

@@ -1,0 +1,267 @@
+"""The operator's view of everybody's tasks: from store and engines, also when an engine gives no answer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import Adapter, Ref, Start, Status
+from mcp_workflows.cli.telling import brief, message_of, page, span, table, told, whole
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import OperatorError
+from mcp_workflows.operating import Operator, Wanted
+from mcp_workflows.store import Store, open_store
+from mcp_workflows.task import Task
+from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
+from mcp_workflows.tool import Tool
+
+pytestmark = pytest.mark.anyio
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class FourVerbs(MemoryAdapter):
+    """An engine without any of the optional capabilities."""
+
+    terminate = None  # type: ignore[assignment]  # taken away
+    adopt = None  # type: ignore[assignment]  # taken away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """An operator, and what they work on."""
+
+    store: Store
+    adapter: MemoryAdapter
+    operator: Operator
+
+    async def task(self, workflow: str = "forever", argument: Any = None, **changes: Any) -> Task:
+        """A task of a running execution."""
+        plan = Start(workflow=workflow, arguments=[argument], key=uuid.uuid4().hex, created=datetime.now(UTC))
+        fields = {"engine": "here", "workflow": workflow, "handle": await self.adapter.start(plan), **changes}
+        return await self.store.create(make_task(created=datetime.now(UTC), **fields))
+
+
+@asynccontextmanager
+async def office(kind: type[MemoryAdapter] = MemoryAdapter) -> AsyncGenerator[Office]:
+    adapter = kind(MemorySettings(name=uuid.uuid4().hex))
+    engines: dict[str, Adapter] = {"here": adapter}
+    async with open_store("sqlite:///:memory:") as store, Engines(engines, patience=0.2) as opened:
+        yield Office(store=store, adapter=adapter, operator=Operator(store=store, engines=opened))
+
+
+@pytest.fixture
+async def here() -> AsyncGenerator[Office]:
+    async with office() as office_here:
+        yield office_here
+
+
+# --- list and find
+
+
+async def test_everybodys_tasks_are_listed_the_youngest_first_after_a_look(here: Office) -> None:
+    old = await here.task(owner="anna")
+    young = await here.task("sleep", {"seconds": 0}, owner="ben")
+    assert [look.task.id for look in await here.operator.tasks(Wanted())] == [old.id]  # the other has just ended
+    looks = await here.operator.tasks(Wanted(ended=True))
+    assert [look.task.id for look in looks] == [young.id, old.id]
+    assert looks[0].task.execution.output == {"slept": 0}
+    kept = await here.store.get(young.id, "ben")
+    assert kept is not None
+    assert kept.ended
+
+
+async def test_tasks_can_be_listed_by_tool_and_status(here: Office) -> None:
+    await here.task()
+    asking = await here.task("ask", tool="refund")
+    failed = await here.task("fail")
+    by_tool = await here.operator.tasks(Wanted(tool="refund"))
+    by_status = await here.operator.tasks(Wanted(statuses=frozenset({Status.FAILED}), ended=True))
+    waiting = await here.operator.tasks(Wanted(statuses=frozenset({Status.INPUT_REQUIRED})))
+    assert [[look.task.id for look in looks] for looks in (by_tool, by_status, waiting)] == [
+        [asking.id],
+        [failed.id],
+        [asking.id],
+    ]
+
+
+async def test_what_is_rare_is_found_behind_many_others(here: Office) -> None:
+    wanted = await here.task("ask")
+    for _ in range(230):
+        await here.task()
+    looks = await here.operator.tasks(Wanted(statuses=frozenset({Status.INPUT_REQUIRED}), limit=1))
+    assert [look.task.id for look in looks] == [wanted.id]
+
+
+async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_for_it(here: Office) -> None:
+    tasks = [await here.task() for _ in range(40)]
+    here.adapter.faults.silent = frozenset({"describe"})
+    looks = await here.operator.tasks(Wanted())
+    assert {look.task.id for look in looks} == {task.id for task in tasks}
+    assert {look.trouble for look in looks} == {"engine here: no answer within 0.2 s"}
+    assert here.adapter.calls["describe"] <= 16
+
+
+async def test_a_task_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(here: Office) -> None:
+    one, other = await here.task(id="abc1"), await here.task(id="abc2")
+    longer = await here.task(id="abc12")
+    assert (await here.operator.find("abc2")).task.id == other.id
+    assert (await here.operator.find("abc1")).task.id == one.id  # all of it, though another begins so
+    assert (await here.operator.find("abc12")).task.id == longer.id
+    for name, complaint in (("abc", "more than one"), ("x", "no task"), ("", "needed"), ("ab%", "no task")):
+        with pytest.raises(OperatorError, match=complaint):
+            await here.operator.find(name)
+
+
+async def test_a_task_of_a_removed_engine_is_shown_as_last_known(here: Office) -> None:
+    task = await here.store.create(make_task(engine="removed", handle="x"))
+    look = await here.operator.find(task.id)
+    assert look.trouble == "engine removed: it is not in the configuration any more"
+
+
+async def test_what_the_engine_forgot_is_not_ended_by_the_operator(here: Office) -> None:
+    task = await here.task()
+    here.adapter.forget(task.handle or "")
+    look = await here.operator.find(task.id)
+    assert (look.task.ended, "no such execution" in (look.trouble or "")) == (None, True)
+
+
+# --- why
+
+
+async def test_an_engine_that_cannot_explain_is_read_from_its_look(here: Office) -> None:
+    task = await here.task("sleep", {"seconds": 1000})
+    _, found = await here.operator.why(task.id)
+    assert found.reason == "sleeping"
+    assert "memory:" in (found.advice or "")
+
+
+async def test_why_says_when_the_engine_is_down_or_the_task_has_ended_or_never_began(here: Office) -> None:
+    failed, lost = await here.task("fail"), await here.task()
+    unborn = await here.store.create(make_task(engine="here"))
+    assert (await here.operator.why(failed.id))[1].reason == "it has ended: failed, the card was declined"
+    assert "not known to be started" in (await here.operator.why(unborn.id))[1].reason
+    here.adapter.faults.unavailable = frozenset({"describe"})
+    _, found = await here.operator.why(lost.id)
+    assert "does not answer" in found.reason
+    assert "mcp-workflows check" in (found.advice or "")
+
+
+# --- cancel and terminate
+
+
+async def test_a_cancelled_task_is_cancelled_once(here: Office) -> None:
+    task = await here.task()
+    look = await here.operator.cancel(task.id)
+    assert (look.task.seen.status, look.task.cancel_delivered) == (Status.CANCELLED, True)
+    assert (await here.operator.cancel(task.id)).task == look.task
+    assert here.adapter.calls["cancel"] == 1
+
+
+async def test_a_cancel_the_engine_does_not_take_is_kept_for_the_sidecar(here: Office) -> None:
+    task = await here.task()
+    here.adapter.faults.unavailable = frozenset({"cancel"})
+    look = await here.operator.cancel(task.id)
+    assert look.trouble is not None
+    kept = await here.store.get(task.id, task.owner)
+    assert kept is not None
+    assert (kept.cancel_requested is not None, kept.cancel_delivered) == (True, False)
+
+
+async def test_a_task_that_does_not_listen_can_be_terminated(here: Office) -> None:
+    task = await here.task("stubborn", {"seconds": 1000})
+    assert (await here.operator.cancel(task.id)).task.seen.status is Status.RUNNING
+    look = await here.operator.terminate(task.id, "it hangs")
+    assert (look.task.seen.status, look.task.seen.message) == (Status.CANCELLED, "terminated: it hangs")
+    assert (await here.operator.terminate(task.id, "again")).task == look.task
+
+
+async def test_what_cannot_be_terminated_says_why(here: Office) -> None:
+    unborn, down = await here.store.create(make_task(engine="here")), await here.task()
+    with pytest.raises(OperatorError, match="nothing was done"):
+        await here.operator.terminate(unborn.id, "no reason")
+    here.adapter.faults.unavailable = frozenset({"terminate"})
+    with pytest.raises(OperatorError, match="not terminated, engine here"):
+        await here.operator.terminate(down.id, "no reason")
+    async with office(FourVerbs) as plain:
+        task = await plain.task()
+        with pytest.raises(OperatorError, match="leave out --terminate"):
+            await plain.operator.terminate(task.id, "no reason")
+
+
+# --- adopt
+
+SLEEP = Tool(name="nap", engine="here", workflow="sleep", options={"queue": "{{args.queue}}", "size": "{{args.size}}"})
+OLGA = Principal(id="olga")
+
+
+async def test_an_adopted_execution_is_a_task_of_its_owner_and_only_once(here: Office) -> None:
+    handle = await here.adapter.start(
+        Start(workflow="sleep", arguments=[0.0], key=uuid.uuid4().hex, created=datetime.now(UTC))
+    )
+    look = await here.operator.adopt(SLEEP, handle, OLGA, {"queue": "q"}, DAY)
+    assert (look.task.owner, look.task.tool, look.task.handle) == ("olga", "nap", handle)
+    assert look.task.seen.status is Status.SUCCEEDED
+    assert dict(look.task.options) == {"queue": "q"}
+    assert (await here.operator.adopt(SLEEP, handle, OLGA, {}, DAY)).task.id == look.task.id
+    assert (await here.operator.adopt(SLEEP, handle, Principal(id="ben"), {}, DAY)).task.id != look.task.id
+    assert here.adapter.calls["start"] == 1
+
+
+async def test_what_cannot_be_adopted_says_why(here: Office) -> None:
+    task = await here.task("forever")
+    with pytest.raises(OperatorError, match="runs workflow forever, and tool nap sleep"):
+        await here.operator.adopt(SLEEP, task.handle or "", OLGA, {}, DAY)
+    with pytest.raises(OperatorError, match="no such execution"):
+        await here.operator.adopt(SLEEP, "nobody", OLGA, {}, DAY)
+    with pytest.raises(OperatorError, match="cannot adopt"):
+        await here.operator.adopt(SLEEP.model_copy(update={"engine": "other"}), "x", OLGA, {}, DAY)
+
+
+async def test_an_adopted_execution_can_be_read_by_the_ref_it_was_given(here: Office) -> None:
+    task = await here.task("sleep", 0)
+    ref = await here.adapter.adopt(task.handle or "")
+    assert ref == Ref(workflow="sleep", handle=task.handle or "")
+
+
+# --- how it is told
+
+
+async def test_arguments_are_never_shown_and_the_result_only_of_one(here: Office) -> None:
+    task = await here.task("echo", {"answer": "of the result"}, arguments=["a secret argument"])
+    look = await here.operator.find(task.id)
+    look = replace(look, task=replace(look.task, arguments=["a secret argument"], given={"x": "a secret argument"}))
+    everything = f"{table([look])}{page(look)}{brief(look)}{whole(look)}"
+    assert "secret" not in everything
+    assert "of the result" in page(look)
+    assert "of the result" not in f"{table([look])}{brief(look)}"
+
+
+async def test_what_workflows_say_does_nothing_to_the_terminal(here: Office) -> None:
+    task = await here.task("echo", {"answer": "\x1b[2J"})
+    look = await here.operator.find(task.id)
+    loud = replace(look.task.execution, message="\x1b[31mred\r\nsecond")
+    loud_look = replace(look, task=replace(look.task, execution=loud))
+    for text in (table([loud_look]), page(loud_look), told({"\x1b": "\x07"})):
+        assert "\x1b" not in text
+        assert "\r" not in text
+    assert "\n" not in message_of(loud_look.task)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (2e5, "2 d")]
+)
+def test_a_time_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert span(timedelta(seconds=seconds)) == text
