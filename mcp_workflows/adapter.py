@@ -197,8 +197,7 @@ def load_adapter(name: str) -> type[Adapter]:
     if not found:
         here = ", ".join(installed_adapters()) or "none"
         meant = get_close_matches(name, installed_adapters(), n=1)  # then nobody shall install a name that is a slip
-        install = f"pip install mcp-workflows-{meant[0] if meant else name}"
-        hint = f"did you mean {meant[0]!r} ({install})?" if meant else f"try: {install}"
+        hint = f"did you mean {meant[0]!r}?" if meant else f"try: pip install mcp-workflows-{name}"
         raise ConfigError(f"no adapter named {name!r} is installed (installed: {here}); {hint}")
     try:
         adapter: type[Adapter] = next(iter(found)).load()

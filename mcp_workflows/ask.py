@@ -123,14 +123,15 @@ def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Princ
     """
     gate = task.gates.get(task.seen.requests[key].gate or "")
     if gate is None:
-        return response
+        return {name: value for name, value in response.items() if name != "send"}  # a gate's word, never a client's
     action = Action(response["action"])
     if action is Action.CANCEL:
         return None
     template = gate.send if action is Action.ACCEPT else gate.decline
     if template is None:
         raise _wrong(key, "this question cannot be declined, only answered or left open")
-    scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": response.get("content"), **principal.scope}
+    answer = response.get("content") if action is Action.ACCEPT else None  # what declines was never checked
+    scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
     try:
         return {**response, "send": Template(template).render(scope)}
     except MappingError as error:

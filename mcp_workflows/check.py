@@ -78,6 +78,11 @@ class Checkup:
         """How many things cannot work now."""
         return sum(row.state is State.PROBLEM for row in self.rows)
 
+    @property
+    def unchecked(self) -> int:
+        """How many things nobody could look at: their adapters do not check."""
+        return sum(row.finding is None for row in self.rows)
+
     def as_json(self) -> Mapping[str, Any]:
         """For programs."""
         tasks = {} if self.tasks is None else {"tasks": self.tasks.as_json()}

@@ -64,7 +64,7 @@ class ServerSettings(BaseModel):
         default=50,
         gt=0,
         allow_inf_nan=False,
-        description="How often each engine is asked how executions are; with more tasks, clients are told to poll less.",
+        description="How often each engine is asked how executions are; with more tasks, clients poll less.",
     )
     max_open_waits: int = Field(
         default=200,

@@ -1,4 +1,4 @@
-"""Durable, retry-safe creation: the row first, then the start, then the handle is bound.
+"""Durable, retry-safe creation: the row first, its attempt noted, then the start, then the handle is bound.
 
 A crash between any two loses nothing: a row without a handle is healed by starting again under the same key.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from weakref import WeakValueDictionary
 
@@ -45,19 +45,28 @@ class Creation:
             EngineRefused: nothing was started; the row is closed and the key is free again.
             EngineUnavailable: likewise: the engine cannot be reached.
         """
-        row = await self._store.create(task)
-        if row.id != task.id:
+        task = attempt(task)  # with its first start noted: one commit for both
+        while (row := await self._inserted(task)).id != task.id:
             _check_same_call(row, task, self._clock())
-            row = await self._begun(row)
+            row = await self._begun(row, self.started)
             if not _closed(row):
-                return row
-            row = await self._store.create(task)  # closed while we waited, so the key was free again
-        return await self._begun(row)
+                return row  # or else the key is free again: it was closed while we waited
+        return row
 
-    async def _begun(self, row: Task) -> Task:
+    async def _inserted(self, task: Task) -> Task:
+        """The task, started, or the one that has its idempotency key; whoever finds it meanwhile waits."""
+        row = task
+        async with self._lock(task.id):
+            with anyio.CancelScope(shield=True):
+                row = await self._store.create(task)
+                if row.id == task.id:
+                    row = await self._begun(row, self._start)
+        return row
+
+    async def _begun(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task:
         """The row, started; or still starting, when nobody knows."""
         try:
-            return await self.started(row)
+            return await start(row)
         except EngineUnavailable as error:
             if not error.sent:
                 raise
@@ -66,34 +75,33 @@ class Creation:
     async def started(self, task: Task) -> Task:
         """The task with its handle, started under its key if it has none yet; single flight per task.
 
+        Shielded: who asked may go away, but a start is not left half done; each call in it is bounded.
+
         Raises:
             EngineRefused, EngineUnavailable: see `create`.
         """
-        if task.handle is not None or task.ended:
-            return task
-        lock = self._locks.setdefault(task.id, anyio.Lock())
-        async with lock:
-            row = await self._store.get(task.id, task.owner) or task
-            return await self._start(row)
-
-    async def _start(self, row: Task) -> Task:
-        """Shielded: who asked may go away, but a start is not left half done; each call in it is bounded."""
-        started = row
-        with anyio.CancelScope(shield=True):
-            started = await self._start_and_bind(row)
-        return started  # noqa: RET504  # type checkers hold that a cancel scope may swallow the return
-
-    async def _start_and_bind(self, row: Task) -> Task:
-        row = await self._change(row, attempt)
+        row = task
         if row.handle is not None or row.ended:
             return row
+        async with self._lock(task.id):
+            with anyio.CancelScope(shield=True):
+                row = await self._change(task, attempt)
+                if row.handle is None and not row.ended:
+                    row = await self._start(row)
+        return row
+
+    def _lock(self, task_id: str) -> anyio.Lock:
+        return self._locks.setdefault(task_id, anyio.Lock())
+
+    async def _start(self, row: Task) -> Task:
+        """The row, whose attempt is noted, with its handle; a bind that a power cut undoes heals under the key."""
         try:
             async with self._engines.calling(row.engine) as adapter:
                 if adapter.starts is not StartGuarantee.KEYED and row.attempts > 1:
                     raise EngineRefused(
                         "outcome unknown: it may have been started, and is never started again", final=True
                     )
-                handle = await adapter.start(_order(row))
+                handle, keyed = await adapter.start(_order(row)), adapter.starts is StartGuarantee.KEYED
         except EngineRefused as error:
             if not await self._close(row, str(error), final=error.final):
                 raise EngineUnavailable(
@@ -105,15 +113,15 @@ class Creation:
                 raise EngineUnavailable(str(error)) from None
             raise
         now = self._clock()
-        return await self._change(row, lambda task: bind(task, handle, now))
+        return await self._change(row, lambda task: bind(task, handle, now), durable=not keyed)
 
     async def _close(self, task: Task, reason: str, *, final: bool = False) -> bool:
         """Whether it is certain that nothing was started: then the row is closed and its key is free."""
         failure = Failure(text=reason, kind=NOT_STARTED, code=INTERNAL_ERROR)
         return _closed(await self._change(task, lambda row: refuse(row, failure, self._clock(), final=final)))
 
-    async def _change(self, task: Task, change: Callable[[Task], Task]) -> Task:
-        return await self._store.change(task.id, task.owner, change) or change(task)
+    async def _change(self, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
+        return await self._store.change(task.id, task.owner, change, durable=durable) or change(task)
 
 
 def _closed(task: Task) -> bool:

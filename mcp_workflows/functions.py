@@ -53,7 +53,8 @@ class FunctionsAdapter(Adapter):
     """An adapter made of functions; subclass it to give it settings, and an entry point of its own.
 
     `describe` may return just a `Status`. An `EngineError` passes, others become one by the table `errors`, and the
-    rest counts as a defect: the core logs it, and says that nothing is known.
+    rest counts as a defect: the core logs it, and says that nothing is known. Its own attributes are mangled: the
+    names that come to mind for one's functions (`_call`, `_start`) are free in a subclass.
     """
 
     Settings: ClassVar[type[BaseModel]] = Nothing
@@ -71,54 +72,54 @@ class FunctionsAdapter(Adapter):
         threads: int = THREADS,
     ) -> None:
         """Keep the functions; the threads come with the first calls."""
-        self._start = start
-        self._describe = describe
-        self._cancel = cancel
-        self._answer = answer
-        self._errors: Errors = {**errors, **{kind: ours for kind, ours in NO_ANSWER.items() if kind not in errors}}
-        self._threads = Threads(threads)
+        self.__start = start
+        self.__describe = describe
+        self.__cancel = cancel
+        self.__answer = answer
+        self.__errors: Errors = {**errors, **{kind: ours for kind, ours in NO_ANSWER.items() if kind not in errors}}
+        self.__threads = Threads(threads)
 
     async def __aenter__(self) -> Self:
         """Be ready to call sync functions."""
-        self._threads.open()
+        self.__threads.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Call no more; what a thread is doing now, it finishes."""
-        self._threads.close()
+        self.__threads.close()
 
     async def start(self, start: Start) -> str:
         """What `start` returned; one that must not be repeated is waited for, even when time is up."""
-        return _handle(await self._call(self._start, start, keep=self.starts is not StartGuarantee.KEYED))
+        return _handle(await self.__call(self.__start, start, keep=self.starts is not StartGuarantee.KEYED))
 
     async def describe(self, ref: Ref) -> Execution:
         """What `describe` returned, as an `Execution`."""
-        seen = _execution(await self._call(self._describe, ref))
+        seen = _execution(await self.__call(self.__describe, ref))
         return seen if seen.execution_id else replace(seen, execution_id=ref.handle)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Hand the responses to `answer`; without one, no execution may ask."""
-        if self._answer is not None:
-            await self._call(self._answer, ref, responses)
+        if self.__answer is not None:
+            await self.__call(self.__answer, ref, responses)
         elif responses.keys() & (await self.describe(ref)).requests.keys():
             raise EngineRefused("it asks, but there is no function to take the answer: give `answer` to from_functions")
 
     async def cancel(self, ref: Ref) -> None:
         """Call `cancel`."""
-        await self._call(self._cancel, ref)
+        await self.__call(self.__cancel, ref)
 
-    async def _call(self, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False) -> T:
+    async def __call(self, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False) -> T:
         try:
-            found = function(*given) if _is_async(function) else await self._threads.call(function, *given, keep=keep)
+            found = function(*given) if _is_async(function) else await self.__threads.call(function, *given, keep=keep)
             if inspect.isawaitable(found):
                 found = await found
             return cast("T", found)
         except EngineError:
             raise
-        except tuple(self._errors) as error:
-            ours = next(ours for kind, ours in self._errors.items() if isinstance(error, kind))
+        except tuple(self.__errors) as error:
+            ours = next(ours for kind, ours in self.__errors.items() if isinstance(error, kind))
             logger.info("%s: %s: %s", getattr(function, "__name__", "a function"), type(error).__name__, error)
             raise ours(f"its adapter met a {type(error).__name__}") from error  # its text may hold a secret
 

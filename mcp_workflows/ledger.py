@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -67,6 +68,7 @@ class Ledger:
         self._clock = clock
         self._creation = Creation(store, engines, clock)
         self._watch = Watch(self._look, Sight(engines), pacing)
+        self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._salt = b""
         self._stack = AsyncExitStack()
 
@@ -164,6 +166,11 @@ class Ledger:
         Raises:
             RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
         """
+        async with self._answering.setdefault(task.id, anyio.Lock()):  # an answer and its contrary: one at a time
+            row = await self._store.get(task.id, task.owner) or task
+            return await self._answer(row, responses, principal)
+
+    async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
         if task.ended:
             return task
         if any(key not in task.execution.requests for key in responses):
@@ -208,9 +215,9 @@ class Ledger:
         except EngineError as error:
             raise _undelivered(task, "answer", error) from None
 
-    async def _look(self, task: Task) -> Task:
-        """One look, kept: the only place where executions are described."""
-        row = await self._store.get(task.id, task.owner) or task
+    async def _look(self, task: Task, row: Task | None = None) -> Task:
+        """One look, kept: the only place where executions are described; `row` is the row if it was read just now."""
+        row = row or await self._store.get(task.id, task.owner) or task
         if not row.ended:
             row = await self._creation.started(row)
         if row.ended or row.handle is None:

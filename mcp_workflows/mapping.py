@@ -30,8 +30,11 @@ SCOPES = frozenset({"args", "principal", "task", "answer", "output"})
 class _Absent:
     """What a placeholder finds when there is nothing: null in the middle, left out at the end or as a value."""
 
+    known: bool = False  # there, and null (`principal.subject` of nobody): it keeps its place in a list
+
 
 _ABSENT = _Absent()
+_NULL = _Absent(known=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,13 @@ class Template:
         """
         data = {**scope.get("args", {}), **dict.fromkeys(SCOPES), **scope}
         value = _render(self.source, data)
-        return None if value is _ABSENT else value
+        return None if isinstance(value, _Absent) else value
+
+    def gaps(self, scope: Mapping[str, Any]) -> Sequence[str]:
+        """The arguments that longer texts name and that are not there: `x-{{order_id}}` would be `x-`."""
+        texts = (text for text in _strings(self.source) if not _is_placeholder(text))
+        named = frozenset[str]().union(*(Template(text).arguments for text in texts))
+        return sorted(name for name in named if _as_text(scope.get("args", {}).get(name)) == "")
 
     def text(self, scope: Mapping[str, Any]) -> str:
         """The same, as a text for people."""
@@ -115,7 +124,7 @@ def _render(value: Any, data: Mapping[str, Any]) -> Any:
         return _render_string(value, data)
     if isinstance(value, Mapping):
         items = ((key, _render(item, data)) for key, item in cast("Mapping[str, Any]", value).items())
-        return {key: item for key, item in items if item is not _ABSENT}
+        return {key: item for key, item in items if not isinstance(item, _Absent)}
     if isinstance(value, list):
         return _render_list([_render(item, data) for item in cast("Sequence[Any]", value)])
     return value
@@ -123,16 +132,21 @@ def _render(value: Any, data: Mapping[str, Any]) -> Any:
 
 def _render_list(items: list[Any]) -> list[Any]:
     """Positional arguments: what is absent at the end is left out, so that the callee's defaults apply."""
-    while items and items[-1] is _ABSENT:
+    while items and items[-1] == _ABSENT:
         items.pop()
-    return [None if item is _ABSENT else item for item in items]
+    return [None if isinstance(item, _Absent) else item for item in items]
 
 
 def _render_string(text: str, data: Mapping[str, Any]) -> Any:
-    whole = _PLACEHOLDER.fullmatch(text)
-    if whole and _PLACEHOLDER.findall(text) == [whole.group(1)]:
-        return _find(whole.group(1).strip(), data)
+    if _is_placeholder(text):
+        return _find(_PLACEHOLDER.findall(text)[0].strip(), data)
     return _PLACEHOLDER.sub(lambda match: _as_text(_find(match.group(1).strip(), data)), text)
+
+
+def _is_placeholder(text: str) -> bool:
+    """Whether it is one placeholder and nothing else."""
+    whole = _PLACEHOLDER.fullmatch(text)
+    return whole is not None and _PLACEHOLDER.findall(text) == [whole.group(1)]
 
 
 def _find(expression: str, data: Mapping[str, Any]) -> Any:
@@ -143,10 +157,14 @@ def _find(expression: str, data: Mapping[str, Any]) -> Any:
         found = jmespath.search(expression, data)
     except JMESPathError as error:
         raise MappingError(f"{{{{{expression}}}}}: {str(error).splitlines()[0]}") from None
-    return _ABSENT if found is None else found
+    if found is not None:
+        return found
+    scope, _, name = expression.partition(".")
+    known = data.get(scope) if scope in SCOPES else None
+    return _NULL if isinstance(known, Mapping) and name in known else _ABSENT
 
 
 def _as_text(value: Any) -> str:
-    if value is None or value is _ABSENT:
+    if value is None or isinstance(value, _Absent):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

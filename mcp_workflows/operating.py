@@ -236,7 +236,8 @@ def _from_the_store(look: Look) -> Explanation:
     task = look.task
     if task.ended:
         why = task.execution.failure.text if task.execution.failure else task.execution.message
-        return Explanation(reason=f"it has ended: {task.execution.status}{f', {why}' if why else ''}")
+        said = "" if why in (None, "", task.execution.status) else f", {why}"
+        return Explanation(reason=f"it has ended: {task.execution.status}{said}")
     if look.trouble:
         advice = "mcp-workflows check says what is wrong with the engine; the execution goes on without us"
         return Explanation(reason=look.trouble, advice=advice)

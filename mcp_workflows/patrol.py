@@ -105,16 +105,19 @@ class Patrol:
             self._woken.set()
 
     async def _round(self) -> None:
-        """One sweep, if it is time for one, and a few looks: where sweeps are in doubt first, then who waited most."""
+        """One sweep, if it is time for one, and a few looks: where sweeps are in doubt first, then who waited most.
+
+        Each kind has half of them when there are enough of both: what sweeps never show is in doubt for ever.
+        """
         now = anyio.current_time()
         due = sorted((watched for watched in self._idle() if watched.due <= now), key=lambda watched: watched.due)
         unsure: Sequence[Watched] = []
         if self._sweeping:
-            sweepable = [watched for watched in due if watched.sweepable]
-            unsure = await self._sweep(sweepable[:BATCH])
+            unsure = await self._sweep(self._batch(due, now))
             due = [watched for watched in due if not watched.sweepable]
         doubts = sorted(self._doubts, key=lambda watched: not self._doubts[watched])
-        for watched in [*doubts, *due, *unsure][:_LOOKS]:
+        share = max(_LOOKS // 2, _LOOKS - len(due))
+        for watched in [*doubts[:share], *due, *unsure][:_LOOKS]:
             await self.budget.turn()
             self._doubts.pop(watched, None)
             if watched.flight is None:
@@ -124,6 +127,14 @@ class Patrol:
         return [watched for watched in self.watched.values() if watched.flight is None]
 
     # --- sweeps
+
+    def _batch(self, due: Sequence[Watched], now: float) -> Sequence[Watched]:
+        """Who is due, and if there is room, also who is more than halfway there: fewer sweeps see as much."""
+        batch = [watched for watched in due if watched.sweepable]
+        if batch and len(batch) < BATCH:
+            halfway = (watched for watched in self._idle() if watched.at + watched.due <= 2 * now)
+            batch = sorted((each for each in halfway if each.sweepable), key=lambda watched: watched.due)
+        return batch[:BATCH]
 
     @property
     def _sweeping(self) -> bool:

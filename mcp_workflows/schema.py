@@ -23,20 +23,34 @@ PRIMITIVES = _SCALARS | {"array"}
 _NOTHING_OUTSIDE: Registry[Any] = Registry()  # Any: contents of schemas we do not have
 
 
+class Checker:
+    """A JSON Schema to check values by; to make one takes longer than to check a small value."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """References outside the schema are never fetched."""
+        self._validator = Draft202012Validator(
+            schema, registry=_NOTHING_OUTSIDE, format_checker=Draft202012Validator.FORMAT_CHECKER
+        )
+
+    def violations(
+        self,
+        value: Any,  # any JSON value
+        counts: Callable[[ValidationError], bool] = lambda _: True,
+    ) -> Sequence[ValidationError]:
+        """What is wrong with a value, the first few."""
+        try:
+            errors: Iterable[ValidationError] = self._validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]  # its stub leaves one overload untyped
+            return list(islice(filter(counts, errors), MAX_COMPLAINTS))
+        except RecursionError:
+            return [ValidationError("is nested too deeply, or its schema refers to itself without end")]
+
+
 def violations(
     schema: Mapping[str, Any],
     value: Any,  # any JSON value
-    counts: Callable[[ValidationError], bool] = lambda _: True,
 ) -> Sequence[ValidationError]:
-    """What is wrong with a value by a JSON Schema, the first few; references outside the schema are never fetched."""
-    validator = Draft202012Validator(
-        schema, registry=_NOTHING_OUTSIDE, format_checker=Draft202012Validator.FORMAT_CHECKER
-    )
-    try:
-        errors: Iterable[ValidationError] = validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]  # its stub leaves one overload untyped
-        return list(islice(filter(counts, errors), MAX_COMPLAINTS))
-    except RecursionError:
-        return [ValidationError("is nested too deeply, or its schema refers to itself without end")]
+    """What is wrong with a value by a JSON Schema: see `Checker`."""
+    return Checker(schema).violations(value)
 
 
 def complain(error: ValidationError | SchemaError) -> str:

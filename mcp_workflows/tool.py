@@ -13,10 +13,11 @@ from jsonschema.exceptions import ValidationError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, field_validator
 
 from mcp_workflows.adapter import Gate
+from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ToolGate
 from mcp_workflows.mapping import Template
 from mcp_workflows.question import Ask, check_template
-from mcp_workflows.schema import MAX_COMPLAINTS, Schema, check_schema, complain, violations
+from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema, complain
 
 MAX_RESULT_BYTES = 1_000_000
 MAX_TTL = timedelta(days=3650)
@@ -156,6 +157,14 @@ class Tool(BaseModel):
     def _args_template(self) -> Template | None:
         return None if self.args is None else Template(self.args)
 
+    @cached_property
+    def _options_template(self) -> Template:
+        return Template(self.options)
+
+    @cached_property
+    def _checker(self) -> Checker:
+        return Checker(self.input)
+
     def unanswerable(self) -> Sequence[tuple[str, str]]:
         """Questions (by name) and what they bring that the tool's input does not take."""
         closed = self.input.get("additionalProperties") is False and "patternProperties" not in self.input
@@ -190,7 +199,7 @@ class Tool(BaseModel):
 
     def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: frozenset[str] = frozenset()) -> Sequence[str]:
         """What is wrong with the arguments, a line each; what will be asked for may still be missing."""
-        errors = violations(self.input, arguments, lambda error: not _only_missing(error, arguments, to_be_asked))
+        errors = self._checker.violations(arguments, lambda error: not _only_missing(error, arguments, to_be_asked))
         more = ["and perhaps more"] if len(errors) == MAX_COMPLAINTS else []
         return [complain(error) for error in errors] + more
 
@@ -205,8 +214,14 @@ class Tool(BaseModel):
         return self.ask[name].params(name, scope)
 
     def frozen_options(self, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings for the engine's adapter, filled in: a task keeps them as they were at its start."""
-        filled: Mapping[str, Any] = Template(self.options).render(scope)
+        """The settings for the engine's adapter, filled in: a task keeps them as they were at its start.
+
+        Raises:
+            MappingError: a text would have a gap: calls without the argument must not share a workflow id.
+        """
+        if gaps := self._options_template.gaps(scope):
+            raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool is made of it")
+        filled: Mapping[str, Any] = self._options_template.render(scope)
         return filled
 
     def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:

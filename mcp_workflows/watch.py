@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_AFTER = 1.0  # seconds, when a patrol broke
 
-Look = Callable[[Task], Awaitable[Task]]
+Look = Callable[[Task, Task | None], Awaitable[Task]]
 Listener = Callable[[Task], Awaitable[bool | None]]
 
 
 class Watch:
     """Single flight, a short cache and back-off by age and load, for as many executions as there are.
 
-    `look` asks the engine and keeps what it saw; it is called once at a time for each task. What sweeps and waits tell
-    (`sight`) only decides when.
+    `look` asks the engine and keeps what it saw; it is called once at a time for each task, with the row if that was
+    read just now. What sweeps and waits tell (`sight`) only decides when.
     """
 
     def __init__(self, look: Look, sight: Sight, pacing: Pacing = SHIPPED) -> None:
@@ -57,7 +57,7 @@ class Watch:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def look(self, task: Task, *, urgent: bool = False) -> Task:
-        """The task after a fresh look, or after one so recent that another is not worth it.
+        """The task, read just now, after a fresh look, or after one so recent that another is not worth it.
 
         When the engine is asked for too many, what is known is good enough for longer (see `pace`), unless it is
         urgent; and who is not known at all waits for its turn.
@@ -68,14 +68,16 @@ class Watch:
         patrol, watched = self._known(task)
         began = anyio.current_time()
         patrol.mind(watched)
+        row: Task | None = task
         while not patrol.fresh(watched, began):
             if watched.flight or watched.stale or urgent or patrol.budget.roomy:
-                await self._fly(watched)
+                await self._fly(watched, row)
             else:
                 patrol.expect(watched, began)
                 if patrol.good_enough(watched):
                     break
                 await watched.landing().wait()
+            row = None  # it may have changed meanwhile
         if watched.error is not None:
             raise watched.error
         return watched.latest(task)
@@ -130,22 +132,22 @@ class Watch:
 
     # --- flights
 
-    async def _fly(self, watched: Watched) -> None:
+    async def _fly(self, watched: Watched, row: Task | None) -> None:
         """Join the flight under way, or start one that lands even if whoever asked goes away."""
         if watched.flight is None:
             self._patrol(watched.task.engine).budget.spend()
-            self._take_off(watched)
+            self._take_off(watched, row)
         if watched.flight is not None:
             await watched.flight.wait()
 
-    def _take_off(self, watched: Watched) -> None:
+    def _take_off(self, watched: Watched, row: Task | None = None) -> None:
         watched.flight = anyio.Event()
-        self._tasks.start_soon(self._land, watched)
+        self._tasks.start_soon(self._land, watched, row)
 
-    async def _land(self, watched: Watched) -> None:
+    async def _land(self, watched: Watched, row: Task | None) -> None:
         began = anyio.current_time()
         try:
-            watched.task, watched.error = await self._look(watched.task), None
+            watched.task, watched.error = await self._look(watched.task, row), None
             watched.sure, watched.heard = began, anyio.current_time()
         except WorkflowsError as error:
             watched.error = error

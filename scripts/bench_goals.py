@@ -21,6 +21,7 @@ STARTS = 8  # of one round
 OTHERS = 2000  # ended tasks: more than are kept as they were rendered
 CLIENTS = 16  # at once, for rates
 SECONDS = 1.0  # of one round, for rates
+Turn = Callable[[Wire], object]
 FASTMCP = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
 
 
@@ -160,42 +161,55 @@ def _creating_side(server: Served, look: Callable[[Wire], Callable[[object], Non
 
 def receiver(place: Place) -> Iterator[Line]:
     """(g) Tasks per second, to their result; beside FastMCP, both with what runs them in memory."""
-    ours, theirs = place.serve("memory"), place.fastmcp(_fastmcp_python())
-    pairs = [(_rate(ours, "echo", {"a": 1}), _rate(theirs, "echo", {"a": 1})) for _ in range(ROUNDS + 1)][1:]
+    ours, theirs = place.serve("volatile"), place.fastmcp(_fastmcp_python())
+    pairs = [(_rate(ours, _ECHO), _rate(theirs, _ECHO)) for _ in range(ROUNDS + 1)][1:]
     us, them = (interval(rates) for rates in zip(*pairs, strict=True))
     found = interval([a / b for a, b in pairs])
     met = found.median >= 5
     what = f"tasks to their result, {CLIENTS} clients, to FastMCP's"
     yield Line(goal="g", what=what, measured=str(found), target=">= 5", met=met, surely_missed=found.high < 5)
     yield beside("g", "tasks/s", f"{us.median:.0f} to {them.median:.0f}")
-    real = interval([_rate(place.serve("temporal"), "slow", {"seconds": 0}) for _ in range(3)])
+    bare = interval([_rate(place.serve("bare"), lambda wire: (wire.get("bench"), wire.get("bench"))) for _ in range(5)])
+    yield beside("g", "pairs of requests/s that the SDK alone answers from a dict", f"{bare.median:.0f}")
+    durable = interval([_rate(place.serve("memory"), _ECHO) for _ in range(5)])
+    yield beside("g", "tasks/s with the store on disk, as shipped", f"{durable.median:.0f}")
+    real = interval([_rate(place.serve("temporal"), _task("slow", {"seconds": 0})) for _ in range(3)])
     yield beside("g", "tasks/s on Temporal's dev server, on the same cores", f"{real.median:.0f}")
 
 
 def profile_receiver(place: Place) -> Sequence[str]:
     """What (g) is spent on."""
-    return place.profile("g", "memory", lambda served: [_rate(served, "echo", {"a": 1}) for _ in range(5)])
+    return place.profile("g", "volatile", lambda served: [_rate(served, _ECHO) for _ in range(5)])
 
 
-def _rate(served: Served, tool: str, arguments: Mapping[str, object]) -> float:
-    """Tasks per second of so many clients, each one task after the other."""
+def _task(tool: str, arguments: Mapping[str, object]) -> Turn:
+    """One task to its result."""
+    return lambda wire: _finished(wire, wire.call(tool, arguments)["taskId"])
+
+
+_ECHO = _task("echo", {"a": 1})
+
+
+def _rate(served: Served, turn: Turn) -> float:
+    """Turns per second of so many clients, each taking one after the other."""
     done: list[int] = []
     began = time.monotonic()
     threads = [
-        threading.Thread(target=_take_turns, args=(served.wire(), tool, arguments, began + SECONDS, done))
-        for _ in range(CLIENTS)
+        threading.Thread(target=_take_turns, args=(served.wire(), turn, began + SECONDS, done)) for _ in range(CLIENTS)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if len(done) < CLIENTS:
+        raise BadReplyError(f"{CLIENTS - len(done)} of {CLIENTS} clients could not go on; see above")
     return sum(done) / (time.monotonic() - began)
 
 
-def _take_turns(wire: Wire, tool: str, arguments: Mapping[str, object], stop_at: float, done: list[int]) -> None:
+def _take_turns(wire: Wire, turn: Turn, stop_at: float, done: list[int]) -> None:
     count = 0
     while time.monotonic() < stop_at:
-        _finished(wire, wire.call(tool, arguments)["taskId"])
+        turn(wire)
         count += 1
     done.append(count)
     wire.close()

@@ -1,4 +1,6 @@
-"""Many waiting tasks in one process: `python -m scripts.bench_load polled|memory FOLDER [listened]`; prints JSON.
+"""Many waiting tasks in one process; prints JSON.
+
+`python -m scripts.bench_load polled FOLDER [STEP]` (which all executions tell), or `memory FOLDER [listened]`.
 
 The engine is a stub that counts what it is asked and can be swept; what is measured is all that lies above it, but for
 HTTP: 10,000 clients that poll over HTTP need more than one core for the SDK alone.
@@ -57,8 +59,9 @@ class Stub(Adapter):
     Options = Nothing
     starts = StartGuarantee.KEYED
 
-    def __init__(self, settings: Nothing) -> None:
-        """Nothing to keep."""
+    def __init__(self, settings: Nothing, step: str | None = None) -> None:
+        """All executions tell this step."""
+        self.step = step
         self.calls: list[float] = []
         self.verbs: Counter[str] = Counter()
         self.told: dict[str, float] = {}
@@ -104,6 +107,7 @@ class Stub(Adapter):
         ended = ref.handle in self.ended
         return Execution(
             status=Status.SUCCEEDED if ended else Status.RUNNING,
+            message=self.step,
             output={"total": 1} if ended else None,
             execution_id=f"{ref.handle}-",
             url=f"http://localhost:8233/workflows/{ref.handle}",
@@ -136,9 +140,9 @@ async def _quiet(_: Execution) -> None:
     """Nobody wants progress."""
 
 
-async def polled(folder: Path) -> Mapping[str, JSON]:
+async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
     """10,000 waiting tasks, each with a poller that polls as often as it is told to."""
-    stub = Stub(Nothing())
+    stub = Stub(Nothing(), step)
     async with bridge(folder, stub, Pacing(looks_per_second=CAP)) as there:
         ids = await create(there, TASKS)
         handles = {row.id: row.handle or "" for task_id in ids for row in await _rows(there, task_id)}
@@ -233,9 +237,9 @@ def _slope(points: Sequence[tuple[int, int]]) -> float:
 
 def main() -> None:
     """Measure, on core 0."""
-    what, folder, *listened = sys.argv[1:]
+    what, folder, more = [*sys.argv[1:], ""][:3]
     pin(0)
-    found = polled(Path(folder)) if what == "polled" else memory(Path(folder), bool(listened))
+    found = polled(Path(folder), more or None) if what == "polled" else memory(Path(folder), bool(more))
     print(json.dumps(asyncio.run(found)))
 
 

@@ -26,6 +26,10 @@ def polled(place: Place) -> Iterator[Line]:
     yield beside("d", "from an end to its poller, p50 / p99 / max", _spread(found["noticed"]))
     yield exactly("d", "ends that no poller was told of", found["missed"])
     yield beside("d", "told as pollIntervalMs; cores in use", f"{found['poll_interval_ms']}; {found['cores']:.2f}")
+    found = place.run("bench_load", "polled", str(_folder(place)), "packing")
+    calls, noticed = found["calls_per_second"], _spread(found["noticed"])
+    yield beside("d", "if all tell a step: engine calls/s; from an end to its poller", f"{calls:.1f}; {noticed}")
+    yield exactly("d", "ends that no poller was told of", found["missed"])
 
 
 def memory(place: Place) -> Iterator[Line]:

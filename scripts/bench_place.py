@@ -118,12 +118,12 @@ class Place:
     def fastmcp(self, python: str) -> Served:
         """FastMCP with its tasks companion, in its own environment."""
         port = free_port()
-        script = str(ROOT / "tests" / "clients" / "fastmcp_server.py")
+        script = str(ROOT / "tests" / "clients" / "fastmcp_bench.py")
         command = Command(name="fastmcp", argv=[python, script, str(port)], cwd=ROOT, env={})
         return self._answering(self._launch(command), port)
 
     def _start(self, kind: str, *profile: str) -> Served:
-        needs_temporal = kind not in {"memory", "bare"}
+        needs_temporal = kind not in {"memory", "volatile", "bare"}
         env = self.temporal.environment() if needs_temporal else dict[str, str]()
         port = free_port()
         argv = [sys.executable, "-m", "scripts.bench_servers", kind, str(port), str(self.folder), *profile]

@@ -78,6 +78,12 @@ def memory(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
     return _ours(folder, adapter, tools, UNLIMITED), [Route("/calls", calls)]
 
 
+def volatile(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
+    """Ours on the engine in memory, the store in memory too: nothing is written to disk."""
+    tools = [Tool(name="echo", engine="engine", workflow="echo")]
+    return _ours(None, MemoryAdapter(MemorySettings()), tools, UNLIMITED), []
+
+
 def temporal(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
     """Ours on Temporal, as shipped."""
     return _on_temporal(folder, SHIPPED)
@@ -100,7 +106,7 @@ def _on_temporal(folder: Path, pacing: Pacing) -> tuple[Server[Any], Sequence[Ro
 _PARKED: dict[str, Any] = {"task_queue": "nobody-polls-this"}  # for starts: no worker shares the cores with them
 
 
-def _ours(folder: Path, adapter: Adapter, tools: Sequence[Tool], pacing: Pacing) -> Server[Any]:
+def _ours(folder: Path | None, adapter: Adapter, tools: Sequence[Tool], pacing: Pacing) -> Server[Any]:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[None]:
         async with workflows:
@@ -108,7 +114,7 @@ def _ours(folder: Path, adapter: Adapter, tools: Sequence[Tool], pacing: Pacing)
 
     listening = ListenHandler(InMemorySubscriptionBus())
     server: Server[Any] = Server("bench", version="1", lifespan=lifespan, on_subscriptions_listen=listening)
-    store = f"sqlite:///{folder / uuid.uuid4().hex}.db"
+    store = f"sqlite:///{folder / uuid.uuid4().hex}.db" if folder else "sqlite:///:memory:"
     workflows = attach(server, tools=tools, engines={"engine": adapter}, store=store, pacing=pacing)
     return server
 
@@ -178,6 +184,7 @@ def naive(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
 
 KINDS: Mapping[str, Serve] = {
     "memory": memory,
+    "volatile": volatile,
     "temporal": temporal,
     "uncached": uncached,
     "bare": bare,

@@ -41,8 +41,8 @@ class Plan:
 
 
 def samples() -> list[str]:
-    """The samples that can be served."""
-    return sorted(config.parent.name for config in SAMPLES.glob("*/workflows.yaml"))
+    """The samples that can be served here: those with a worker."""
+    return sorted(worker.parent.name for worker in SAMPLES.glob("*/worker.py"))
 
 
 class Stack:

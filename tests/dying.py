@@ -45,9 +45,11 @@ class DyingStore(SQLiteStore):
         die_at("row")
         return row
 
-    async def change(self, task_id: str, owner: str, change: Callable[[Task], Task]) -> Task | None:
+    async def change(
+        self, task_id: str, owner: str, change: Callable[[Task], Task], *, durable: bool = True
+    ) -> Task | None:
         """The first change of a new row binds its handle."""
-        row = await super().change(task_id, owner, change)
+        row = await super().change(task_id, owner, change, durable=durable)
         if row is not None and row.handle is not None:
             die_at("bind")
         return row

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 
 from mcp_workflows.cli import main
 from mcp_workflows.cli.answering import Answer, Answers
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
+from mcp_workflows.cli.outcome import Outcome
 from mcp_workflows.cli.screen import Screen
 from scripts.processes import free_port
 from scripts.stack import SAMPLES
@@ -277,6 +279,21 @@ def test_a_question_before_the_start_is_answered_by_flag(here: Here) -> None:
     assert (refused.code, "nothing was started" in refused.err) == (1, True)
 
 
+def test_a_question_is_declined_by_a_field_of_it_too(here: Here) -> None:
+    assert "> decline (by flag)" in here.call("ask", "--decline", "answer").err
+
+
+def test_a_flag_that_names_nothing_is_told_with_the_fields_that_there_are(here: Here) -> None:
+    ended = here.call("ask", "--answer", "anser=one")
+    assert (ended.code, "not asked here: anser (fields: answer)" in ended.err) == (2, True)
+    assert "or refuse it with: --decline first" in ended.err
+
+
+def test_the_beginning_of_an_id_is_not_enough_to_come_back(here: Here) -> None:
+    ended = here.call("--resume", "21cea")
+    assert (ended.code, "--resume takes the whole id" in ended.err) == (1, True)
+
+
 def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Here) -> None:
     ended = here.call("gated", "order=A1", "--answer", "approve.ok=true")
     assert (ended.code, "? [approve.1] Ship A1?" in ended.err) == (0, True)
@@ -478,6 +495,20 @@ def test_every_command_of_the_page_does_what_it_says(orders: Shell) -> None:
 
 
 # --- matching and typing, without a process
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_result_is_as_it_is_in_a_pipe_and_does_not_steer_a_terminal(
+    is_error: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = types.TextContent(type="text", text="a\x1b[2J\x1b]0;b\x07\nc")
+    outcome = Outcome(result=types.CallToolResult(content=[text], is_error=is_error))
+    outcome.tell(None, as_json=False)
+    assert "".join(capsys.readouterr()) == f"{text.text}\n"
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    outcome.tell(None, as_json=False)
+    assert "".join(capsys.readouterr()) == "a [2J ]0;b \nc\n"
 
 
 def test_what_a_server_says_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

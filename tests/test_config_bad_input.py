@@ -80,7 +80,7 @@ BAD: Mapping[str, tuple[str, int, str, str]] = {
         f"engines:\n  orders:\n    adapter: memry\n{TOOL}",
         3,
         "engines.orders.adapter",
-        "did you mean 'memory' (pip install mcp-workflows-memory)?",
+        "; did you mean 'memory'?",
     ),
     "an unknown setting": (
         f"engines:\n  orders:\n    adapter: memory\n    nmae: x\n{TOOL}",

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from typer.testing import CliRunner, Result
 
 from mcp_workflows.adapter import Ref
 from mcp_workflows.cli.app import app
 from mcp_workflows.errors import ConfigError, EngineUnavailable
+from mcp_workflows.testing import lossy_proxy
 from scripts.processes import free_port
 from tests.served import peer, serving
 from tests.sidecars import COMMAND, Process
@@ -218,6 +220,14 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     done = new_adapter("acme", "--path", str(tmp_path / "file" / "inside"))
     assert isinstance(done.exception, ConfigError)
     assert "cannot be written" in str(done.exception)
+
+
+async def test_the_report_says_that_the_engine_behind_the_proxy_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    async with lossy_proxy(port) as proxy, await anyio.connect_tcp("127.0.0.1", proxy.port) as connection:
+        with pytest.raises(anyio.EndOfStream):
+            await connection.receive()
+    assert f"nothing listens on 127.0.0.1:{port}: is your engine running?" in caplog.text
 
 
 # --- the document

@@ -177,8 +177,9 @@ def test_every_link_to_a_file_leads_somewhere() -> None:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
-@pytest.mark.parametrize("sample", sorted(ROOT.glob("samples/*/workflows.yaml")), ids=lambda path: path.parent.name)
-def test_every_sample_loads(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("worker", sorted(ROOT.glob("samples/*/worker.py")), ids=lambda path: path.parent.name)
+def test_every_sample_loads(worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = worker.with_name("workflows.yaml")
     monkeypatch.syspath_prepend(str(sample.parent))  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
     for module in ("workflows", "shop"):
         monkeypatch.delitem(sys.modules, module, raising=False)

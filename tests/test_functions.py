@@ -355,6 +355,33 @@ class PressAdapter(FunctionsAdapter):
         super().__init__(start=key, describe=lambda ref: str_of(settings, ref), cancel=nothing)
 
 
+class WorkshopAdapter(FunctionsAdapter):
+    """Its functions are methods, with the names that come to mind."""
+
+    def __init__(self) -> None:
+        super().__init__(start=self._start, describe=self._describe, cancel=self._cancel)
+        self._threads = "of its own"
+
+    def _start(self, start: Start) -> str:
+        return self._call(f"/orders/{start.key}")
+
+    def _describe(self, ref: Ref) -> Execution:
+        return Execution(status=Status.RUNNING, message=self._call(ref.handle))
+
+    def _cancel(self, ref: Ref) -> None:
+        self._call(ref.handle)
+
+    def _call(self, path: str) -> str:
+        return path
+
+
+async def test_a_subclass_may_name_its_own_methods_as_it_likes() -> None:
+    async with WorkshopAdapter() as adapter:
+        assert await adapter.start(START) == "/orders/k"
+        assert (await adapter.describe(REF)).message == "h"
+        await adapter.cancel(REF)
+
+
 def str_of(settings: Bounds, ref: Ref) -> Execution:
     return Execution(status=Status.SUCCEEDED, output=f"{settings.copies} copies")
 

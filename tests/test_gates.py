@@ -20,6 +20,7 @@ from tests.served import Peer, peer, site
 pytestmark = pytest.mark.anyio
 
 OK: Mapping[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+REJECT: Mapping[str, Any] = {"signal": "reject", "args": ["{{order_id}}", "{{answer}}"]}
 NOW: Mapping[str, Any] = {"after_seconds": 0}
 ORDER: Mapping[str, Any] = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
 
@@ -39,7 +40,7 @@ def gated(*, name: str = "ship", **gates: ToolGate) -> Tool:
 async def client(tmp_path: Path) -> AsyncGenerator[Peer]:
     tools = [
         gated(approve=approve()),
-        gated(name="two", first=approve(), second=approve(decline={"signal": "reject", "args": ["{{order_id}}"]})),
+        gated(name="two", first=approve(), second=approve(decline=REJECT)),
         gated(name="broken", approve=approve(send={"args": ["{{length(answer.ok)}}"]})),
     ]
     async with site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools) as served, peer(served.url) as found:
@@ -82,6 +83,23 @@ async def test_two_gates_are_answered_one_by_one_and_one_is_declined(client: Pee
     sent = (await client.until(task_id))["result"]["structuredContent"]
     assert sent["second"] == {"signal": "reject", "args": ["A1"]}
     assert sent["first"]["args"][0] is False
+
+
+async def test_what_comes_with_a_refusal_was_never_checked_and_is_not_sent(client: Peer) -> None:
+    task_id = (await waiting(client, "two"))["taskId"]
+    declined = {"action": "decline", "content": {"ok": "anything"}}
+    answers = {"first.1": accept(ok=True), "second.1": declined}
+    await client.send("tasks/update", {"taskId": task_id, "inputResponses": answers})
+    sent = (await client.until(task_id))["result"]["structuredContent"]
+    assert sent["second"] == {"signal": "reject", "args": ["A1"]}
+
+
+async def test_a_client_cannot_say_itself_what_a_gate_sends(client: Peer) -> None:
+    task_id = (await waiting(client))["taskId"]
+    forged = {**accept(ok=True), "send": {"signal": "forged"}}
+    await client.send("tasks/update", {"taskId": task_id, "inputResponses": {"approve.1": forged}})
+    sent = (await client.until(task_id))["result"]["structuredContent"]
+    assert sent["approve"]["signal"] == "approve"
 
 
 async def test_a_gate_that_knows_no_refusal_says_so_and_stays_open(client: Peer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,37 @@ async def test_the_same_idempotency_key_hands_over_to_the_same_task(client: Peer
     key = {"mcp-workflows/idempotencyKey": "k1"}
     tasks = [(await client.call("refund", {"order_id": "A1"}, meta=key)).result["taskId"] for _ in range(2)]
     assert tasks[0] == tasks[1]
+
+
+async def test_one_call_is_handed_over_once(tmp_path: Path) -> None:
+    server, workflows = shop(tmp_path)
+
+    @server.tool()
+    async def twice() -> types.CallToolResult:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
+        await workflows.hand_over("refund_order", {"order_id": "A1"})
+        with pytest.raises(RequestError, match="once in a call"):
+            await workflows.hand_over("refund_order", {"order_id": "A2"})
+        return types.CallToolResult(content=[])
+
+    async with Client(server) as client:
+        result: Any = await client.call_tool("twice", {})
+    assert result.structured_content == {"order_id": "A1"}
+
+
+async def test_what_a_function_left_in_the_background_cannot_hand_over_after_the_call(tmp_path: Path) -> None:
+    server, workflows = shop(tmp_path)
+    left: list[Context] = []
+
+    @server.tool()
+    async def leave() -> str:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
+        left.append(copy_context())
+        return "left"
+
+    async with Client(server) as client:
+        await client.call_tool("leave", {})
+        late = asyncio.get_running_loop().create_task(workflows.hand_over("refund_order", {}), context=left[0])
+        with pytest.raises(RequestError, match="inside a tool function"):
+            await late
 
 
 async def test_handing_over_outside_a_call_is_an_error(tmp_path: Path) -> None:

@@ -340,6 +340,20 @@ async def test_a_replica_that_cannot_start_closes_nothing_that_another_is_starti
         assert len(engine.handles) == 1
 
 
+async def test_of_an_answer_and_its_contrary_at_once_the_engine_gets_one(tmp_path: Path) -> None:
+    async with replica(tmp_path) as (bridge, engine):
+        task = await call(bridge, "ask")
+        await until(bridge, task.task_id, Status.INPUT_REQUIRED)
+
+        async def answer(response: Mapping[str, Any]) -> None:
+            await bridge.update(Update(task_id=task.task_id, responses={"question": response}), ANONYMOUS)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(answer, _accept("yes"))
+            group.start_soon(answer, {"action": "decline"})
+        assert engine.calls["answer"] == 1
+
+
 async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: Path) -> None:
     async with replica(tmp_path) as (one, _), replica(tmp_path) as (two, _):
         task_id = (await call(one, "ask_two")).task_id

@@ -12,7 +12,7 @@ from mcp_workflows.mapping import Template
 
 SCOPE: dict[str, Any] = {  # Any: any JSON value
     "args": {"order_id": "o-1", "n": 3, "on": False, "none": None, "deep": {"list": [1, {"x": "y"}]}, "a-b": "dash"},
-    "principal": {"subject": "anna"},
+    "principal": {"subject": "anna", "team": None},
     "task": {"id": "t-1"},
     "answer": {"action": "accept"},
     "output": {"total": 9.5},
@@ -57,6 +57,10 @@ RENDERED: list[tuple[Any, Any]] = [  # Any: any JSON value
     # an argument that is null is there
     (["{{n}}", "{{none}}"], [3, None]),
     ({"a": "{{none}}"}, {"a": None}),
+    # so is what is known to be nobody: a signal keeps the number of its arguments
+    (["{{n}}", "{{principal.team}}"], [3, None]),
+    (["{{n}}", "{{principal.team}}", "{{answer.note}}"], [3, None]),
+    ({"a": "{{principal.team}}"}, {}),
     ({"a": "{{args.none}}", "b": "{{args.nope}}"}, {"a": None}),
     # what is no string is as it is, and keys are no templates
     (5, 5),
@@ -146,3 +150,11 @@ def test_a_wrong_template_is_found_when_it_is_made(text: str, complaint: str, pl
     with pytest.raises(ConfigError, match=complaint) as wrong:
         Template(place(text))
     assert "\n" not in str(wrong.value)
+
+
+def test_a_gap_in_a_longer_text_is_told() -> None:
+    template = Template(
+        {"id": "order-{{order_id}}", "note": "{{note}}", "by": ["{{principal.subject}} of {{args.at}}"]}
+    )
+    assert template.gaps({"args": {"at": "acme"}, "principal": {"subject": None}}) == ["order_id"]
+    assert template.gaps({"args": {"order_id": 0, "at": ""}, "principal": {"subject": "ada"}}) == ["at"]

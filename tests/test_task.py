@@ -106,7 +106,7 @@ def test_an_answered_key_stays_hidden_when_the_engine_shows_it_again() -> None:
     assert observe(task, LOOKS[Status.INPUT_REQUIRED], LATEST).seen.status is Status.RUNNING
 
 
-@pytest.mark.parametrize("status", ENDED)
+@pytest.mark.parametrize("status", sorted(ENDED))
 def test_an_ended_task_asks_nothing(status: Status) -> None:
     task = observe(bound_task(), replace(LOOKS[status], requests={"a": QUESTION}), LATER)
     assert (task.seen.status, dict(task.seen.requests)) == (status, {})

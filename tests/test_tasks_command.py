@@ -124,6 +124,7 @@ async def test_without_an_engine_the_operator_reads_what_the_store_knows(
         (["list", "--status", "running"], 2, "working"),
         (["adopt", "nothing", "x"], 1, "no tool named 'nothing' in the configuration; there are: slow, confirm"),
         (["adopt", "slow", "x", "--args", "[1]"], 2, "is a JSON object"),
+        (["adopt", "slow", "x", "--owner", ""], 2, "--owner is empty"),
     ],
 )
 def test_what_the_operator_gets_wrong_is_said(

@@ -58,6 +58,14 @@ class Swept(Counting):
         super().__init__(settings)
         self.batches: list[int] = []
         self.hidden: set[str] = set()
+        self.failing: set[str] = set()  # once
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look."""
+        if ref.handle in self.failing:
+            self.failing.discard(ref.handle)
+            raise EngineUnavailable("not now")
+        return await super().describe(ref)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """A sweep."""
@@ -189,11 +197,11 @@ async def test_pollers_of_more_tasks_than_an_engine_may_be_asked_for_are_answere
     async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
         ids = await here.start("forever", MANY)
         polls = 0
-        stop_at = time.monotonic() + 3
+        stop_at, too_late = time.monotonic() + 4, time.monotonic() + 30  # 3 s are enough for each on an idle machine
 
         async def poll(task_id: str) -> None:
             nonlocal polls
-            while time.monotonic() < stop_at:
+            while time.monotonic() < (stop_at if len(engine.looked_at) == MANY else too_late):
                 await here.get(task_id)
                 polls += 1
                 await anyio.sleep(0.05)
@@ -288,6 +296,18 @@ async def test_executions_that_a_sweep_leaves_out_are_looked_at(tmp_path: Path) 
             await until(lambda: all(engine.looked_at[handle] >= 3 for handle in engine.hidden))
             seen = [count for handle, count in engine.looked_at.items() if handle not in engine.hidden]
             assert max(seen) == 1
+
+
+async def test_what_sweeps_never_show_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    engine = Swept(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
+        gated = await here.start("forever", 4 * MANY)
+        engine.hidden = set(engine.handles)
+        (brief,) = await here.start("sleep", 1, seconds=1)
+        engine.failing = set(engine.handles) - engine.hidden
+        async with here.listening([brief, *gated]):
+            await until(lambda: not engine.failing)  # it was looked at, in vain: only another look can tell
+            await until(lambda: here.ended([brief]) == 1)
 
 
 async def test_a_sweep_that_fails_fails_nothing(tmp_path: Path) -> None:

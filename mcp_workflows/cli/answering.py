@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -66,7 +67,7 @@ class Answers:
         """
         async with self._turn:
             for name in self._declined:
-                if _named(key, name):
+                if _named(key, name) or name in _fields(params):
                     self._used.add(name)
                     return self._said(key, params.message, Action(action="decline"))
             if isinstance(params, types.ElicitRequestURLParams):
@@ -78,7 +79,7 @@ class Answers:
         missing = [name for name in form.get("required", ()) if name not in content]
         if not content or missing:
             if not self._screen.asks:
-                raise WrongUsage(_unanswered(key, message, form, missing))
+                raise WrongUsage(_unanswered(key, message, form, missing) + self._misfits(form))
             with self._screen.still():
                 return await _Form(self._screen, key, message, form).fill_in(content)
         if wrong := violations(form, content):
@@ -103,8 +104,13 @@ class Answers:
         defaults = {name: field["default"] for name, field in properties.items() if "default" in field}
         return {**defaults, **found} if found else {}
 
+    def _misfits(self, form: Schema) -> str:
+        """The flags that answered nothing so far, and what they could have named."""
+        fields = ", ".join(form.get("properties", {}))
+        return f"\nnot asked here: {', '.join(self.unused)} (fields: {fields})" if self.unused else ""
+
     def _said(self, key: str | None, message: str, result: Action) -> Action:
-        said = ", ".join(f"{name}: {value}" for name, value in (result.content or {}).items())
+        said = ", ".join(f"{name}: {_plain(value)}" for name, value in (result.content or {}).items())
         self._screen.note(f"? {_shown(key, message)}\n> {said or result.action} (by flag)")
         return result
 
@@ -117,6 +123,14 @@ class Answers:
             self._screen.note(f"? {params.message}\n  {params.url}")
             typed_in = await self._screen.line("  opened it? [y/n] ")
         return Action(action="accept" if (typed_in or "n").lower().startswith("y") else "decline")
+
+
+def _fields(params: types.ElicitRequestParams) -> Schema:
+    return {} if isinstance(params, types.ElicitRequestURLParams) else params.requested_schema.get("properties", {})
+
+
+def _plain(value: Any) -> str:  # Any: JSON
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _stem(key: str | None) -> str:
@@ -135,7 +149,9 @@ def _unanswered(key: str | None, message: str, form: Schema, missing: Sequence[s
     stem = _stem(key)
     names = {field: f"{stem}.{field}" if stem and stem != field else field for field in fields}
     flags = " ".join(f"--answer {name}={_example(properties[field])}" for field, name in names.items())
-    return f"nobody can be asked here: {_shown(key, message)}\nanswer it with: {flags}"
+    refusal = stem or next(iter(properties), None)
+    refused = f"\nor refuse it with: --decline {refusal}" if refusal else ""
+    return f"nobody can be asked here: {_shown(key, message)}\nanswer it with: {flags}{refused}"
 
 
 def _example(field: Schema) -> str:

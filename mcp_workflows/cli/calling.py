@@ -47,7 +47,9 @@ def call(
         list[str] | None,
         typer.Option(metavar="NAME.FIELD=VALUE", help="Answer a question; FIELD=VALUE answers any with that field."),
     ] = None,
-    decline: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Decline a question.")] = None,
+    decline: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Decline a question, by its name or a field of it.")
+    ] = None,
     era: Annotated[Era, typer.Option(help="Which client to be; none: the newest, without tasks.")] = Era.TASKS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
@@ -78,7 +80,7 @@ def call(
             config=config,
             url=url,
         )
-        answers = Answers([Answer(read_pair(word)) for word in answer or []], decline or [], screen)
+        answers = Answers([_answer(word) for word in answer or []], decline or [], screen)
         check_usage(order, dry_run=dry_run)
         code = anyio.run(_dry_run, order, answers) if dry_run else anyio.run(_call, order, answers, screen, as_json)
     except WrongUsage as error:
@@ -87,6 +89,13 @@ def call(
         screen.note(left_behind(order, screen.task_id))
         code = INTERRUPTED
     raise typer.Exit(code)
+
+
+def _answer(word: str) -> Answer:
+    try:
+        return Answer(read_pair(word))
+    except WrongUsage as error:
+        raise WrongUsage(f"--answer {error}") from None
 
 
 def _explain(error: WrongUsage, screen: Screen, order: Order | None) -> int:
@@ -141,6 +150,8 @@ async def _call(order: Order, answers: Answers, screen: Screen, as_json: bool) -
     outcome = await _patient_outcome(order, answers, screen)
     if outcome.error and outcome.error.code == MISSING_CAPABILITY and order.era is not Era.TASKS:
         screen.note(f"a client of --era {order.era} cannot have it: leave that out")
+    if outcome.error and order.resume and not order.url and not screen.followed:
+        screen.note("--resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
     if outcome.error and screen.followed:
         screen.note(left_behind(order, screen.task_id))
     for flag in answers.unused if order.wait else ():

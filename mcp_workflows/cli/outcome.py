@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,6 +12,7 @@ import mcp_types as types
 import typer
 from mcp.shared.exceptions import MCPError
 
+from mcp_workflows.cli.screen import harmless
 from mcp_workflows.client import TaskState
 from mcp_workflows.errors import TaskCancelled
 
@@ -41,9 +43,9 @@ class Outcome:
     def tell(self, task_id: str | None, *, as_json: bool) -> int:
         """Print it; the exit code."""
         if as_json:
-            typer.echo(json.dumps(self._as_json(task_id), indent=2, ensure_ascii=False))
+            _echo(json.dumps(self._as_json(task_id), indent=2, ensure_ascii=False))
         elif self.result:
-            typer.echo("\n".join(_shown(self.result)), err=bool(self.result.is_error))
+            _echo("\n".join(_shown(self.result)), err=bool(self.result.is_error))
         else:
             self._tell_what_else()
         return 0 if self.begun or (self.result and not self.result.is_error) else 1
@@ -52,9 +54,9 @@ class Outcome:
         if self.begun:
             typer.echo(self.begun.task_id)
         elif self.error:
-            typer.echo(f"error {self.error.code}: {self.error.message}", err=True)
+            _echo(f"error {self.error.code}: {self.error.message}", err=True)
         else:
-            typer.echo(self.cancelled, err=True)
+            _echo(self.cancelled or "", err=True)
 
     def _as_json(self, task_id: str | None) -> dict[str, Any]:  # Any: JSON
         told: dict[str, Any] = {"taskId": task_id, "status": self.status, "message": self.cancelled}
@@ -63,6 +65,12 @@ class Outcome:
         if self.error:
             told["error"] = self.error.model_dump(by_alias=True, mode="json", exclude_none=True)
         return {key: value for key, value in told.items() if value is not None}
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    """As it is into a file or a pipe; a terminal gets nothing that it would act on."""
+    stream = sys.stderr if err else sys.stdout
+    typer.echo(harmless(text) if stream.isatty() else text, err=err, color=True)  # color: leave it as it is
 
 
 def _shown(result: types.CallToolResult) -> Iterator[str]:

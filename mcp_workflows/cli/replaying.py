@@ -71,7 +71,8 @@ def _read(path: Path) -> Any:  # Any: JSON
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+        where = f"{path}:{error.lineno}:{error.colno}"
+        raise ConfigError(f"{where}: not JSON: {error.msg}; export the history as JSON") from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON ({type(error).__name__})") from None
 

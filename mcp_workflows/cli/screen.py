@@ -49,7 +49,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Anything else worth a line."""
-        self._console.print(_harmless(text), markup=False)
+        self._console.print(harmless(text), markup=False)
 
     def lost(self) -> None:
         """The connection is; told each time that something was seen in between."""
@@ -66,7 +66,7 @@ class Screen:
         self._last = text
         self.note(text)
         if self._progress:
-            self._progress.update(self._progress.task_ids[0], description=_harmless(text))
+            self._progress.update(self._progress.task_ids[0], description=harmless(text))
 
     @contextmanager
     def running(self) -> Generator[None]:
@@ -96,7 +96,7 @@ class Screen:
 
     async def line(self, prompt: str) -> str | None:
         """What the person types; None at the end of input. It can be cancelled, unlike `input()`."""
-        self._console.print(_harmless(prompt), end="", markup=False)
+        self._console.print(harmless(prompt), end="", markup=False)
         if sys.platform == "win32":
             typed = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
         else:
@@ -105,6 +105,6 @@ class Screen:
         return typed.rstrip("\r\n") if typed else None
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Without control characters: what a server says must not steer the terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)

@@ -121,6 +121,8 @@ def adopt(
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
     """Make a task of an execution that was started elsewhere; prints the task's id."""
+    if not owner:
+        raise typer.BadParameter("--owner is empty; leave it out for a server without authentication")
     arguments = _object(args)
 
     def do(operator: Operator, config: Config) -> Awaitable[Look]:
@@ -171,7 +173,8 @@ def _object(text: str | None) -> Mapping[str, JSON]:
 def _outcome(look: Look, *, terminate: bool) -> str:
     task = look.task
     if task.ended:
-        return f"{state_of(task)}{f', {said}' if (said := message_of(task)) else ''}"
+        state, said = state_of(task).value, message_of(task)
+        return state if said in ("", state) else f"{state}, {said}"
     return "terminated" if terminate else "asked to cancel; it has not ended yet"
 
 

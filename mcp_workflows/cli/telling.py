@@ -13,6 +13,7 @@ from mcp_workflows.operating import Look
 from mcp_workflows.task import Task
 
 SHORT = 12  # characters of an id in a list: enough to name it by
+WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not move all the others
 HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
@@ -68,7 +69,7 @@ def _row(task: Task) -> Sequence[str]:
 
 def told(facts: Mapping[str, str]) -> str:
     """One fact a line."""
-    width = max(len(name) for name in facts) + 1
+    width = max((len(name) for name in facts if len(name) <= WIDEST), default=0) + 1
     return "\n".join(f"{f'{_plain(name)}:':<{width}} {_plain(text)}" for name, text in facts.items())
 
 

@@ -59,6 +59,7 @@ class _State:
     offer: Offer
     text: str | None = None
     ctx: Context | None = None
+    handed: bool = False
     outcome: Outcome | None = None
 
 
@@ -200,17 +201,23 @@ class Workflows:
         of the workflow reach clients with tasks only.
 
         Raises:
-            RequestError: not inside a tool function, or there is no such tool.
+            RequestError: not inside a tool function, a second time in one call, or there is no such tool.
         """
         state = _state.get(None)
         if state is None or state.ctx is None:
             raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() works inside a tool function of this server only")
         if tool not in state.offer.tools:
             raise RequestError(jsonrpc.INTERNAL_ERROR, f"hand_over(): there is no tool {tool!r}")
+        if state.handed:
+            raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() comes once in a call: one workflow finishes it")
         params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
         call = replace(wire.parse_call(params, _client(state.ctx)), takes_questions=False)
-        report = Progress(state.ctx.session).report
-        state.outcome = await _entered(state.offer).call(call, _principal(state.ctx), report)
+        report, state.handed = Progress(state.ctx.session).report, True
+        try:
+            state.outcome = await _entered(state.offer).call(call, _principal(state.ctx), report)
+        except WorkflowsError:
+            state.handed = False
+            raise
         return types.CallToolResult(content=[])
 
     async def _refuse_taken_names(self, tools: Mapping[str, Tool]) -> None:
@@ -280,7 +287,10 @@ class Workflows:
         state = _state.get(None) or _State(offer=self._offer)
         if not state.offer.shows(_name(ctx)):
             state.ctx = ctx
-            result = await call_next(ctx)
+            try:
+                result = await call_next(ctx)
+            finally:
+                state.ctx = None  # what the function left behind in the background cannot hand over any more
             if state.outcome is None or _plain(result).get("isError"):
                 return result
             return self._finish(ctx, wire.render(state.outcome))

@@ -40,8 +40,14 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """The row, if it is this owner's; "not found" and "not yours" look alike."""
         ...
 
-    async def change(self, task_id: str, owner: str, change: Callable[[Task], Task]) -> Task | None:
-        """Apply a pure function to the row in one transaction and return the row as it is then."""
+    async def change(
+        self, task_id: str, owner: str, change: Callable[[Task], Task], *, durable: bool = True
+    ) -> Task | None:
+        """Apply a pure function to the row in one transaction and return the row as it is then.
+
+        If it need not be durable, it may be lost with the machine's power, though not with the process; a store that
+        saves nothing by that makes it durable all the same.
+        """
         ...
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:

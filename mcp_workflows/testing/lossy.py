@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
+
+logger = logging.getLogger(__name__)
 
 GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
@@ -33,8 +36,13 @@ class LossyProxy:
             self._open.clear()
 
     async def serve(self, client: ByteStream) -> None:
-        """One connection."""
-        server = await anyio.connect_tcp("127.0.0.1", self._target)
+        """One connection; closed at once, and logged for the report, if the server is not there."""
+        try:
+            server = await anyio.connect_tcp("127.0.0.1", self._target)
+        except OSError:
+            logger.error("nothing listens on 127.0.0.1:%d: is your engine running?", self._target)
+            await client.aclose()
+            return
         self._open += [client, server]
         async with client, server, anyio.create_task_group() as group:
             group.start_soon(self._pump, client, server, False)

@@ -137,7 +137,8 @@ class TemporalAdapter:
             ExecutionNotFound, EngineUnavailable: see `Adapter.answer`.
         """
         frontend, handle = self._frontend, Handle.parse(ref.handle)
-        gated = {key: response for key, response in responses.items() if is_gates(key, ref.gates)}
+        sent = (key for key, response in responses.items() if "send" in response)  # its own questions come without
+        gated = {key: responses[key] for key in sent if is_gates(key, ref.gates)}
         async with frontend.call():
             if gated:
                 await self._gates.answer(frontend, handle, ref.gates, gated)

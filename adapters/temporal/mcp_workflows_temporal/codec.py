@@ -23,6 +23,7 @@ from mcp_workflows_temporal.settings import CodecServer
 logger = logging.getLogger(__name__)
 
 PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+LARGEST = 64 * 2**20  # bytes of an answer: Temporal's own messages end at 4 MiB, but payloads may be compressed
 OUR_WORDS: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "it does not accept our credentials: check codec.auth",
     HTTPStatus.FORBIDDEN: "our credentials do not allow this: check codec.auth",
@@ -68,27 +69,39 @@ class RemoteCodec(PayloadCodec):
         if not payloads:
             return []
         answer = await self._post(verb, MessageToJson(Payloads(payloads=payloads), indent=None))
-        if answer.status_code != HTTPStatus.OK:
-            raise self._refusal(verb, answer.status_code)
         try:
-            found = list(Parse(answer.content, Payloads()).payloads)
+            found = list(Parse(answer, Payloads()).payloads)
         except (ParseError, UnicodeDecodeError):
             raise self._unavailable(verb, "what it answers is no list of payloads") from None
         if len(found) != len(payloads):
             raise self._unavailable(verb, f"it answers {len(found)} payloads to {len(payloads)}")
+        if verb == "decode" and not all(payload.metadata.get("encoding") for payload in found):  # each must have one
+            raise self._unavailable(verb, "what it answers are no payloads")
         return found
 
-    async def _post(self, verb: str, body: str) -> httpx2.Response:
+    async def _post(self, verb: str, body: str) -> bytes:
         headers = {"Content-Type": "application/json", "X-Namespace": self._namespace}
         if auth := self._current_auth():
             headers["Authorization"] = auth
         try:
             with anyio.fail_after(self._seconds):
-                return await self._http.post(f"{self._url}/{verb}", content=body.encode(), headers=headers)
+                url = f"{self._url}/{verb}"
+                async with self._http.stream("POST", url, content=body.encode(), headers=headers) as answer:
+                    return await self._read(verb, answer)
         except (TimeoutError, httpx2.TimeoutException):
             raise self._unavailable(verb, f"no answer within {self._seconds:g} s") from None
         except httpx2.RequestError as error:
             raise self._unavailable(verb, f"it cannot be reached ({type(error).__name__})") from None
+
+    async def _read(self, verb: str, answer: httpx2.Response) -> bytes:
+        if answer.status_code != HTTPStatus.OK:
+            raise self._refusal(verb, answer.status_code)
+        body = bytearray()
+        async for part in answer.aiter_bytes():
+            body += part
+            if len(body) > LARGEST:
+                raise self._unavailable(verb, f"it answers more than {LARGEST >> 20} MiB")
+        return bytes(body)
 
     def _current_auth(self) -> str | None:
         if self._file and self._files.changed():

@@ -54,7 +54,8 @@ async def explain(frontend: Frontend, handle: Handle, execution: Execution) -> E
     """Why it is where it is; `execution` is the look at it just before."""
     if execution.terminal:
         why = execution.failure.text if execution.failure else execution.message
-        return Explanation(reason=f"it has ended: {execution.status}{f', {why}' if why else ''}")
+        said = "" if why in (None, "", execution.status) else f", {why}"
+        return Explanation(reason=f"it has ended: {execution.status}{said}")
     found = await described(frontend, handle)
     seen = Seen(
         frontend=frontend,
@@ -202,7 +203,8 @@ def _backlog(found: DescribeTaskQueueResponse) -> str:
 
 def _for_a_person(seen: Seen) -> tuple[str, str] | None:
     asked = [one_line(str(request.params.get("message", key))) for key, request in seen.execution.requests.items()]
-    return (f"it waits for an answer: {'; '.join(asked)}", "answer it in the MCP host") if asked else None
+    advice = "answer it in the MCP host, or with: mcp-workflows call --resume and the task's id"
+    return (f"it waits for an answer: {'; '.join(asked)}", advice) if asked else None
 
 
 def _for_an_activity(seen: Seen) -> tuple[str, str] | None:

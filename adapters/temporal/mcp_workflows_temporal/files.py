@@ -10,7 +10,7 @@ from mcp_workflows.errors import ConfigError
 
 LOOK_EVERY = 2.0  # seconds
 
-Stamp = tuple[int, int, int] | None  # when, how large, which file; None: it is not there
+Stamp = tuple[int, int, int, int] | None  # when, how large, which file; None: it is not there
 
 
 class Files:
@@ -38,7 +38,7 @@ def _stamp(path: Path) -> Stamp:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # ctime: who may read it has changed
 
 
 def read_secret(path: Path, setting: str) -> str:

@@ -18,6 +18,7 @@ from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.update.v1 import Input, Meta, Request, WaitPolicy
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     DescribeTaskQueueRequest,
@@ -41,6 +42,7 @@ from mcp_workflows_temporal.queues import WORKFLOWS, Queues
 
 UPDATE_SHARE = 0.25  # of the total time, 2 s of 8: a live worker takes some 20 ms, without one the signal does it
 REMEMBERED_RUNS = 1000
+REMEMBERED_ENDS = 50  # each is taken by the look that follows within milliseconds
 
 Renew = Callable[[Client], Awaitable[Client]]  # the client to use from now on
 
@@ -81,6 +83,7 @@ class Frontend:
         self._renew = renew
         self.queues = Queues(self.describe_task_queue)
         self._original_runs: dict[str, str] = {}
+        self._ends: dict[str, HistoryEvent] = {}
 
     @asynccontextmanager
     async def call(self) -> AsyncGenerator[None]:
@@ -105,9 +108,18 @@ class Frontend:
         """How a run was started."""
         return await self._event(execution, HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 
-    async def close_event(self, execution: WorkflowExecution) -> HistoryEvent:
-        """How a run ended."""
-        return await self._event(execution, _CLOSE_EVENT)
+    async def close_event(self, info: WorkflowExecutionInfo) -> HistoryEvent:
+        """How a run ended; a wait may just have brought it."""
+        brought = self._ends.pop(info.execution.workflow_id, None)
+        if brought is not None and brought.event_time == info.close_time:  # to the nanosecond, so of this run
+            return brought
+        return await self._event(info.execution, _CLOSE_EVENT)
+
+    def remember_end(self, workflow_id: str, event: HistoryEvent) -> None:
+        """What a wait brought, for the next look."""
+        if len(self._ends) >= REMEMBERED_ENDS:
+            self._ends.pop(next(iter(self._ends)))
+        self._ends[workflow_id] = event
 
     async def original_run(self, execution: WorkflowExecution) -> str:
         """The run that a run goes back to over resets; itself after a retry or continue-as-new."""

@@ -78,8 +78,10 @@ class Gatekeeper:
             asked = next((each for each in rounds if each.key == key), None)
             if asked is None:
                 continue
-            if not asked.open:
+            if asked.problem and not asked.open:
                 raise EngineUnavailable(f"gate {asked.rule.name}: {asked.problem}")
+            if not asked.open:  # the same round, and its key, may open again: what is not sent must not count as sent
+                raise EngineRefused(f"gate {asked.rule.name}: the workflow does not wait for an answer now")
             await self._send(run, handle, asked, read_sending(asked.rule.name, response.get("send")))
 
     async def _rounds(self, run: Run, rules: Sequence[Rule], *, fresh: bool) -> Sequence[Round]:
@@ -98,8 +100,6 @@ class Gatekeeper:
         if rule.when.query is None:
             return Round(rule=rule, key=key, open=True)
         polled = await self._polls.ask(run, rule, event, fresh=fresh)
-        if polled.waits is False and not (fresh and polled.problem):
-            return Round(rule=rule, problem=polled.problem)
         return Round(rule=rule, key=key, open=bool(polled.waits), problem=polled.problem)
 
     async def _send(self, run: Run, handle: Handle, asked: Round, sending: Sending) -> None:

@@ -41,7 +41,10 @@ async def described(frontend: Frontend, handle: Handle) -> Described:
 async def look(
     frontend: Frontend, handle: Handle, ui: str | None, gates: Callable[[Described], Awaitable[Shown]]
 ) -> Execution:
-    """One look at the chain of a handle: one call while it is open, two once it is closed; more only for gates."""
+    """One look at the chain of a handle: one call while it is open, two once it is closed; more only for gates.
+
+    Only one if a wait has just brought how it ended.
+    """
     found = await described(frontend, handle)
     info = found.workflow_execution_info
     converter = frontend.converter(handle.workflow_id)
@@ -111,7 +114,7 @@ async def _questions(frontend: Frontend, found: Described, memo: Mapping[str, JS
 
 
 async def _ended(frontend: Frontend, found: Described, seen: Execution) -> Execution:
-    event = await frontend.close_event(found.workflow_execution_info.execution)
+    event = await frontend.close_event(found.workflow_execution_info)
     ending = ENDINGS.get(event.WhichOneof("attributes") or "")
     if ending is None:  # closed meanwhile by a retry or continue-as-new: the chain goes on
         return replace(seen, status=Status.RUNNING)

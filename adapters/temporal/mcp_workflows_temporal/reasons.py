@@ -67,9 +67,11 @@ async def _paused(_: Frontend, found: Described) -> Trouble | None:
 async def _deserted(frontend: Frontend, found: Described) -> Trouble | None:
     """Nobody takes its workflow task: told from the first second if nobody ever did, otherwise after ten."""
     task, info = found.pending_workflow_task, found.workflow_execution_info
+    if task.state != _SCHEDULED:
+        return None
     waited_first = task.scheduled_time.ToDatetime() - info.start_time.ToDatetime()  # signals may be there before it
     patience = NEVER_BEGUN_AFTER if waited_first < NEVER_BEGUN_AFTER else NO_WORKER_AFTER
-    if task.state != _SCHEDULED or since(task.scheduled_time) < patience:
+    if since(task.scheduled_time) < patience:
         return None
     if await frontend.queues.deserted(info.task_queue, WORKFLOWS):
         return nobody_polls(frontend, info.task_queue)

@@ -29,6 +29,27 @@ class TemporalTLS(BaseModel):
     client_cert: Path | None = Field(default=None, description="PEM file of our certificate.")
     client_key: Path | None = Field(default=None, description="PEM file of our private key.")
 
+    @field_validator("server_root_ca_cert", "client_cert", "client_key")
+    @classmethod
+    def _is_a_file(cls, path: Path | None) -> Path | None:
+        """A path is told when it cannot be read, and so would be a key that somebody wrote in its place."""
+        if path is not None and not str(path).isprintable():
+            raise ValueError("name a PEM file; its content does not belong here")
+        return path
+
+    @model_validator(mode="after")
+    def _certificate_and_key_belong_together(self) -> Self:
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("set client_cert and client_key, both or neither")
+        return self
+
+
+def _a_header(secret: SecretStr | None) -> SecretStr | None:
+    text = secret.get_secret_value() if secret else ""
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("a header is one line of ASCII")
+    return secret
+
 
 class CodecServer(BaseModel):
     """A remote codec, as `temporal --codec-endpoint` and the Web UI use it."""
@@ -52,10 +73,7 @@ class CodecServer(BaseModel):
     @field_validator("auth")
     @classmethod
     def _auth_is_a_header(cls, auth: SecretStr | None) -> SecretStr | None:
-        text = auth.get_secret_value() if auth else ""
-        if not text.isascii() or not text.isprintable():
-            raise ValueError("a header is one line of ASCII")
-        return auth
+        return _a_header(auth)
 
     @model_validator(mode="after")
     def _auth_is_given_once(self) -> Self:
@@ -71,7 +89,7 @@ class TemporalSettings(BaseModel):
     in its TOML file, then `localhost:7233` and `default`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     address: str | None = Field(default=None, description="host:port of the frontend.")
     namespace: str | None = Field(default=None, min_length=1, description="The namespace.")
@@ -105,6 +123,12 @@ class TemporalSettings(BaseModel):
         if address is not None and not ADDRESS.match(address):
             raise ValueError("write host:port, without a scheme: localhost:7233")
         return address
+
+    @field_validator("api_key")
+    @classmethod
+    def _api_key_is_a_header(cls, api_key: SecretStr | None) -> SecretStr | None:
+        """The SDK sends one that is none to nobody, without a word."""
+        return _a_header(api_key)
 
     @field_validator("data_converter")
     @classmethod

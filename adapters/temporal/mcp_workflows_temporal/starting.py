@@ -119,7 +119,7 @@ async def _found(frontend: Frontend, request: Request) -> Handle:
         if memo.get(MEMO_DIGEST) != request.fingerprint:
             raise _conflict(request, "another input" if info.type.name == request.workflow else _of_another(info))
     elif request.options.on_existing is not OnExisting.ADOPT:
-        raise _refused(request, info)
+        raise _refused(request, info, memo)
     else:
         _check_adoptable(request, info, memo)
     await _refuse_cron(frontend, request, info)
@@ -135,17 +135,27 @@ def _by_our_key(request: Request, memo: Mapping[str, JSON]) -> bool:
 
 def _check_adoptable(request: Request, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> None:
     """Raises StartConflict; whose it is if it is not ours is nobody's business, so that is all that is said."""
-    owner = mapping(memo.get(MEMO_CONTEXT)).get(OWNER)
-    if not request.owner or owner != request.owner:
-        raise StartConflict(f"workflow id {request.id} is taken by an execution that is not yours")
+    if not request.owner or _owner(memo) != request.owner:
+        raise _not_yours(request)
     if info.type.name != request.workflow:
         raise _conflict(request, _of_another(info))
 
 
-def _refused(request: Request, info: WorkflowExecutionInfo) -> StartConflict:
+def _refused(request: Request, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> StartConflict:
+    """What is there; nothing of it to whoever is not its owner, if it has one."""
+    if _owner(memo) not in (None, request.owner):
+        return _not_yours(request)
     state = STATES.get(info.status, "is there")
     hint = "" if state in OPEN_STATES else "; an id is used once, even after its execution has ended"
     return StartConflict(f"workflow id {request.id} is taken: {info.type.name} {state} there{hint}")
+
+
+def _owner(memo: Mapping[str, JSON]) -> JSON:
+    return mapping(memo.get(MEMO_CONTEXT)).get(OWNER)
+
+
+def _not_yours(request: Request) -> StartConflict:
+    return StartConflict(f"workflow id {request.id} is taken by an execution that is not yours")
 
 
 def _conflict(request: Request, what: str) -> StartConflict:

@@ -41,6 +41,7 @@ async def wait(frontend: Frontend, handle: Handle) -> None:
                 request, retry=True, timeout=LONGEST_POLL
             )
         if page.history.events and not _next_run(page.history.events[-1]):
+            frontend.remember_end(handle.workflow_id, page.history.events[-1])
             return
         token = b"" if page.history.events else page.next_page_token
 

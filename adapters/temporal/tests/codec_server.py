@@ -60,7 +60,7 @@ class CodecServer:
     broken: int | None = None  # the status of every answer, for a while
     silent: bool = False  # no answer at all, for a while
     stopping: anyio.Event = field(default_factory=anyio.Event)
-    garbled: bool = False  # no payloads in the answer, for a while
+    garbled: bytes | None = None  # what it answers instead, for a while
 
     @property
     def endpoint(self) -> str:
@@ -72,8 +72,8 @@ class CodecServer:
             await self.stopping.wait()
         if self.broken or request.headers.get("authorization") != self.token:
             return Response(f"not with {request.headers.get('authorization')}", self.broken or 401)
-        if self.garbled:
-            return Response("<html>")
+        if self.garbled is not None:
+            return Response(self.garbled)
         payloads = Parse(await request.body(), Payloads()).payloads
         verbs: dict[str, Callable[..., object]] = {
             "encode": self.codec.encode_wrapper,

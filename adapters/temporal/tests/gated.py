@@ -119,6 +119,11 @@ class ShipByStatus:
         self.answers.append(ok)
         self.waiting = False
 
+    @workflow.signal
+    def waits(self, yes: bool) -> None:
+        """Something else made it stop waiting, a deadline, or wait again."""
+        self.waiting = yes
+
     @workflow.run
     async def run(self, rounds: int = 1, pause: float = 0) -> list[bool]:
         for number in range(rounds):
@@ -148,4 +153,24 @@ class ShipAndAsk:
         return {"size": answer.content.get("size"), "who": self.who}
 
 
-SHOP = [ShipOrder, ShipForEver, ShipByUpdate, ShipByStatus, ShipAndAsk]
+@workflow.defn
+class AskByHand:
+    """Asks without our library, under a key that begins like one of a gate."""
+
+    def __init__(self) -> None:
+        self.answer: dict[str, Any] | None = None
+
+    @workflow.update
+    def mcp_answer(self, key: str, response: dict[str, Any]) -> None:
+        self.answer = response
+
+    @workflow.run
+    async def run(self) -> dict[str, Any] | None:
+        form = {"mode": "form", "message": "Which size?", "requestedSchema": {"type": "object"}}
+        requests = {"approve.size": {"method": "elicitation/create", "params": form}}
+        workflow.upsert_memo({"mcp.input": {"run": workflow.info().run_id, "requests": requests}})
+        await workflow.wait_condition(lambda: self.answer is not None)
+        return self.answer
+
+
+SHOP = [ShipOrder, ShipForEver, ShipByUpdate, ShipByStatus, ShipAndAsk, AskByHand]

@@ -87,14 +87,16 @@ def test_3_an_interpreter_ends_after_a_call_that_was_given_up(own_dev_server: De
         assert done.returncode == 0
 
 
-async def test_4_looking_holds_no_poll_so_that_1300_lookers_leave_the_namespace_free(scene: Scene) -> None:
+async def test_4_looking_holds_no_poll_so_that_1300_lookers_leave_the_namespace_free(
+    scene: Scene, dev_server: DevServer
+) -> None:
     ref = await scene.start("Waits")
     looks: list[Execution] = []
+    async with open_adapter(dev_server, scene.queue, timeout_seconds=60) as patient, anyio.create_task_group() as group:
 
-    async def look() -> None:
-        looks.append(await scene.adapter.describe(ref))
+        async def look() -> None:
+            looks.append(await patient.describe(ref))
 
-    async with anyio.create_task_group() as group:
         for _ in range(1300):
             group.start_soon(look)
     assert len(looks) == 1300

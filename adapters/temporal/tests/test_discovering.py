@@ -58,7 +58,11 @@ async def begin(scene: Scene, kind: str, count: int = 1, queue: str | None = Non
 
 
 async def verified(scene: Scene, kind: str, *, gates: Any = None, **options: Any) -> Mapping[bool, list[str]]:
+    """What is found, by whether it is fine; a worker that is slow to answer is asked again."""
     found = await scene.adapter.verify(kind, options, {"ship": GATE} if gates is None else gates)
+    with anyio.fail_after(PATIENCE):
+        while any("no worker answers" in finding.text for finding in found):
+            found = await scene.adapter.verify(kind, options, {"ship": GATE} if gates is None else gates)
     return {ok: [finding.text for finding in found if finding.ok is ok] for ok in (True, False)}
 
 

@@ -259,6 +259,14 @@ async def test_questions_of_the_workflow_and_of_a_gate_are_open_together(scene: 
         assert (await scene.ended(ref)).output == {"size": "S", "who": "alice"}
 
 
+async def test_a_question_of_the_workflow_whose_key_looks_like_a_gates_is_answered(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "AskByHand")
+        answer = {"action": "accept", "content": {"size": "S"}}
+        await scene.adapter.answer(ref, {await only_key(scene, ref): answer})
+        assert (await scene.ended(ref)).output == answer
+
+
 async def test_a_gate_that_its_arguments_made_senseless_says_so(scene: Scene) -> None:
     ref = gated(await scene.start("ShipOrder", "A1"), when={"after": None})
     seen = await scene.adapter.describe(ref)
@@ -340,6 +348,7 @@ async def test_the_history_is_read_only_when_it_has_grown(scene: Scene, counted:
     async with shop(scene):
         ref = await start(scene, "ShipOrder", "A1")
         await only_key(scene, ref)
+        await handled(scene, ref)  # the workflow task after the activity: the last that grows the history by itself
         for cost in (READ, DESCRIBED, DESCRIBED):
             await replica.adapter.describe(ref)
             assert calls.take() == cost
@@ -467,6 +476,19 @@ async def test_a_workflow_that_tells_by_a_query_is_asked_in_two_rounds(scene: Sc
         await scene.adapter.answer(ref, {first: yes(False)})  # too late: ignored
         await scene.adapter.answer(ref, {next(iter(seen.requests)): yes(True)})
         assert (await scene.ended(ref)).output == [True, True]
+
+
+async def test_an_answer_while_the_workflow_does_not_wait_is_refused_and_asked_for_again(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when=AWAITING)
+        key = await only_key(scene, ref)
+        await tell(scene, ref, "waits", False)
+        with pytest.raises(EngineRefused, match="does not wait for an answer now"):
+            await scene.adapter.answer(ref, {key: yes(True)})
+        await tell(scene, ref, "waits", True)
+        assert await only_key(scene, ref) == key
+        await scene.adapter.answer(ref, {key: yes(True)})
+        assert (await scene.ended(ref)).output == [True]
 
 
 async def test_a_query_can_give_any_json(scene: Scene) -> None:

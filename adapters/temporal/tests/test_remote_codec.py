@@ -151,9 +151,31 @@ async def test_a_codec_server_that_does_not_answer_is_given_up_in_time(vault: Va
 
 
 async def test_a_codec_server_that_answers_something_else_is_not_believed(vault: Vault) -> None:
-    vault.server.garbled = True
+    vault.server.garbled = b"<html>"
     with pytest.raises(EngineUnavailable, match="no list of payloads"):
         await vault.scene.start("Waits")
+
+
+@pytest.mark.parametrize(
+    ("garbled", "said"),
+    [
+        (b'{"payloads": [{}]}', "are no payloads"),
+        (b'{"payloads": [' + b"[" * 100_000, "no list of payloads"),
+        (b" " * (2**20 + 1), "more than 1 MiB"),
+    ],
+)
+async def test_no_answer_of_a_codec_server_ends_a_task(
+    vault: Vault, garbled: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows_temporal.codec.LARGEST", 2**20)
+    async with vault.scene.worker():
+        ref = await vault.scene.start("Echo", "Bob")
+        await vault.scene.ended(ref)
+    vault.server.garbled = garbled
+    with pytest.raises(EngineUnavailable, match=said):
+        await vault.scene.adapter.describe(ref)
+    vault.server.garbled = None
+    assert (await vault.scene.adapter.describe(ref)).output == "Bob"
 
 
 async def test_a_codec_server_that_is_not_there_is_said_to_be(vault: Vault) -> None:
@@ -253,17 +275,17 @@ def test_wrong_codecs_are_found_in_the_settings(settings: dict[str, Any], compla
 
 
 def test_the_converter_of_a_config_is_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "our_payloads.py").write_text(
+    (tmp_path / "payloads_of_the_config.py").write_text(
         "from temporalio.converter import DataConverter\nours = DataConverter()\n"
     )
     file = tmp_path / "workflows.yaml"
     tools = "tools: {t: {engine: e, workflow: W}}"
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    file.write_text(f"engines: {{e: {{adapter: temporal, data_converter: 'our_payloads:ours'}}}}\n{tools}\n")
+    file.write_text(f"engines: {{e: {{adapter: temporal, data_converter: 'payloads_of_the_config:ours'}}}}\n{tools}\n")
     [engine] = load_config(file, {}).engines.values()
     assert isinstance(engine.settings, TemporalSettings)
-    file.write_text(f"engines: {{e: {{adapter: temporal, data_converter: 'our_payloads:yours'}}}}\n{tools}\n")
-    with pytest.raises(ConfigError, match=r"workflows.yaml:1: engines.e.data_converter: our_payloads:yours"):
+    file.write_text(f"engines: {{e: {{adapter: temporal, data_converter: 'payloads_of_the_config:yours'}}}}\n{tools}\n")
+    with pytest.raises(ConfigError, match=r"workflows.yaml:1: engines.e.data_converter: payloads_of_the_config:yours"):
         load_config(file, {})
 
 

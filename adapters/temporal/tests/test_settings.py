@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings
+from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings, files
 from mcp_workflows_temporal.connection import connect_config
 from mcp_workflows_temporal.settings import ui_page, ui_root
 from pydantic import ValidationError
@@ -60,11 +61,15 @@ def test_the_adapter_enters_by_its_entry_point_and_satisfies_the_protocols() -> 
         {"timeout_seconds": "soon"},
         {"max_input_bytes": 0},
         {"tls": {"cert": "x"}},
+        {"tls": {"client_cert": "hush.pem"}},
+        {"tls": {"client_cert": "c.pem", "client_key": "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----"}},
+        {"api_key": "two\nhush"},
     ],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+def test_wrong_settings_are_refused_and_not_repeated(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
         TemporalSettings.model_validate(wrong)
+    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize("address", ["localhost:7233", "127.0.0.1:1", "[::1]:7233", "acme.tmprl.cloud:7233"])
@@ -111,7 +116,7 @@ def test_tls_can_be_switched_on_and_off(no_environment: pytest.MonkeyPatch, tls:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"tls": {"client_cert": "no-such-file.pem"}}, "no-such-file.pem"),
+        ({"tls": {"server_root_ca_cert": "no-such-file.pem"}}, "no-such-file.pem"),
         ({"config_file": "no-such-file.toml"}, "no-such-file.toml does not exist"),
         ({"profile": "nope"}, "nope"),
     ],
@@ -153,3 +158,15 @@ def test_the_ui_is_found_where_one_can_know_it(address: str, ui_url: str | None,
 def test_ids_are_quoted_in_links() -> None:
     assert ui_page("u", "a b", "x/y?", "r") == "u/namespaces/a%20b/workflows/x%2Fy%3F/r/history"
     assert ui_page(None, "a", "b", "c") is None
+
+
+def test_a_secret_that_only_now_may_be_read_counts_as_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LOOK_EVERY", 0.0)
+    secret = tmp_path / "key"
+    secret.write_text("hush")
+    watched = files.Files([secret])
+    assert not watched.changed()
+    deadline = time.monotonic() + 10
+    while not watched.changed():  # the clock of a file system ticks every few milliseconds
+        assert time.monotonic() < deadline
+        secret.chmod(0o640 if secret.stat().st_mode & 0o777 == 0o600 else 0o600)

@@ -89,6 +89,13 @@ async def test_a_taken_id_is_refused_and_said_what_is_there(scene: Scene) -> Non
         await scene.adapter.start(again(start))
 
 
+async def test_a_taken_id_of_another_owner_is_refused_and_nothing_is_said_of_it(scene: Scene) -> None:
+    start = order()
+    await scene.adapter.start(start)
+    with pytest.raises(StartConflict, match=r"is taken by an execution that is not yours$"):
+        await scene.adapter.start(replace(again(start), context={"owner": "mallory"}))
+
+
 async def test_a_taken_id_is_refused_after_its_execution_ended(scene: Scene) -> None:
     start = order("Echo", "x")
     handle = await scene.adapter.start(start)

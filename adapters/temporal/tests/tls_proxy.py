@@ -74,20 +74,35 @@ class TLSProxy:
     target: int
     clients: list[str] = field(default_factory=list[str])  # the common names of client certificates
     tokens: list[str] = field(default_factory=list[str])  # the authorization headers of calls
+    serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @property
     def address(self) -> str:
         return f"localhost:{self.port}"
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection that nobody waits for until the end."""
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self.serving.add(task)
+        task.add_done_callback(self.serving.discard)
+
+    async def hang_up(self) -> None:
+        """End every connection, and wait until it is."""
+        for task in self.serving:
+            task.cancel()
+        await asyncio.gather(*self.serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         certificate: Mapping[str, Any] = writer.get_extra_info("peercert") or {}  # Any: as `ssl` gives it
         self.clients += [value for part in certificate.get("subject", ()) for _, value in part]
         back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self.target)
         try:
             await asyncio.gather(self._forth(reader, back_writer), _back(back_reader, writer))
         finally:
-            writer.close()
-            back_writer.close()
+            for end in (writer, back_writer):
+                end.transport.abort()
+                with suppress(OSError, ssl.SSLError):
+                    await end.wait_closed()
 
     async def _forth(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         """Frame by frame, noting the headers."""
@@ -130,8 +145,9 @@ async def tls_proxy(
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(clients.file)
     proxy = TLSProxy(free_port(), target)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", proxy.port, ssl=context)
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", proxy.port, ssl=context)
     try:
         yield proxy
     finally:
         server.close()
+        await proxy.hang_up()
