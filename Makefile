@@ -25,10 +25,10 @@ up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=tem
 	@exec $(RUN) scripts.up --engine $(ENGINE) --sample $(SAMPLE) --port $(PORT)
 
 test: $(PYTHON_READY) $(NODE_READY)  ## all tests but the slow ones
-	@.venv/bin/pytest -q -n 2 --dist loadfile -m "not slow"
+	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-all: $(PYTHON_READY) $(NODE_READY)  ## all tests
-	@.venv/bin/pytest -q -n 2 --dist loadfile
+	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(PYTHON_READY)  ## format, lint and types, changing nothing
 	@scripts/check

@@ -111,7 +111,8 @@ class Shell:
     def typing(self, *words: str, types: Sequence[tuple[str, str]]) -> Ended:
         """The same at a terminal: each text is typed once what comes before it is shown. `out` is all there was."""
         pid, terminal = pty.fork()
-        if pid == 0:  # the child
+        if pid == 0:  # the child; who runs the tests in the background may have Ctrl-C ignored
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.chdir(self.folder)
             os.execve(COMMAND, [COMMAND, "call", *words], {**os.environ, **self.env, "COLUMNS": "200", "TERM": "xterm"})
         try:
@@ -457,6 +458,7 @@ def _sidecar_of(orders: Shell, port: int) -> Generator[Process]:
         process.process.wait(20)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_and_started_again_is_found_again(orders: Shell) -> None:
     port = free_port()
     words = ["fulfil_order", "order_id=A-1001", "reason=x", "--url", f"http://127.0.0.1:{port}/mcp"]
@@ -478,6 +480,7 @@ def _until(condition: Callable[[], bool], within: float = 60) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_does_what_it_says(orders: Shell) -> None:
     port = free_port()
     with _sidecar_of(orders, port):

@@ -28,6 +28,7 @@ def test_all_44_checks_of_the_tasks_scenarios_pass_on_temporal() -> None:
 
 
 @needs_suite
+@pytest.mark.slow
 def test_every_miss_of_what_the_revision_requires_of_any_server_is_explained() -> None:
     done = _conformance("--engine", "temporal", "--requirements", "2026-07-28")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -30,6 +30,7 @@ from mcp_workflows.wire.commands import Call, Created, Get, TaskView
 from samples.conformance.workflows import ALL
 from tests.dev_server import DevServer
 from tests.served import ENDED, Peer, peer, site
+from tests.turnstile import turnstile
 
 pytestmark = pytest.mark.anyio
 
@@ -218,3 +219,21 @@ async def test_a_clock_that_is_set_back_ends_nothing_and_forgets_nothing(dev_ser
         assert another.task_id != task.task_id
         ahead = timedelta(0)
         assert (await bridge.get(Get(task_id=another.task_id), ANONYMOUS)).task.error is None
+
+
+async def test_a_permission_that_is_taken_away_ends_no_task(dev_server: DevServer, tmp_path: Path) -> None:
+    async with turnstile(dev_server.port) as gate:
+        settings = TemporalSettings(address=f"127.0.0.1:{gate.port}", task_queue=f"q-{uuid.uuid4().hex}")
+        engines = {"temporal": TemporalAdapter(settings)}
+        async with (
+            site(store=f"sqlite:///{tmp_path}/tasks.db", tools=[SLOW], adapters=engines) as served,
+            peer(served.url) as client,
+        ):
+            task_id = await started(client)
+            await gate.turn(denying=True)
+            seen = await told(client, task_id, "our credentials do not allow this")
+            assert "token hush-hush" not in str(seen)
+            refused = (await client.call("slow", CALL)).result
+            assert "our credentials do not allow this" in str(refused)
+            await gate.turn(denying=False)
+            await recovered(client, task_id)

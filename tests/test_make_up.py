@@ -128,6 +128,7 @@ def test_two_run_side_by_side_and_a_signal_to_make_itself_stops_all_of_one(tmp_p
 
 
 @linux_only
+@pytest.mark.slow
 def test_an_interrupt_of_make_itself_stops_everything(tmp_path: Path) -> None:
     with made_up(tmp_path) as up:
         up.make.send_signal(signal.SIGINT)
@@ -135,6 +136,7 @@ def test_an_interrupt_of_make_itself_stops_everything(tmp_path: Path) -> None:
         assert up.make.wait(DOWN_WITHIN) in {-signal.SIGINT, 130, 2}
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_stops_everything(tmp_path: Path) -> None:
     with made_up(tmp_path) as up:
         os.killpg(up.make.pid, signal.SIGINT)
@@ -143,6 +145,7 @@ def test_ctrl_c_in_a_terminal_stops_everything(tmp_path: Path) -> None:
 
 
 @linux_only
+@pytest.mark.slow
 def test_killing_make_leaves_nothing_running(tmp_path: Path) -> None:
     with made_up(tmp_path) as up:
         up.make.kill()

@@ -133,6 +133,7 @@ async def test_the_schema_of_a_quote_comes_from_the_workflow(client: Peer) -> No
     assert "needs_approval" in tools["quote_order"]["outputSchema"]["properties"]
 
 
+@pytest.mark.slow
 def test_the_demo_tells_its_story_without_a_terminal(orders: Stack) -> None:
     argv = [sys.executable, str(SAMPLES / "orders" / "demo.py"), orders.url]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)

@@ -67,6 +67,8 @@ UNCONNECTED = (
     Unconnected(sign="PrivateKeyParse", text=f"{_TLS}, client_key cannot be read", error=EngineUnavailable),
     Unconnected(sign="fatal alert", text=f"{_TLS}, it wants another client_cert, or one", error=EngineUnavailable),
     Unconnected(sign='"transport error"', text=_HUNG_UP, error=EngineUnavailable),
+    Unconnected(sign="ConnectionReset", text=_HUNG_UP, error=EngineUnavailable),
+    Unconnected(sign="BrokenPipe", text=_HUNG_UP, error=EngineUnavailable),
     Unconnected(sign="certificate", text=_TLS, error=EngineUnavailable),
     Unconnected(sign="", text="cannot connect", error=EngineUnavailable),
 )

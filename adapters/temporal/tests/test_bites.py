@@ -79,6 +79,7 @@ def test_3_an_interpreter_ends_after_its_last_call(dev_server: DevServer) -> Non
         assert look_and_leave(dev_server, f"leave-{attempt}").returncode == 0
 
 
+@pytest.mark.slow
 def test_3_an_interpreter_ends_after_a_call_that_was_given_up(own_dev_server: DevServer) -> None:
     own_dev_server.freeze()
     for attempt in range(4):

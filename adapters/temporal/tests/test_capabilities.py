@@ -127,6 +127,7 @@ async def test_a_wait_for_what_nobody_started_is_refused(scene: Scene) -> None:
         await scene.adapter.wait(Ref(workflow="Waiter", handle="nobody/nothing"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "said"), [("cancelled", "CancelledError"), ("open", "EngineUnavailable")])
 def test_an_interpreter_ends_though_somebody_waited(dev_server: DevServer, how: str, said: str) -> None:
     for attempt in range(2):

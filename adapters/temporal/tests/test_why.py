@@ -164,6 +164,15 @@ async def test_a_workflow_whose_code_fails_says_with_what(scene: Scene) -> None:
     assert message.startswith("cancellation requested: the workflow's code fails")
 
 
+async def test_a_result_over_the_limit_of_temporal_is_a_failing_workflow_that_says_so(scene: Scene) -> None:
+    async with troubled_worker(scene.client, scene.queue):
+        ref = await scene.start("Huge")
+        seen = await scene.until(ref, lambda seen: "fails" in (seen.message or ""))
+        assert seen.status is Status.RUNNING
+        why = await scene.adapter.explain(ref)
+    assert "size" in why.facts["its last error"].lower()
+
+
 async def test_a_paused_workflow_says_by_whom_and_why(scene: Scene) -> None:
     async with troubled_worker(scene.client, scene.queue):
         ref = await scene.start("Waiter")

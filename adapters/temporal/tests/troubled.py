@@ -98,6 +98,15 @@ class Broken:
 
 
 @workflow.defn
+class Huge:
+    """Returns more than Temporal takes (2 MiB)."""
+
+    @workflow.run
+    async def run(self) -> str:
+        return "x" * 3_000_000
+
+
+@workflow.defn
 class Again:
     """So many runs in one chain, then waits for `go`."""
 
@@ -117,7 +126,7 @@ class Again:
         return "done"
 
 
-WORKFLOWS: Sequence[type[Any]] = (Order, Shipment, Elsewhere, Sleeper, Waiter, Guardian, Broken, Again)
+WORKFLOWS: Sequence[type[Any]] = (Order, Shipment, Elsewhere, Sleeper, Waiter, Guardian, Broken, Huge, Again)
 
 
 def troubled_worker(client: Client, queue: str) -> Worker:
