@@ -197,6 +197,7 @@ async def _rows(there: Bridge, task_id: str) -> Sequence[Task]:
 
 
 def _spread(values: Sequence[float]) -> Mapping[str, float]:
+    values = values or [float("inf")]  # never, of nothing
     return {"p50": quantile(values, 0.5), "p99": quantile(values, 0.99), "max": max(values)}
 
 
