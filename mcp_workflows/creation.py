@@ -16,7 +16,7 @@ import anyio
 from mcp_workflows.adapter import JSON, Failure, Start, StartGuarantee
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, EngineRefused, EngineUnavailable, RequestError
-from mcp_workflows.store import Store
+from mcp_workflows.store import Store, changed
 from mcp_workflows.task import Task, attempt, bind, refuse
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed before anything was started
@@ -85,7 +85,7 @@ class Creation:
             return row
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._change(task, attempt)
+                row = await changed(self._store, task, attempt)
                 if row.handle is None and not row.ended:
                     row = await self._start(row)
         return row
@@ -113,15 +113,12 @@ class Creation:
                 raise EngineUnavailable(str(error)) from None
             raise
         now = self._clock()
-        return await self._change(row, lambda task: bind(task, handle, now), durable=not keyed)
+        return await changed(self._store, row, lambda task: bind(task, handle, now), durable=not keyed)
 
     async def _close(self, task: Task, reason: str, *, final: bool = False) -> bool:
         """Whether it is certain that nothing was started: then the row is closed and its key is free."""
         failure = Failure(text=reason, kind=NOT_STARTED, code=INTERNAL_ERROR)
-        return _closed(await self._change(task, lambda row: refuse(row, failure, self._clock(), final=final)))
-
-    async def _change(self, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
-        return await self._store.change(task.id, task.owner, change, durable=durable) or change(task)
+        return _closed(await changed(self._store, task, lambda row: refuse(row, failure, self._clock(), final=final)))
 
 
 def _closed(task: Task) -> bool:

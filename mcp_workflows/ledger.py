@@ -30,7 +30,7 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.sight import Sight, ref_of
-from mcp_workflows.store import Store
+from mcp_workflows.store import Store, changed
 from mcp_workflows.task import Task, accept, deliver_cancel, observe, request_cancel
 from mcp_workflows.watch import Listener, Watch
 
@@ -187,7 +187,7 @@ class Ledger:
             raise RequestError(INVALID_PARAMS, f"engine {task.engine} refused the answer: {error}") from None
         except EngineError as error:
             raise _undelivered(task, "answer", error) from None
-        task = await self._change(task, lambda row: accept(row, fitting, self._clock()))
+        task = await changed(self._store, task, lambda row: accept(row, fitting, self._clock()))
         self._watch.nudge(task.id)
         return task
 
@@ -198,7 +198,7 @@ class Ledger:
         """
         if task.ended:
             return
-        task = await self._change(task, lambda row: request_cancel(row, self._clock()))
+        task = await changed(self._store, task, lambda row: request_cancel(row, self._clock()))
         if task.handle is not None:
             await self._deliver_cancel(task, task.handle)
         self._watch.nudge(task.id)
@@ -228,7 +228,7 @@ class Ledger:
         if observe(row, execution, row.updated) is row:
             return row
         kept = sound(execution)
-        return await self._change(row, lambda task: observe(task, kept, self._clock()))
+        return await changed(self._store, row, lambda task: observe(task, kept, self._clock()))
 
     async def _deliver_cancel(self, task: Task, handle: str) -> None:
         try:
@@ -237,7 +237,7 @@ class Ledger:
         except EngineError as error:
             logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
             return
-        await self._change(task, deliver_cancel)
+        await changed(self._store, task, deliver_cancel)
 
     async def _describe(self, task: Task, handle: str) -> Execution:
         try:
@@ -249,9 +249,6 @@ class Ledger:
             text = f"engine {task.engine} has no such execution any more: its outcome is not known"
             failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)
             return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
-
-    async def _change(self, task: Task, change: Callable[[Task], Task]) -> Task:
-        return await self._store.change(task.id, task.owner, change) or change(task)
 
     # --- housekeeping
 

@@ -90,6 +90,11 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
 
+async def changed(store: Store, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
+    """The row after a change; if it is not there any more, as it would be."""
+    return await store.change(task.id, task.owner, change, durable=durable) or change(task)
+
+
 def open_store(url: str) -> Store:
     """The store behind a URL (`sqlite:///path`); enter it to use it.
 

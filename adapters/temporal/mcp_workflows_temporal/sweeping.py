@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
-from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.errors import ExecutionNotFound
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.listing import listed, quoted
 from mcp_workflows_temporal.looking import glance
 
 AT_ONCE = 200  # ids in one query: more are hardly cheaper each, and one call must not take long
@@ -43,30 +43,13 @@ def _currency(row: WorkflowExecutionInfo) -> tuple[bool, int]:
     return row.status in OPEN, row.start_time.ToNanoseconds()
 
 
-async def _rows(frontend: Frontend, ids: Sequence[str]) -> AsyncIterator[WorkflowExecutionInfo]:
-    quoted = ", ".join(_quote(workflow_id) for workflow_id in ids)
-    request = ListWorkflowExecutionsRequest(
-        namespace=frontend.client.namespace,
-        page_size=2 * AT_ONCE,  # some have more than one run
-        query=f"WorkflowId IN ({quoted}) AND ExecutionStatus != 'ContinuedAsNew'",
-    )
-    while True:
-        page = await frontend.client.workflow_service.list_workflow_executions(
-            request, retry=True, timeout=frontend.timeout
-        )
-        for row in page.executions:
-            yield row
-        if not page.next_page_token:
-            return
-        request.next_page_token = page.next_page_token
+def _rows(frontend: Frontend, ids: Sequence[str]) -> AsyncIterator[WorkflowExecutionInfo]:
+    query = f"WorkflowId IN ({', '.join(map(quoted, ids))}) AND ExecutionStatus != 'ContinuedAsNew'"
+    return listed(frontend, query, page=2 * AT_ONCE)  # some have more than one run
 
 
 def _pages(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     yield from (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
-
-
-def _quote(workflow_id: str) -> str:
-    return "'{}'".format(workflow_id.replace("'", "''"))
 
 
 def _quotable(workflow_id: str) -> bool:

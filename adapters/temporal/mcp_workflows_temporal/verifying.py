@@ -23,8 +23,9 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.errors import EngineError
 from mcp_workflows_temporal.decode import UndecodableError, decode
-from mcp_workflows_temporal.discovering import executions
 from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.listing import listed, quoted
+from mcp_workflows_temporal.memo import mapping
 
 METADATA = "__temporal_workflow_metadata"
 METADATA_MESSAGE = (
@@ -84,7 +85,7 @@ def named_in(options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]
 
 
 def _named(where: str, value: JSON) -> Iterator[Named]:
-    found = _mapping(value)
+    found = mapping(value)
     for kind in Kind:
         name = found.get(kind)
         if isinstance(name, str) and OPEN not in name:
@@ -95,7 +96,7 @@ async def verify(frontend: Frontend, workflow: str, queue: str | None, named: Se
     """What is missing is a problem; what cannot be found out is said, and none."""
     try:
         async with frontend.call():
-            rows = [row async for row in executions(frontend, workflow=workflow, page=LISTED)]
+            rows = [row async for row in listed(frontend, f"WorkflowType = {quoted(workflow)}", page=LISTED, pages=1)]
             if not rows:
                 return [await _never_seen(frontend, workflow, named)]
             if not named:
@@ -110,7 +111,7 @@ async def verify(frontend: Frontend, workflow: str, queue: str | None, named: Se
 
 async def _never_seen(frontend: Frontend, workflow: str, named: Sequence[Named]) -> Finding:
     text = f"no execution of workflow type {workflow} has been seen in namespace {frontend.place.namespace}"
-    types = {row.type.name async for row in executions(frontend, page=TYPES)}
+    types = {row.type.name async for row in listed(frontend, "", page=TYPES, pages=1)}
     text += _did_you_mean(workflow, types)
     return Finding(ok=True, text=f"{_not_verified(named, 'it takes one')}: {text}" if named else text)
 
@@ -171,7 +172,7 @@ async def _handlers(frontend: Frontend, execution: WorkflowExecution, patience: 
         raise Unverifiable(NO_ANSWER.get(error.status) or f"the worker does not tell ({error.message})") from None
     except (ValueError, UndecodableError):
         raise Unverifiable("the worker's answer about its handlers cannot be read") from None
-    definition = _mapping(_mapping(metadata).get("definition"))
+    definition = mapping(mapping(metadata).get("definition"))
     names = {kind: frozenset(_names(definition.get(f"{kind}Definitions"))) for kind in Kind}
     if not (any(names.values()) or definition.get("type")):
         raise Unverifiable("the worker's SDK says nothing about handlers")
@@ -188,8 +189,4 @@ NO_ANSWER: Mapping[RPCStatusCode, str] = {
 
 def _names(definitions: JSON) -> Iterator[str]:
     for definition in cast("Sequence[JSON]", definitions if isinstance(definitions, list) else []):
-        yield str(_mapping(definition).get("name") or "")  # without a name it is dynamic
-
-
-def _mapping(value: JSON) -> Mapping[str, JSON]:
-    return cast("Mapping[str, JSON]", value) if isinstance(value, dict) else {}
+        yield str(mapping(definition).get("name") or "")  # without a name it is dynamic
