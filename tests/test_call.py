@@ -63,6 +63,7 @@ tools:
   fail: {engine: here, workflow: fail}
   refused: {engine: here, workflow: protocol_error}
   required: {engine: here, workflow: echo, tasks: required}
+  slow: {engine: here, workflow: forever, wait: 200ms}
   lost: {engine: gone, workflow: echo}
   gated:
     engine: here
@@ -307,11 +308,18 @@ def test_an_answer_the_server_does_not_take_is_an_error_and_the_task_goes_on(her
     assert _task_id(ended.err)
 
 
-def test_without_terminal_and_flag_the_error_names_both_question_and_flag_and_the_task_goes_on(here: Here) -> None:
-    ended = here.call("ask")
+@pytest.mark.parametrize(
+    ("era", "question", "flag"),
+    [("2026-07-28", "[first] first?", "first.answer=..."), ("2025-11-25", "first?", "answer=...")],
+)
+def test_without_terminal_and_flag_the_error_names_both_question_and_flag_and_the_task_goes_on(
+    here: Here, era: str, question: str, flag: str
+) -> None:
+    ended = here.call("ask", "--era", era)
     assert ended.code == 2
-    assert "[first] first?" in ended.err
-    assert "--answer first.answer=..." in ended.err
+    assert f"nobody can be asked here: {question}" in ended.err
+    assert f"--answer {flag}" in ended.err
+    assert "Traceback" not in ended.err
     assert "the task goes on" in ended.err
     assert _task_id(ended.err)
 
@@ -349,7 +357,7 @@ def test_every_era_gets_the_result(here: Here) -> None:
     for era in ("2026-07-28", "2025-11-25", "none"):
         ended = here.call("sleep", "seconds=0.3", "--era", era)
         assert ended.json == {"slept": 0.3}
-        assert ("task " in ended.err) == (era == "2026-07-28")
+        assert ("task " in ended.err) == (era != "none")
         assert "sleeping" in ended.err
 
 
@@ -358,11 +366,27 @@ def test_a_client_without_tasks_is_asked_in_rounds_of_the_call(here: Here) -> No
     assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
 
 
-@pytest.mark.parametrize("era", ["2025-11-25", "none"])
-def test_a_tool_that_needs_tasks_says_so_to_the_other_eras(here: Here, era: str) -> None:
-    ended = here.call("required", "--era", era)
+def test_a_client_of_the_older_tasks_is_asked_too(here: Here) -> None:
+    ended = here.call("ask", "--era", "2025-11-25", "--answer", "answer=x")
+    assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
+    assert (here.call("required", "--era", "2025-11-25").code, here.call("fail", "--era", "2025-11-25").code) == (0, 1)
+    refused = here.call("refused", "--era", "2025-11-25", "--json")
+    assert (refused.code, refused.json["status"], refused.json["error"]["code"]) == (1, "failed", -32602)
+
+
+def test_a_tool_that_needs_tasks_says_so_to_a_client_without(here: Here) -> None:
+    ended = here.call("required", "--era", "none")
     assert (ended.code, "needs a client with tasks" in ended.err) == (1, True)
-    assert f"a client of --era {era} cannot have it" in ended.err
+    assert "a client of --era none cannot have it" in ended.err
+
+
+def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Here) -> None:
+    ended = here.call("slow", "--era", "none", "--json")
+    task_id = ended.json["taskId"]
+    assert (ended.code, ended.json["status"]) == (0, "working"), "and not completed"
+    assert f"the task goes on; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
+    waited = here.call("task_wait", f"taskId={task_id}", "seconds=0", "--era", "none")
+    assert waited.json["status"] == "working"
 
 
 def test_a_dry_run_shows_what_would_be_sent_and_leaves_no_trace(here: Here) -> None:
@@ -390,6 +414,10 @@ def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Here) -> None
         url = ["--url", process.url]
         ended = here.call("--resume", begun.out.strip(), "--answer", "answer=x", *url)
         assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
+        begun = here.call("ask", "--no-wait", "--era", "2025-11-25", *url)
+        ended = here.call("--resume", begun.out.strip(), "--era", "2025-11-25", "--answer", "answer=y", *url)
+        assert ended.json == {"first": {"answer": "y"}, "second": {"answer": "y"}}
+        assert here.call("--resume", begun.out.strip()).json == ended.json  # the store's operator may, whoever's it is
         first = here.call("sleep", "seconds=0", "--idempotency-key", "k", "--no-wait", *url)
         assert here.call("sleep", "seconds=0", "--idempotency-key", "k", "--no-wait", *url).out == first.out
         unknown = here.call("--resume", "0" * 40, *url)
@@ -459,9 +487,10 @@ def _sidecar_of(orders: Shell, port: int) -> Generator[Process]:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_and_started_again_is_found_again(orders: Shell) -> None:
+@pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25"])
+def test_a_server_that_is_killed_and_started_again_is_found_again(orders: Shell, era: str) -> None:
     port = free_port()
-    words = ["fulfil_order", "order_id=A-1001", "reason=x", "--url", f"http://127.0.0.1:{port}/mcp"]
+    words = ["fulfil_order", "order_id=A-1001", "reason=x", "--url", f"http://127.0.0.1:{port}/mcp", "--era", era]
     log = orders.folder / "call.log"
     with log.open("wb") as shown, _sidecar_of(orders, port) as first:
         calling = subprocess.Popen([COMMAND, "call", *words], stdout=shown, stderr=shown)
@@ -486,15 +515,22 @@ def test_every_command_of_the_page_does_what_it_says(orders: Shell) -> None:
     with _sidecar_of(orders, port):
         calls = [shlex.split(line.replace("8931", str(port)))[2:] for line in lines(CALLING)]
         quoted, shipped, approved, over_http, planned = [orders.call(*words) for words in calls]
-        script = blocks(CALLING, "python")[0].replace("8931", str(port))
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+        waited, came_back, _ = [_run(script.replace("8931", str(port)), orders) for script in blocks(CALLING, "python")]
     assert quoted.json == over_http.json
-    assert str(quoted.json) in done.stdout
+    assert "packing (3 of 4)" in waited
+    assert ("'note': 'fine'" in waited, "'note': 'fine'" in came_back) == (True, True)
     assert shipped.json["status"] == "shipped"
     assert (approved.json["status"], approved.json["note"]) == ("shipped", "fine")
     assert "packing (3 of 4)" in approved.err
     assert planned.json["arguments"] == ["A-1002", False, "urgent"]
     assert planned.json["request"]["workflowType"]["name"] == "FulfilOrder"
+
+
+def _run(script: str, shell: Shell) -> str:
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, cwd=shell.folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 # --- matching and typing, without a process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +11,16 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
-from mcp.client import Client, ClientRequestContext
+from mcp.client import Client, ClientRequestContext, Transport
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows import Ask, TasksClient, Tool, attach
-from mcp_workflows.client import TaskState, idempotency
+from mcp_workflows.client import TaskHandle, TaskState, idempotency
 from mcp_workflows.client.connection import Era, connect
-from mcp_workflows.errors import ServerUnreachable, TaskCancelled
+from mcp_workflows.errors import ServerUnreachable, TaskCancelled, TaskNotFound
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from scripts.processes import free_port
 from tests.served import memory_tools, serving, site
@@ -73,21 +73,26 @@ class Scene:
     person: Person
     tasks: TasksClient
     client: Client
-    url: str
+
+    async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> TaskHandle:
+        begun = await self.tasks.start(self.client, tool, arguments, **more)
+        assert isinstance(begun, TaskHandle)
+        return begun
 
 
 @asynccontextmanager
-async def scene(url: str, person: Person | None = None) -> AsyncGenerator[Scene]:
+async def scene(url: str | Transport, person: Person | None = None, **settings: Any) -> AsyncGenerator[Scene]:
     person = person or Person()
-    tasks = TasksClient(person.see)
+    tasks = TasksClient(on_status=person.see, **settings)
     async with Client(url, extensions=[tasks], elicitation_callback=person.answer) as client:
-        yield Scene(person, tasks, client, url)
+        yield Scene(person, tasks, client)
 
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncGenerator[str]:
-    """A server with a tool for each workflow in memory, over HTTP."""
-    async with site(store=f"sqlite:///{tmp_path}/tasks.db", tools=[*memory_tools(), ASKED_BEFORE]) as found:
+    """A server with a tool for each workflow in memory, over HTTP; it insists on the headers of the specification."""
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with site(store=store, tools=[*memory_tools(), ASKED_BEFORE], strict_headers=True) as found:
         yield found.url
 
 
@@ -120,7 +125,7 @@ async def test_questions_of_a_task_go_to_the_clients_own_callback_one_round_afte
 
 async def test_questions_before_the_start_are_answered_too(served: str) -> None:
     async with scene(served) as found:
-        result = await found.tasks.call(found.client, "asked_before", {"a": 1})
+        result = await found.client.call_tool("asked_before", {"a": 1})
         assert result.structured_content == {"a": 1, "first": "yes", "second": "yes"}
         assert found.person.asked == ["first", "second"]
 
@@ -135,37 +140,45 @@ async def test_a_failed_workflow_is_an_error_result_and_a_protocol_error_is_rais
 
 async def test_a_cancelled_task_raises_and_names_itself(served: str) -> None:
     async with scene(served) as found:
-        begun = await found.tasks.start(found.client, "forever")
-        assert isinstance(begun, TaskState)
-        await found.tasks.cancel(found.client, begun.task_id)
+        begun = await found.start("forever")
+        await begun.cancel()
         with pytest.raises(TaskCancelled) as raised:
-            await found.tasks.result(found.client, begun.task_id)
-        assert raised.value.task_id == begun.task_id
+            await begun.result()
+        assert raised.value.task_id == begun.id
 
 
 async def test_a_later_client_comes_back_to_a_task_by_its_id(served: str) -> None:
     async with scene(served) as before:
-        begun = await before.tasks.start(before.client, "ask")
-        assert isinstance(begun, TaskState)
+        task_id = (await before.start("ask")).id
     async with scene(served, Person(says="later")) as after:
-        result = await after.tasks.result(after.client, begun.task_id)
-        assert result.structured_content == {"answer": "later"}
-        assert (await after.tasks.get(after.client, begun.task_id)).status == "completed"
+        handle = after.tasks.handle(after.client, task_id)
+        assert (await handle.result()).structured_content == {"answer": "later"}
+        assert (await handle.status()).status == "completed"
+
+
+async def test_a_handle_of_a_client_that_was_left_says_so_at_once(served: str) -> None:
+    async with scene(served) as found:
+        handle = await found.start("ask")
+    with anyio.fail_after(1), pytest.raises(ServerUnreachable):
+        await handle.status()
 
 
 async def test_a_task_nobody_knows_is_an_error_at_once(served: str) -> None:
     async with scene(served) as found:
-        with pytest.raises(MCPError, match="not found"):
-            await found.tasks.result(found.client, "nonsense")
+        handle = found.tasks.handle(found.client, "nonsense")
+        accepted = types.ElicitResult(action="accept", content={})
+        for asked in (handle.result, handle.status, handle.cancel, lambda: handle.answer({"a": accepted})):
+            with pytest.raises(TaskNotFound, match="not found") as raised:
+                await asked()
+            assert (raised.value.task_id, raised.value.code) == ("nonsense", -32602)
+            assert isinstance(raised.value, MCPError)
 
 
 async def test_the_same_idempotency_key_starts_one_workflow(served: str) -> None:
     async with scene(served) as found:
-        first = await found.tasks.start(found.client, "forever", {"a": 1}, idempotency_key="k")
-        again = await found.tasks.start(found.client, "forever", {"a": 1}, idempotency_key="k")
-        assert isinstance(first, TaskState)
-        assert isinstance(again, TaskState)
-        assert first.task_id == again.task_id
+        first = await found.start("forever", {"a": 1}, idempotency_key="k")
+        again = await found.start("forever", {"a": 1}, idempotency_key="k")
+        assert first.id == again.id
         with pytest.raises(MCPError, match="other arguments"):
             await found.client.call_tool("forever", {"a": 2}, meta=idempotency("k"))
 
@@ -178,17 +191,16 @@ async def test_a_question_that_is_answered_elsewhere_goes_away(served: str) -> N
 
     thinking = Thinking()
     async with scene(served, thinking) as slow, scene(served) as quick, anyio.create_task_group() as group:
-        begun = await slow.tasks.start(slow.client, "ask")
-        assert isinstance(begun, TaskState)
+        begun = await slow.start("ask")
         results: list[types.CallToolResult] = []
 
         async def wait() -> None:
-            results.append(await slow.tasks.finish(slow.client, begun))
+            results.append(await begun.result())
 
         group.start_soon(wait)
         await until(lambda: thinking.asked == ["question"])
-        accepted = {"question": {"action": "accept", "content": {"answer": "from elsewhere"}}}
-        await quick.tasks.answer(quick.client, begun.task_id, accepted)
+        accepted = types.ElicitResult(action="accept", content={"answer": "from elsewhere"})
+        await quick.tasks.handle(quick.client, begun.id).answer({"question": accepted})
         await until(lambda: bool(results))
         assert results[0].structured_content == {"answer": "from elsewhere"}
 
@@ -197,8 +209,8 @@ async def test_a_refused_question_is_the_callers_error_and_the_task_goes_on(serv
     async with scene(served, Person(refuses=True)) as found:
         with pytest.raises(MCPError, match="nobody is there"):
             await found.client.call_tool("ask")
-        task_id = found.person.states[-1].task_id
-        assert (await found.tasks.get(found.client, task_id)).status == "input_required"
+        handle = found.tasks.handle(found.client, found.person.states[-1].task_id)
+        assert (await handle.status()).status == "input_required"
         with pytest.raises(MCPError, match="nobody is there"):
             await found.tasks.start(found.client, "asked_before")
 
@@ -246,20 +258,19 @@ async def test_a_task_is_listened_to_where_that_is_offered_and_polled_where_not(
 
 async def test_who_listens_hears_of_the_end_without_polling_for_it(tmp_path: Path) -> None:
     async with counted(tmp_path, listening=True) as (url, methods), scene(url) as found:
-        begun = await found.tasks.start(found.client, "forever")
-        assert isinstance(begun, TaskState)
+        begun = await found.start("forever")
         looks = 0
         async with anyio.create_task_group() as group:
 
             async def wait() -> None:
                 with pytest.raises(TaskCancelled):
-                    await found.tasks.finish(found.client, begun)
+                    await begun.result()
 
             group.start_soon(wait)
             await until(lambda: "subscriptions/listen" in methods)
             await anyio.sleep(2.5)  # more than two polls; nothing may happen, so there is nothing to wait for
             looks = methods.count("tasks/get")
-            await found.tasks.cancel(found.client, begun.task_id)
+            await begun.cancel()
         assert looks <= 3
         assert methods.count("tasks/get") <= looks + 2
 
@@ -281,13 +292,18 @@ async def test_every_era_gets_the_result(served: str, era: Era) -> None:
     async def elicit(key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"answer": "yes"})
 
-    async with connect(served, era=era, on_change=see, elicit=elicit) as found:
-        call = found.tasks.call(found.client, "sleep", {"seconds": 0.4}, progress_callback=step)
-        assert (await call).structured_content == {"slept": 0.4}
-        assert bool(seen) == (era is Era.TASKS)
-        assert ("sleeping" in messages) == (era is not Era.TASKS)
-        if era is not Era.LEGACY:
-            assert (await found.tasks.call(found.client, "ask")).structured_content == {"answer": "yes"}
+    async with connect(served, era=era, on_status=see, elicit=elicit) as found:
+        tools = {tool.name: tool for tool in await found.tools()}
+
+        async def call(tool: str, **arguments: Any) -> Any:
+            begun = await found.start(tools[tool], arguments, progress=step)
+            result = begun if isinstance(begun, types.CallToolResult) else await found.result(begun)
+            return result.structured_content
+
+        assert await call("sleep", seconds=0.4) == {"slept": 0.4}
+        assert bool(seen) == (era is not Era.NONE)
+        assert ("sleeping" in messages) == (era is Era.NONE)
+        assert await call("ask") == {"answer": "yes"}
 
 
 async def test_a_server_that_is_not_there_is_one_clear_error() -> None:
@@ -297,5 +313,5 @@ async def test_a_server_that_is_not_there_is_one_clear_error() -> None:
         raise AssertionError("nothing is asked")
 
     with pytest.raises(ServerUnreachable, match="no answer"):
-        async with connect(f"http://127.0.0.1:{free_port()}/mcp", era=Era.TASKS, on_change=see, elicit=elicit):
+        async with connect(f"http://127.0.0.1:{free_port()}/mcp", era=Era.TASKS, on_status=see, elicit=elicit):
             pass

@@ -11,7 +11,8 @@ import pytest
 from mcp.client import Client
 
 from mcp_workflows import TasksClient
-from mcp_workflows.client import TaskState
+from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
+from mcp_workflows.errors import TaskCancelled, TaskNotFound
 from scripts.processes import free_port, is_taken
 from tests.sidecars import COMMAND
 from tests.test_clients import ROOT, fastmcp
@@ -47,10 +48,24 @@ async def test_its_tasks_are_followed_to_their_results(url: str) -> None:
     async def see(state: TaskState) -> None:
         seen.append(state.status)
 
-    async with Client(url, extensions=[TasksClient(see)]) as client:
+    async with Client(url, extensions=[TasksClient(on_status=see)]) as client:
         result = await client.call_tool("slow", {"seconds": 0.5})
         assert (result.structured_content, seen) == ({"result": "slept 0.5"}, ["working", "completed"])
         assert (await client.call_tool("fail")).is_error
+
+
+async def test_its_tasks_have_handles(url: str) -> None:
+    tasks = TasksClient()
+    async with Client(reconnecting_http(url), extensions=[tasks]) as client:
+        handle = await tasks.start(client, "slow", {"seconds": 60})
+        assert isinstance(handle, TaskHandle)
+        assert (await handle.status()).status == "working"
+        await handle.cancel()
+        with pytest.raises(TaskCancelled):
+            await handle.result()
+        assert [state.status async for state in handle.updates()] == ["cancelled"]
+        with pytest.raises(TaskNotFound):
+            await tasks.handle(client, "nonsense").status()
 
 
 def test_its_tools_are_called_from_the_terminal(url: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mcp_workflows.config_problems import did_you_mean
+from mcp_workflows.errors import OperatorError
 
 Schema = Mapping[str, Any]  # Any: JSON Schema
 
@@ -15,7 +16,7 @@ _YES_NO = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n
 _OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
 
 
-class WrongUsage(Exception):  # noqa: N818  # what is wrong is the usage
+class WrongUsage(OperatorError):  # noqa: N818  # what is wrong is the usage
     """What was typed cannot be meant; the message says what to type instead."""
 
 

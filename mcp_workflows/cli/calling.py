@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import anyio
 import mcp_types as types
 import typer
 from mcp.shared.exceptions import MCPError
 
+from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.cli.answering import Answer, Answers
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
@@ -20,12 +22,13 @@ from mcp_workflows.cli.order import Order, check_usage, left_behind, read_json
 from mcp_workflows.cli.outcome import Outcome
 from mcp_workflows.cli.previewing import preview
 from mcp_workflows.cli.screen import Screen
-from mcp_workflows.client import TaskState
-from mcp_workflows.client.connection import Connection, Era, connect
+from mcp_workflows.client.connection import Begun, Connection, Era, connect
 from mcp_workflows.config import Config
 from mcp_workflows.config_problems import did_you_mean
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
+from mcp_workflows.operating import owner_of
 from mcp_workflows.sidecar import build
+from mcp_workflows.store import open_store
 from mcp_workflows.tool import Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
@@ -66,6 +69,7 @@ def call(
     Exit code 0: it succeeded, 1: it failed or was cancelled, 2: wrong usage, 130: interrupted.
     """
     log(LogLevel.ERROR)
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # whatever happens to the connection, the screen tells it
     screen = Screen()
     order: Order | None = None
     try:
@@ -125,6 +129,11 @@ def _configured(config: Config, name: str) -> Tool:
     return tools[name]
 
 
+def _ours(config: Config | None, name: str) -> Tool | None:
+    """The tool as it is configured; None: it is another server's, or a companion tool."""
+    return next((tool for tool in config.tools if tool.name == name), None) if config else None
+
+
 def _no_tool(name: str, there: Sequence[str]) -> str:
     return f"there is no tool {name!r}{did_you_mean(name, there)} (there are: {', '.join(there) or 'none'})"
 
@@ -152,6 +161,8 @@ async def _call(order: Order, answers: Answers, screen: Screen, as_json: bool) -
         screen.note(f"a client of --era {order.era} cannot have it: leave that out")
     if outcome.error and order.resume and not order.url and not screen.followed:
         screen.note("--resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
+    if outcome.handle:
+        screen.note(left_behind(replace(order, era=Era.TASKS), outcome.handle["taskId"]))
     if outcome.error and screen.followed:
         screen.note(left_behind(order, screen.task_id))
     for flag in answers.unused if order.wait else ():
@@ -165,14 +176,16 @@ async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Ou
     Raises:
         ServerUnreachable: it does not answer, or stays away.
     """
-    until = anyio.current_time() + RECONNECT_SECONDS
+    lost_at = 0.0
     while True:
         try:
             return await _connected_outcome(order, answers, screen)
         except ServerUnreachable as error:
             if screen.task_id is None:
                 raise ServerUnreachable(f"{order.url}: {error}; is it being served there?") from None
-            if anyio.current_time() > until:
+            if screen.heard_at >= lost_at:  # it was there again in between
+                lost_at = anyio.current_time()
+            if anyio.current_time() > lost_at + RECONNECT_SECONDS:
                 left = left_behind(order, screen.task_id)
                 raise ServerUnreachable(f"{order.url}: {error}; {left}") from None
         screen.lost()
@@ -182,9 +195,9 @@ async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Ou
 
 async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
     config = None if order.url else load(order.config)
-    server = order.url or build(cast("Config", config)).server
+    server = order.url if config is None else build(config, local=await _who(order, config)).server
     outcome = Outcome()
-    async with connect(server, era=order.era, on_change=screen.state, elicit=answers) as connection:
+    async with connect(server, era=order.era, on_status=screen.state, elicit=answers) as connection:
         try:
             with screen.running():
                 outcome = await _outcome(order, connection, config, screen)
@@ -193,22 +206,26 @@ async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> 
     return outcome
 
 
+async def _who(order: Order, config: Config) -> Principal:
+    """The local user; to come back to a task, its owner: who can read the store may go on with anybody's."""
+    owner = await owner_of(open_store(config.store.url), order.resume) if order.resume else None
+    return owner or LOCAL
+
+
 async def _outcome(order: Order, connection: Connection, config: Config | None, screen: Screen) -> Outcome:
     if order.resume:
         screen.task_id = order.resume
-        return Outcome(result=await connection.tasks.result(connection.client, order.resume))
+        return Outcome(result=await connection.result(order.resume))
     _say_what_it_takes(order, connection, screen)
     name = order.tool or ""
-    schema = await _listed(connection, name)
-    arguments = _arguments(order, schema, _configured(config, name) if config else None)
-    begun = await connection.tasks.start(
-        connection.client, name, arguments, idempotency_key=order.key, progress_callback=screen.progress
-    )
+    tool = await _listed(connection, name)
+    arguments = _arguments(order, tool.input_schema, _ours(config, name))
+    begun = await connection.start(tool, arguments, key=order.key, progress=screen.progress)
     if isinstance(begun, types.CallToolResult):
-        return Outcome(result=begun)
+        return Outcome(result=begun, no_task=True)
     if not order.wait:
         return _on_its_way(order, begun)
-    return Outcome(result=await connection.tasks.finish(connection.client, begun))
+    return Outcome(result=await connection.result(begun))
 
 
 def _say_what_it_takes(order: Order, connection: Connection, screen: Screen) -> None:
@@ -217,14 +234,14 @@ def _say_what_it_takes(order: Order, connection: Connection, screen: Screen) -> 
         screen.note(f"the server offers no tasks (it speaks {spoken}): waiting for the plain result")
 
 
-async def _listed(connection: Connection, name: str) -> Schema:
+async def _listed(connection: Connection, name: str) -> types.Tool:
     tools = {tool.name: tool for tool in await connection.tools()}
     if name not in tools:
         raise WrongUsage(_no_tool(name, list(tools)))
-    return tools[name].input_schema
+    return tools[name]
 
 
-def _on_its_way(order: Order, begun: TaskState) -> Outcome:
+def _on_its_way(order: Order, begun: Begun) -> Outcome:
     if sys.stderr.isatty():
-        typer.echo(left_behind(order, begun.task_id), err=True)
-    return Outcome(begun=begun)
+        typer.echo(left_behind(order, begun.state.task_id), err=True)
+    return Outcome(begun=begun.state)

@@ -12,7 +12,15 @@ import anyio
 import typer
 
 from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
-from mcp_workflows.cli.serving import DEFAULT_HOST, DEFAULT_PORT, Address, read_address, refuse_strangers
+from mcp_workflows.cli.serving import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    Address,
+    read_address,
+    refuse_many_users,
+    refuse_strangers,
+    tell_what_is_hidden,
+)
 from mcp_workflows.reloading import Reloading
 from mcp_workflows.sidecar import run_http, run_stdio
 
@@ -38,6 +46,8 @@ def dev(
     if not stdio:
         refuse_strangers(http, unsafe_no_auth)
     loaded = load(config)
+    refuse_many_users(None if stdio else http, loaded)
+    tell_what_is_hidden(None if stdio else http, loaded)
     beside = Reloading(config, loaded, os.environ).run
     with suppress(KeyboardInterrupt):  # the usual way to end it
         if stdio:

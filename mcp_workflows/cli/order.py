@@ -33,10 +33,11 @@ class Order:
 
     @property
     def come_back(self) -> str:
-        """The options that lead to the same server."""
+        """The options that lead to the same server, as the same kind of client."""
+        era = "" if self.era is Era.TASKS else f" --era {self.era}"
         if self.url:
-            return f" --url {shlex.quote(self.url)}"
-        return "" if self.config == DEFAULT_CONFIG else f" -c {shlex.quote(str(self.config))}"
+            return f"{era} --url {shlex.quote(self.url)}"
+        return era if self.config == DEFAULT_CONFIG else f"{era} -c {shlex.quote(str(self.config))}"
 
 
 def left_behind(order: Order | None, task_id: str | None) -> str:
@@ -68,8 +69,8 @@ def check_usage(order: Order, *, dry_run: bool) -> None:
     problems = {
         "which tool? or --resume TASK_ID": not order.tool and not order.resume,
         "--resume TASK_ID comes without a tool and arguments": bool(order.resume and (order.tool or order.given)),
-        f"--resume needs tasks: leave out --era {order.era}": bool(order.resume) and order.era is not Era.TASKS,
-        f"--no-wait needs tasks: leave out --era {order.era}": not order.wait and order.era is not Era.TASKS,
+        f"--resume needs tasks: leave out --era {order.era}": bool(order.resume) and order.era is Era.NONE,
+        f"--no-wait needs tasks: leave out --era {order.era}": not order.wait and order.era is Era.NONE,
         "--dry-run needs the configuration: leave out --url": dry_run and order.url is not None,
         "--dry-run starts nothing, so there is nothing to resume": dry_run and order.resume is not None,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ class Outcome:
     error: types.ErrorData | None = None
     cancelled: str | None = None
     begun: TaskState | None = None
+    no_task: bool = False  # the result is that of a call which became none
 
     @classmethod
     def of(cls, error: MCPError | TaskCancelled) -> Self:
@@ -38,7 +39,16 @@ class Outcome:
             return self.begun.status
         if self.cancelled:
             return "cancelled"
+        if self.handle:
+            return str(self.handle["status"])
         return "completed" if self.result else "failed"
+
+    @property
+    def handle(self) -> Mapping[str, Any] | None:  # Any: JSON
+        """What a client without tasks got instead of a result: a task that goes on, with its `taskId` and `status`."""
+        found: Mapping[str, Any] = (self.result and self.no_task and self.result.structured_content) or {}
+        goes_on = found.get("status") in ("working", "input_required") and {"taskId", "next"} <= found.keys()
+        return found if goes_on else None
 
     def tell(self, task_id: str | None, *, as_json: bool) -> int:
         """Print it; the exit code."""
@@ -60,6 +70,8 @@ class Outcome:
 
     def _as_json(self, task_id: str | None) -> dict[str, Any]:  # Any: JSON
         told: dict[str, Any] = {"taskId": task_id, "status": self.status, "message": self.cancelled}
+        if self.handle:
+            told["taskId"] = self.handle["taskId"]
         if self.result:
             told["result"] = self.result.model_dump(by_alias=True, mode="json", exclude_none=True)
         if self.error:

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from mcp_workflows.access import ANONYMOUS
+from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Start
 from mcp_workflows.ask import Dialogue, still_to_ask
 from mcp_workflows.capabilities import Previews
 from mcp_workflows.cli.answering import Answers
 from mcp_workflows.config import Config
-from mcp_workflows.tool import Tool
+from mcp_workflows.tool import EXECUTION_ID, Kind, Tool
 
 NEW = "0" * 40  # stands for the id and the key that a real call would get
 
@@ -26,12 +26,14 @@ async def preview(
 ) -> dict[str, Any]:
     """The start as the adapter would get it and, if the adapter can tell, the request it would make of it.
 
+    For a tool that watches: which execution.
+
     Raises:
         EngineRefused: it would be refused before anything is sent.
         MappingError: the arguments do not fit the tool's templates.
     """
     asked, arguments = _answered(tool, arguments, answers)
-    scope = {"args": arguments, **ANONYMOUS.scope, "task": {"id": NEW}}
+    scope = {"args": arguments, **LOCAL.scope, "task": {"id": NEW}}
     engine = config.engines[tool.engine]
     start = Start(
         workflow=tool.workflow,
@@ -39,7 +41,7 @@ async def preview(
         key=NEW,
         created=datetime.now(UTC),
         options=tool.frozen_options(scope),
-        context={"tool": tool.name, "owner": ANONYMOUS.id},
+        context={"tool": tool.name, "owner": LOCAL.id},
     )
     told: dict[str, Any] = {
         "tool": tool.name,
@@ -51,6 +53,9 @@ async def preview(
         "asks": {name: tool.question(name, scope) for name in asked},
         "gates": {name: asdict(gate) for name, gate in tool.frozen_gates(scope).items()},
     }
+    if tool.kind is Kind.WATCH:  # it sends nothing
+        told = {**told, "arguments": None, "watches": arguments[EXECUTION_ID]}
+        return {key: value for key, value in told.items() if value not in ({}, None)}
     async with engine.kind(engine.settings) as adapter:  # which does not reach for the engine yet
         if isinstance(adapter, Previews):
             told["request"] = adapter.preview(start)

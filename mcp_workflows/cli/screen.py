@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mcp_workflows.adapter import Progress as Steps
 from mcp_workflows.client import TaskState
-from mcp_workflows.wire.v2026_07_28 import status_message
+from mcp_workflows.wire.params import status_message
 
 _PAGE = "mcp-workflows/url"
 
@@ -28,6 +28,7 @@ class Screen:
         self._last = ""
         self.task_id: str | None = None
         self.followed = False  # a task was seen that has not ended yet
+        self.heard_at = 0.0  # when, by the clock of the event loop
 
     @property
     def asks(self) -> bool:
@@ -37,6 +38,7 @@ class Screen:
     async def state(self, state: TaskState) -> None:
         """A task's new state."""
         self.task_id, self.followed = state.task_id, not state.ended
+        self.heard_at = anyio.current_time()
         self._once(f"task {state.task_id}")
         self._line(f"{state.status:<15} {state.status_message or ''}".rstrip())
         if page := (state.meta or {}).get(_PAGE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,12 +11,17 @@ from typing import Annotated
 import anyio
 import typer
 
+from mcp_workflows.access import is_loopback
 from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar import is_loopback, run_http, run_stdio
+from mcp_workflows.sidecar import run_http, run_stdio
+from mcp_workflows.tool import Kind
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8931
+
+logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
 
@@ -49,6 +55,26 @@ def refuse_strangers(http: Address | None, unsafe_no_auth: bool) -> None:
         )
 
 
+def refuse_many_users(http: Address | None, config: Config) -> None:
+    """Raise `ConfigError` if other machines could reach what takes everybody for one and the same user."""
+    if http and config.server.single_user and not is_loopback(http.host):
+        raise ConfigError(
+            f"server.single_user makes everybody one user, and {http.host} can be reached from other machines: "
+            f"listen on 127.0.0.1:{http.port}, or leave out server.single_user"
+        )
+
+
+def tell_what_is_hidden(http: Address | None, config: Config) -> None:
+    """Say which tools no client will see: those for identified callers, where nobody is."""
+    watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
+    if http and watching and not config.server.single_user:
+        logger.warning(
+            "not offered over HTTP, as nobody knows who is calling: %s; if that is always you, say "
+            "server: {single_user: true}",
+            ", ".join(watching),
+        )
+
+
 @app.command()
 def serve(
     config: ConfigFile,
@@ -65,6 +91,8 @@ def serve(
     log(log_level)
     refuse_strangers(http, unsafe_no_auth)
     loaded = load(config)
+    refuse_many_users(http, loaded)
+    tell_what_is_hidden(http, loaded)
     with suppress(KeyboardInterrupt):  # the usual way to end it
         if http is None:
             anyio.run(run_stdio, loaded)

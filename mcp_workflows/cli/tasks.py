@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, cast
 import anyio
 import typer
 
-from mcp_workflows.access import ANONYMOUS, Principal
+from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import JSON
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.telling import STATUSES, State, brief, message_of, page, state_of, table, told, whole
@@ -112,21 +112,24 @@ def adopt(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool it is to be a task of.")],
     execution_id: Annotated[str, typer.Argument(metavar="EXECUTION_ID", help="As the engine's own UI shows it.")],
     owner: Annotated[
-        str,
-        typer.Option(help="Whose task it is to be: a principal's id."),
-    ] = ANONYMOUS.id,
+        str | None,
+        typer.Option(
+            help=f"Whose task it is to be: a principal's id. Default: {ANONYMOUS.id}, or {LOCAL.id} if the server is "
+            f"for a single_user; who comes over stdio is {LOCAL.id} too."
+        ),
+    ] = None,
     args: Annotated[
         str | None, typer.Option("--args", metavar="JSON", help="The tool's arguments, for templates of its gates.")
     ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
     """Make a task of an execution that was started elsewhere; prints the task's id."""
-    if not owner:
+    if owner == "":
         raise typer.BadParameter("--owner is empty; leave it out for a server without authentication")
     arguments = _object(args)
 
     def do(operator: Operator, config: Config) -> Awaitable[Look]:
-        principal = Principal(id=owner)
+        principal = Principal(id=owner or (LOCAL if config.server.single_user else ANONYMOUS).id)
         return operator.adopt(_tool(config, tool), execution_id, principal, arguments, config.store.retention)
 
     look = _run(config, do)

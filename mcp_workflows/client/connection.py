@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Any, Protocol
 
+import anyio
 import httpx2
 import mcp_types as types
 from mcp.client import Client, ClientRequestContext
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from mcp_workflows.client import OnChange, TasksClient
-from mcp_workflows.client.following import bare
-from mcp_workflows.errors import ClientError, ServerUnreachable
+from mcp_workflows.client import OnStatus, TaskHandle, TasksClient, TaskState
+from mcp_workflows.client.in_core import InCoreTasks
+from mcp_workflows.client.listening import bare
+from mcp_workflows.errors import ClientError, OperatorError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
 
 _US = "mcp-workflows"
@@ -27,7 +30,7 @@ class Era(StrEnum):
     """Which kind of client to be."""
 
     TASKS = wire.PROTOCOL_VERSION  # of that version, with the tasks extension
-    LEGACY = "2025-11-25"
+    LEGACY = "2025-11-25"  # of that version, with the tasks in its core
     NONE = "none"  # of the newest version, without the tasks extension
 
 
@@ -35,16 +38,25 @@ class Elicit(Protocol):
     """How a question reaches the person; `key` is the server's name for it, None where the era has none."""
 
     async def __call__(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """The person's answer; what it raises ends the call."""
+        """The person's answer; an `OperatorError` ends the call."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a call became that is a task; the handle is of the era that has one."""
+
+    state: TaskState
+    handle: TaskHandle | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An open connection to a server."""
+    """An open connection to a server, and the tasks of its era."""
 
     client: Client
     tasks: TasksClient
+    in_core: InCoreTasks | None
 
     @property
     def offers_tasks(self) -> bool:
@@ -61,13 +73,73 @@ class Connection:
             found += page.tools
         return found
 
+    async def start(
+        self,
+        tool: types.Tool,
+        arguments: Mapping[str, Any],  # Any: JSON
+        *,
+        key: str | None = None,
+        progress: ProgressFnT | None = None,
+    ) -> Begun | types.CallToolResult:
+        """Call it: the result, or the task that the call became.
+
+        Raises:
+            MCPError: a JSON-RPC error, or a question was refused.
+        """
+        if self.in_core and self.in_core.offered(tool):
+            return Begun(await self.in_core.start(tool.name, arguments, key))
+        started = await self.tasks.start(
+            self.client, tool.name, arguments, idempotency_key=key, progress_callback=progress
+        )
+        if isinstance(started, types.CallToolResult):
+            return started
+        assert started.begun is not None, "it was just begun"
+        return Begun(started.begun, started)
+
+    async def result(self, begun: Begun | str) -> types.CallToolResult:
+        """The result of a task that was started here, or of one by its id.
+
+        Raises:
+            MCPError: no such task, no answer, or a JSON-RPC error as its outcome.
+            TaskCancelled: it was.
+        """
+        task_id = begun if isinstance(begun, str) else begun.state.task_id
+        if self.in_core:
+            return await self.in_core.result(task_id)
+        handle = None if isinstance(begun, str) else begun.handle
+        return await (handle or self.tasks.handle(self.client, task_id)).result()
+
+
+class _Asking:
+    """The callback for questions; one that cannot be answered ends what goes on in `scope`.
+
+    Where a question is a request of the server (2025-11-25), the SDK tells an error of its callback to nobody else.
+    """
+
+    def __init__(self, elicit: Elicit) -> None:
+        self.scope = anyio.CancelScope()
+        self.unanswered: OperatorError | None = None
+        self._elicit = elicit
+
+    async def __call__(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        if isinstance(context.request_id, str):
+            return await self._elicit(context.request_id, params)
+        try:
+            return await self._elicit(None, params)
+        except OperatorError as error:
+            self.unanswered = error
+            self.scope.cancel()
+            return types.ErrorData(code=types.INTERNAL_ERROR, message="nobody is there to answer")
+
 
 @asynccontextmanager
 async def connect(
     server: Any,  # what mcp.client.Client takes: a URL, a server in this process, a transport
     *,
     era: Era,
-    on_change: OnChange,
+    on_status: OnStatus,
     elicit: Elicit,
 ) -> AsyncGenerator[Connection]:
     """Connect, speak, leave; one error is raised as it is, without groups around it.
@@ -75,21 +147,22 @@ async def connect(
     Raises:
         ServerUnreachable: it does not answer, or went away meanwhile.
     """
-    tasks = TasksClient(on_change)
-
-    async def ask(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-        return await elicit(context.request_id if isinstance(context.request_id, str) else None, params)
-
+    tasks = TasksClient(on_status=on_status)
+    asking = _Asking(elicit)
     client = Client(
         server,
         mode="legacy" if era is Era.LEGACY else "auto",
         extensions=[tasks] if era is Era.TASKS else None,
-        elicitation_callback=ask,
+        elicitation_callback=asking,
         client_info=types.Implementation(name=_US, version=version(_US)),
     )
     try:
         async with client:
-            yield Connection(client=client, tasks=tasks)
+            in_core = InCoreTasks(client.session, on_status) if era is Era.LEGACY else None
+            with asking.scope:
+                yield Connection(client=client, tasks=tasks, in_core=in_core)
+        if asking.unanswered:
+            raise asking.unanswered
     except BaseExceptionGroup as errors:
         raise _said(bare(errors.subgroup(httpx2.TransportError) or errors)) from None
 

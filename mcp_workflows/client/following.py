@@ -3,146 +3,151 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import TypeAlias, cast
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.client import ClientRequestContext, ClientSession
+from mcp.client.session import ElicitationFnT
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
-from mcp_workflows.client.messages import GetTask, TaskParams, TaskState, UpdateParams, UpdateTask, as_json, listen_to
+from mcp_workflows.client.listening import Changes, Listening, bare
+from mcp_workflows.client.messages import TaskState, as_json, visible
+from mcp_workflows.client.sending import Sending
+from mcp_workflows.errors import ClientError, TaskCancelled, TaskFailed
 
-OnChange: TypeAlias = Callable[[TaskState], Awaitable[None]]
+OnStatus: TypeAlias = Callable[[TaskState], Awaitable[None]]
 
-POLL_SECONDS = 1.0  # between two looks, when the server does not say
-LONGEST_POLL_SECONDS = 60.0  # whatever the server says
-LISTENING_SECONDS = 10.0  # between two looks while the server tells of changes: a stream can die silently
-_TRIES = 5  # for one look whose answer is lost on the way
-_LOST_ON_THE_WAY = frozenset({types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INTERNAL_ERROR})
-
-
-async def look(session: ClientSession, task_id: str) -> TaskState:
-    """`tasks/get`, asked again a few times when the answer is lost on the way.
-
-    Raises:
-        MCPError: the server does not know the task, or gives no answer.
-    """
-    request = GetTask(params=TaskParams(task_id=task_id))
-    for tried in range(1, _TRIES):
-        try:
-            return await session.send_request(request, TaskState)
-        except MCPError as error:
-            if error.code not in _LOST_ON_THE_WAY:
-                raise
-        await anyio.sleep(0.1 * 2**tried)
-    return await session.send_request(request, TaskState)
+ABANDON_SECONDS: Final = 5.0  # for the request to cancel of somebody who is being cancelled
 
 
-async def ask(session: ClientSession, key: str, request: types.InputRequest) -> types.InputResponse:
-    """The response of the client's own callbacks (elicitation, sampling, roots) to one question.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """How tasks are followed: what `TasksClient` was told, and whom its server tells of changes."""
 
-    Raises:
-        MCPError: the callback refused.
-    """
-    response = await session.dispatch_input_request(ClientRequestContext(session=session, request_id=key), request)
-    if isinstance(response, types.ErrorData):
-        raise MCPError.from_error_data(response)
-    return response
+    on_elicitation: ElicitationFnT | None
+    on_status: OnStatus | None
+    cancel_on_abandon: bool
+    patience: float
+    listening: Listening
+
+    def sending(self, session: ClientSession) -> Sending:
+        """The requests about tasks over this session."""
+        return Sending(session=session, patience=self.patience)
+
+    async def tell(self, state: TaskState) -> None:
+        """A state that a person can tell from the one before."""
+        if self.on_status:
+            await self.on_status(state)
+
+    async def ask(self, session: ClientSession, key: str, request: types.InputRequest) -> types.InputResponse:
+        """The response to one question: of `on_elicitation`, or of the client's own callback for its kind.
+
+        Raises:
+            MCPError: the callback refused.
+        """
+        context = ClientRequestContext(session=session, request_id=key)
+        response: types.InputResponse | types.ErrorData
+        if isinstance(request, types.ElicitRequest) and self.on_elicitation:
+            response = await self.on_elicitation(context, request.params)
+        else:
+            response = await session.dispatch_input_request(context, request)
+        if isinstance(response, types.ErrorData):
+            raise MCPError.from_error_data(response)
+        return response
 
 
 class Following:
     """A task on its way to its end; questions are asked beside the looking: one answered elsewhere goes away."""
 
-    def __init__(
-        self, session: ClientSession, task_id: str, on_change: OnChange, seen: TaskState | None = None
-    ) -> None:
-        self.task_id = task_id
+    def __init__(self, ways: Ways, session: ClientSession, task_id: str, seen: TaskState | None = None) -> None:
+        self._ways = ways
         self._session = session
-        self._on_change = on_change
+        self._sending = ways.sending(session)
+        self._task_id = task_id
         self._seen = seen
         self._asking: dict[str, anyio.CancelScope] = {}
-        self._asked: set[str] = set()
-        self._listening = False
-        self._changed = anyio.Event()
+        self._answered: set[str] = set()
 
-    def wake(self) -> None:
-        """The server says that it changed."""
-        self._listening = True
-        self._changed.set()
-
-    async def until_ended(self) -> TaskState:
-        """Its last state.
+    async def result(self) -> types.CallToolResult:
+        """Its result.
 
         Raises:
-            MCPError: the server does not know it, or gives no answer; or a question was refused.
+            TaskCancelled: it was.
+            TaskFailed: it ended with a JSON-RPC error.
+            TaskNotFound: the server does not know it (any more).
+            AnswerRejected: an answer does not fit its question.
+            ServerUnreachable: no answer for too long.
+            MCPError: a question was refused by its callback.
         """
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._listen)
-                await self._look_on(group)
-                group.cancel_scope.cancel()
+            await self._until_ended()
         except BaseExceptionGroup as errors:
             raise bare(errors) from None
+        except anyio.get_cancelled_exc_class():
+            await self._abandon()
+            raise
         assert self._seen is not None, "it has ended, so it was seen"
-        return self._seen
+        return _outcome(self._seen)
 
-    async def _look_on(self, group: TaskGroup) -> None:
+    async def _until_ended(self) -> None:
+        async with self._ways.listening.to(self._session, self._task_id) as changes, anyio.create_task_group() as group:
+            await self._look_on(group, changes)
+            group.cancel_scope.cancel()
+
+    async def _look_on(self, group: TaskGroup, changes: Changes) -> None:
         while True:
-            self._changed = anyio.Event()
-            state = await look(self._session, self.task_id)
+            changes.forget()
+            state = await self._sending.look(self._task_id)
             await self._tell(state)
             if state.ended:
                 return
-            self._ask_what_is_open(group, state)
-            with anyio.move_on_after(self._pause(state)):
-                await self._changed.wait()
-
-    def _pause(self, state: TaskState) -> float:
-        wanted = POLL_SECONDS if state.poll_interval_ms is None else state.poll_interval_ms / 1000
-        return min(max(wanted, LISTENING_SECONDS if self._listening else 0.01), LONGEST_POLL_SECONDS)
-
-    async def _listen(self) -> None:
-        """Changes as they happen, where the server offers it; otherwise, and when the stream ends, it is polled."""
-        with suppress(MCPError):
-            await self._session.send_request(listen_to(self.task_id), types.SubscriptionsListenResult)
-        self._listening = False
-        self._changed.set()
+            self._ask_what_is_open(group, changes, state)
+            await changes.wait(state)
 
     async def _tell(self, state: TaskState) -> None:
         before, self._seen = self._seen, state
-        if before is None or _visible(before) != _visible(state):
-            await self._on_change(state)
+        if before is None or visible(before) != visible(state):
+            await self._ways.tell(state)
 
-    def _ask_what_is_open(self, group: TaskGroup, state: TaskState) -> None:
+    def _ask_what_is_open(self, group: TaskGroup, changes: Changes, state: TaskState) -> None:
         requests = state.input_requests or {}
         for key, scope in self._asking.items():
             if key not in requests:
-                scope.cancel()  # somebody else has answered it
+                scope.cancel()  # somebody else has answered it; if it ever comes back, it is asked again
         for key, request in requests.items():
-            if key not in self._asked:
-                self._asked.add(key)
+            if key not in self._asking and key not in self._answered:
                 self._asking[key] = anyio.CancelScope()
-                group.start_soon(self._ask, key, request)
+                group.start_soon(self._ask, changes, key, request)
 
-    async def _ask(self, key: str, request: types.InputRequest) -> None:
+    async def _ask(self, changes: Changes, key: str, request: types.InputRequest) -> None:
         with self._asking[key]:
-            responses = {key: as_json(await ask(self._session, key, request))}
-            update = UpdateTask(params=UpdateParams(task_id=self.task_id, input_responses=responses))
-            await self._session.send_request(update, types.EmptyResult)
+            response = await self._ways.ask(self._session, key, request)
+            self._answered.add(key)
+            await self._sending.answer(self._task_id, {key: as_json(response)})
         del self._asking[key]
-        self._changed.set()
+        changes.tell()
+
+    async def _abandon(self) -> None:
+        """Whoever waited is being cancelled: the task too, if that is wanted; it must not hold them up for long."""
+        if not self._ways.cancel_on_abandon or (self._seen and self._seen.ended):
+            return
+        with anyio.move_on_after(ABANDON_SECONDS, shield=True):
+            try:
+                await self._sending.cancel(self._task_id)
+            except (MCPError, ClientError):
+                return
 
 
-def _visible(state: TaskState) -> object:
-    """What a person sees of a state; the rest (times, for example) may change with every look."""
-    return state.status, state.status_message, sorted(state.input_requests or {})
-
-
-def bare(error: BaseException) -> BaseException:
-    """The error as it was raised, without the groups that task groups wrap around it; the first of several."""
-    if isinstance(error, BaseExceptionGroup):
-        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        return bare(inner[0])
-    return error
+def _outcome(ended: TaskState) -> types.CallToolResult:
+    if ended.status == "cancelled":
+        raise TaskCancelled(ended.task_id, ended.status_message)
+    if ended.error is not None:
+        raise TaskFailed(ended.task_id, ended.error.code, ended.error.message, ended.error.data)
+    try:
+        return types.CallToolResult.model_validate(ended.result)
+    except ValidationError:
+        raise ClientError(f"the server does not keep to the protocol: no result of {ended.task_id}") from None

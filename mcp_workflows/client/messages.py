@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 import mcp_types as types
 
+from mcp_workflows.wire.params import IDEMPOTENCY_KEY
+
 Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 _ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -23,7 +25,7 @@ class CreatedTask(types.Result):
     status: Status
     status_message: str | None = None
     ttl_ms: int | None = None
-    poll_interval_ms: int | None = None
+    poll_interval_ms: float | None = None
 
     @property
     def state(self) -> TaskState:
@@ -47,7 +49,7 @@ class TaskState(types.Result):
     created_at: str | None = None
     last_updated_at: str | None = None
     ttl_ms: int | None = None
-    poll_interval_ms: int | None = None
+    poll_interval_ms: float | None = None
     input_requests: dict[str, types.InputRequest] | None = None
     result: dict[str, Any] | None = None  # Any: JSON, a CallToolResult
     error: types.ErrorData | None = None
@@ -98,6 +100,18 @@ def listen_to(task_id: str) -> types.SubscriptionsListenRequest:
     """Tell me when this task changes; `taskIds` is what the extension adds to the filter."""
     notifications = types.SubscriptionFilter.model_validate({"taskIds": [task_id]})
     return types.SubscriptionsListenRequest(params=types.SubscriptionsListenRequestParams(notifications=notifications))
+
+
+def idempotency(key: str) -> types.RequestParamsMeta:
+    """The `meta` of a call that may be sent again: the same key and arguments start one workflow, not two."""
+    meta: Any = {IDEMPOTENCY_KEY: key}  # Any: the SDK's type has no way to name an open key
+    found: types.RequestParamsMeta = meta
+    return found
+
+
+def visible(state: TaskState) -> object:
+    """What a person sees of a state; the rest (times, for example) may change with every look."""
+    return state.status, state.status_message, sorted(state.input_requests or {})
 
 
 def as_json(model: types.Result) -> dict[str, Any]:  # Any: JSON

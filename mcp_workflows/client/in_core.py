@@ -1,0 +1,138 @@
+"""The tasks that are in the core of 2025-11-25, as far as our own command line needs them.
+
+Source: the tasks page of that version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from mcp.client import ClientSession
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from mcp_workflows.client.following import OnStatus
+from mcp_workflows.client.listening import Changes, bare
+from mcp_workflows.client.messages import TaskState, idempotency, visible
+from mcp_workflows.client.sending import pauses, unknown
+from mcp_workflows.errors import ServerUnreachable, TaskCancelled
+
+_TAKES_TASKS: Final = frozenset({"optional", "required"})
+
+
+class InCoreTasks:
+    """The tasks of one session of that version; its questions come to the client's own `elicitation_callback`."""
+
+    def __init__(self, session: ClientSession, on_status: OnStatus) -> None:
+        self._session = session
+        self._on_status = on_status
+        self._seen: TaskState | None = None
+
+    def offered(self, tool: types.Tool) -> bool:
+        """Whether a call of this tool can be a task."""
+        capabilities = self._session.server_capabilities
+        declared = capabilities and capabilities.tasks and capabilities.tasks.requests
+        calls = declared and declared.tools and declared.tools.call is not None
+        return bool(calls and tool.execution and tool.execution.task_support in _TAKES_TASKS)
+
+    async def start(self, tool: str, arguments: Mapping[str, Any], key: str | None) -> TaskState:  # Any: JSON
+        """The task that a call became.
+
+        Raises:
+            MCPError: a JSON-RPC error.
+        """
+        params = types.CallToolRequestParams(
+            name=tool,
+            arguments=dict(arguments),
+            task=types.TaskMetadata(),
+            _meta=idempotency(key) if key else None,
+        )
+        try:
+            created = await self._session.send_request(types.CallToolRequest(params=params), types.CreateTaskResult)
+        except ValidationError as error:  # the SDK holds it against the result of a plain call, which has content
+            created = types.CreateTaskResult.model_validate(error.errors()[0]["input"])
+        return await self._tell(created.task)
+
+    async def result(self, task_id: str) -> types.CallToolResult:
+        """Its result; questions come on the stream of `tasks/result`, its states are looked at beside.
+
+        Raises:
+            TaskCancelled: it was.
+            TaskNotFound: the server does not know it (any more).
+            ServerUnreachable: the connection is lost; a new one can go on.
+            MCPError: a JSON-RPC error as its outcome.
+        """
+        if not (await self._look(task_id)).ended:
+            await self._until_ended(task_id)
+        try:
+            return await self._payload(task_id)
+        except MCPError:
+            assert self._seen is not None, "it was looked at"
+            if self._seen.status != "cancelled":
+                raise
+            raise TaskCancelled(task_id, self._seen.status_message) from None
+
+    async def _until_ended(self, task_id: str) -> None:
+        """`tasks/result` is open meanwhile, for the questions; when it answers, another look shows the end."""
+        changes = Changes(task_id)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._be_there_for_questions, changes)
+                while True:
+                    changes.forget()
+                    state = await self._look(task_id)
+                    if state.ended:
+                        break
+                    await changes.wait(state)
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as errors:
+            raise bare(errors) from None
+
+    async def _be_there_for_questions(self, changes: Changes) -> None:
+        for pause in pauses():
+            with suppress(MCPError):  # an outcome, which is asked for again, or a stream that the server closed
+                await self._payload(changes.task_id)
+            changes.tell()
+            await anyio.sleep(pause)
+
+    async def _look(self, task_id: str) -> TaskState:
+        """`tasks/get`."""
+        request = types.GetTaskRequest(params=types.GetTaskRequestParams(task_id=task_id))
+        try:
+            return await self._tell(await self._session.send_request(request, types.GetTaskResult))
+        except MCPError as error:
+            raise unknown(task_id, error) or _lost(error) or error from None
+
+    async def _payload(self, task_id: str) -> types.CallToolResult:
+        """`tasks/result`, which answers when the task has ended."""
+        request = types.GetTaskPayloadRequest(params=types.GetTaskPayloadRequestParams(task_id=task_id))
+        try:
+            return await self._session.send_request(request, types.CallToolResult)
+        except MCPError as error:
+            raise _lost(error) or error from None
+
+    async def _tell(self, task: types.Task) -> TaskState:
+        meta = task.meta if isinstance(task, types.GetTaskResult) else None
+        state = TaskState(
+            _meta=meta,
+            task_id=task.task_id,
+            status=task.status,
+            status_message=task.status_message,
+            poll_interval_ms=task.poll_interval,
+        )
+        before, self._seen = self._seen, state
+        if before is None or visible(before) != visible(state):
+            await self._on_status(state)
+        return state
+
+
+def _lost(error: MCPError) -> ServerUnreachable | None:
+    """A server that was started again knows no session of before: HTTP 404, which the SDK makes into this."""
+    ended = error.code == types.INVALID_REQUEST and error.message == "Session terminated"
+    if error.code in (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT) or ended:
+        return ServerUnreachable(f"no answer ({error.message})")
+    return None
