@@ -1,80 +1,96 @@
-"""Clients that we did not write, against the sidecar and the real Temporal server."""
+"""Clients that we did not write, against the sidecar and the real Temporal server: the rows of docs/clients.md."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
-from mcp_workflows_temporal.connection import quiet_runtime
-from temporalio.client import Client
-from temporalio.worker import Worker
 
-from samples.conformance.workflows import ALL
+from scripts.client_matrix import CLIENTS, SITUATIONS, STDIO
+from scripts.clients import DOCUMENT, Row, Seen, Served, complaints, declared, environment, fresh, rows, seen_by
+from scripts.environments import FASTMCP, INSPECTOR, ROOT, python_of
+from scripts.processes import free_port
+from scripts.stack import SAMPLES
 from tests.dev_server import DevServer
-from tests.sidecars import sidecar, write_config
+from tests.sidecars import COMMAND, Process
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-ROOT = Path(__file__).parent.parent
-NODE = ROOT / "node_modules" / "node" / "bin" / "node"
-YES = json.dumps({"action": "accept", "content": {"confirm": True}})
-FASTMCP = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
-
-
-@pytest.fixture
-async def url(dev_server: DevServer, tmp_path: Path) -> AsyncGenerator[str]:
-    """A sidecar over the fixtures' workflows."""
-    queue = f"q-{uuid.uuid4().hex}"
-    client = await Client.connect(dev_server.address, runtime=quiet_runtime())
-    async with Worker(client, task_queue=queue, workflows=ALL):
-        with sidecar(write_config(tmp_path, dev_server.address, queue)) as process:
-            yield process.url
-
-
-async def _run(*command: str | Path) -> str:
-    done = await anyio.run_process([str(word) for word in command], check=False, stderr=subprocess.STDOUT)
-    assert done.returncode == 0, done.stdout.decode()
-    return done.stdout.decode().strip().splitlines()[-1]
-
-
-async def _ext_tasks(url: str, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    script = ROOT / "tests" / "clients" / "ext_tasks.mjs"
-    outcome: Mapping[str, Any] = json.loads(await _run(NODE, script, url, tool, json.dumps(arguments), YES))
-    return outcome
-
-
-async def test_the_official_typescript_client_gets_results_and_answers_questions(url: str) -> None:
-    computed = await _ext_tasks(url, "slow", {"seconds": 1, "label": "x"})
-    assert computed["kind"] == "task"
-    assert "computed x" in computed["result"]["content"][0]["text"]
-    confirmed = await _ext_tasks(url, "confirm", {"filename": "a.txt"})
-    assert "a.txt" in confirmed["result"]["content"][0]["text"]
+QUICK: frozenset[Row] = frozenset({("sdk-1x", "http"), ("ext-tasks", "http")})
+"""Those of `make test`, one in each revision."""
 
 
 @pytest.fixture(scope="session")
 def fastmcp() -> Path:
     """An environment of its own for FastMCP, whose pins are not ours."""
-    folder = ROOT / ".cache" / "fastmcp"
-    python = folder / "bin" / "python"
-    if not (folder / ".ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", *FASTMCP], check=True, stderr=subprocess.DEVNULL
-        )
-        (folder / ".ready").touch()
-    return python
+    return python_of("fastmcp", FASTMCP)
 
 
-async def test_fastmcps_client_gets_results_and_answers_questions(url: str, fastmcp: Path) -> None:
-    script = ROOT / "tests" / "clients" / "with_fastmcp.py"
-    computed = json.loads(await _run(fastmcp, script, url, "slow", '{"seconds": 1, "label": "x"}', YES))
-    assert all("computed x" in text for text in computed)
-    confirmed = json.loads(await _run(fastmcp, script, url, "confirm", '{"filename": "a.txt"}', YES))
-    assert all("a.txt" in text for text in confirmed)
+@pytest.fixture(scope="module")
+def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The conformance sample: its worker, and a sidecar on HTTP."""
+    folder = tmp_path_factory.mktemp("clients")
+    added = environment({"TEMPORAL_ADDRESS": dev_server.address}, folder / "tasks.db")
+    sample, port = SAMPLES / "conformance", free_port()
+    variables = {**os.environ, **added}
+    command = [COMMAND, "serve", "workflows.yaml", "--http", f"127.0.0.1:{port}"]
+    with (folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen([sys.executable, "worker.py"], cwd=sample, env=variables, stdout=log, stderr=log)
+    sidecar = Process(command, port, folder / "sidecar.log", cwd=sample, env=variables)
+    try:
+        sidecar.wait_until_ready()
+        yield Served(url=sidecar.url, environment=added)
+    finally:
+        sidecar.stop()
+        worker.kill()
+        worker.wait()
+
+
+def marked(row: Row) -> object:
+    return pytest.param(row, id="-".join(row), marks=[] if row in QUICK else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("row", [marked(row) for row in rows()])
+def test_a_client_is_told_in_every_situation_what_the_page_says(row: Row, served: Served, tmp_path: Path) -> None:
+    name, transport = row
+    own = {**served.environment, "MCP_WORKFLOWS_STORE": f"sqlite:///{tmp_path / 'tasks.db'}"}
+    there = replace(served, environment=own) if transport == STDIO else served
+    assert complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, there)) == []
+
+
+def test_the_page_claims_what_the_rows_of_this_file_see_and_nothing_else() -> None:
+    text = DOCUMENT.read_text()
+    assert fresh(text, declared()) == text
+    claims = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| client ")]
+    assert len(claims) == len(list(rows())) == len(set(claims))
+    assert all(client.sees.keys() <= SITUATIONS.keys() for client in CLIENTS.values())
+
+
+def test_the_page_names_the_versions_that_are_installed() -> None:
+    pins = {
+        f"{name}@{version}"
+        for file in (ROOT / "package.json", INSPECTOR)
+        for name, version in json.loads(file.read_text())["devDependencies"].items()
+    }
+    named = {package for client in CLIENTS.values() for package in client.packages if package.startswith("@")}
+    assert named <= pins
+
+
+def test_a_client_that_sees_something_else_is_complained_of() -> None:
+    client = replace(CLIENTS["sdk-1x"], sees={"result": "result", "failure": "failed, isError", "cancel": "cancelled"})
+    said = "this one always fails"
+    right = {
+        "result": Seen(saw="result", text="computed x in 1 s"),
+        "failure": Seen(saw="failed, isError", text=f"{said} / {said}"),
+        "cancel": Seen(saw="cancelled", text=""),
+    }
+    assert complaints(client, right) == []
+    wrong = {
+        "result": Seen(saw="result", text="computed z in 1 s"),
+        "failure": Seen(saw="failed, isError", text=f"undefined / {said}"),
+    }
+    assert [line.partition(":")[0] for line in complaints(client, wrong)] == ["result", "failure", "cancel"]

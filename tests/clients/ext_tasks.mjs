@@ -1,48 +1,54 @@
-// The official TypeScript client of the tasks extension: one call to its end, questions answered; prints the outcome.
-// node ext_tasks.mjs URL TOOL ARGUMENTS ANSWER
+// The official client of tasks, `@modelcontextprotocol/ext-tasks` on `@modelcontextprotocol/client`, in both eras.
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { createApplicationInputHandler, createTaskSessionFromClient } from '@modelcontextprotocol/ext-tasks/client';
+import { answer, plan, report, told } from './situations.mjs';
 
-const [url, tool, args, answer] = process.argv.slice(2);
-const protocolVersion = '2026-07-28';
+const modern = plan.era === '2026-07-28';
 const clientInfo = { name: 'ext-tasks', version: '0' };
 const clientCapabilities = { elicitation: { form: {} } };
 const client = new Client(clientInfo, {
   capabilities: { ...clientCapabilities, extensions: { 'io.modelcontextprotocol/tasks': {} } },
-  versionNegotiation: { mode: { pin: protocolVersion } },
+  versionNegotiation: { mode: modern ? { pin: plan.era } : 'legacy' },
 });
-await client.connect(new StreamableHTTPClientTransport(new URL(url)));
+const { url, ...process } = plan.target;
+const transport = url ? new StreamableHTTPClientTransport(new URL(url)) : new StdioClientTransport(process);
+await client.connect(transport);
 
-let id = 1000;
+// In 2026-07-28 the package wants to send its requests past the client, which knows no such results.
+const waiting = new Map();
+const deliver = transport.onmessage;
+transport.onmessage = (message, extra) => {
+  if (!waiting.has(message.id) || message.method) return deliver(message, extra);
+  waiting.get(message.id)(message);
+  waiting.delete(message.id);
+};
+let sent = 0;
 const rawDispatch = async (request) => {
-  const name = request.params?.name ?? request.params?.taskId ?? '';
-  const response = await fetch(url, {
-    method: 'POST',
-    headers: {
-      'content-type': 'application/json',
-      accept: 'application/json, text/event-stream',
-      'mcp-protocol-version': protocolVersion,
-      'mcp-method': request.method,
-      'mcp-name': name,
-    },
-    body: JSON.stringify({ jsonrpc: '2.0', id: id++, ...request }),
-  });
-  const body = await response.json();
-  return body.error ? { kind: 'error', error: body.error } : { kind: 'result', result: body.result };
+  const id = `raw-${sent++}`;
+  const reply = new Promise((resolve) => waiting.set(id, resolve));
+  await transport.send({ jsonrpc: '2.0', id, ...request });
+  const { error, result } = await reply;
+  return error ? { kind: 'error', error } : { kind: 'result', result };
 };
 
 const session = createTaskSessionFromClient(client, {
   endpointId: 'tests',
-  rawDispatch,
-  v2RequestFraming: { protocolVersion, clientInfo, clientCapabilities },
+  ...(modern ? { rawDispatch, v2RequestFraming: { protocolVersion: plan.era, clientInfo, clientCapabilities } } : {}),
   onInputRequest: createApplicationInputHandler({
-    elicitation: async () => JSON.parse(answer),
+    elicitation: async ({ params }) => answer(params),
     sampling: async () => { throw new Error('not offered'); },
     roots: async () => ({ roots: [] }),
   }),
 });
-const execution = await session.callTool(tool, JSON.parse(args), { task: { preference: 'prefer' } });
-const { outcome } = await execution.settle();
-console.log(JSON.stringify({ kind: execution.kind, result: outcome.result, error: outcome.error }));
+
+await report(async ({ name, tool, arguments: given }) => {
+  const execution = await session.callTool(tool, given, { task: { preference: 'prefer' } });
+  if (execution.kind !== 'task') throw new Error(`no task, but ${execution.kind}`);
+  if (name === 'cancel') await execution.cancel();
+  const { outcome } = await execution.settle();
+  if (outcome.status === 'completed') return told(outcome.result);
+  return [outcome.status, outcome.error?.message ?? ''];
+});
 await session.close();
 await client.close();

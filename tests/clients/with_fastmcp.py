@@ -1,28 +1,37 @@
-"""FastMCP's client with its tasks companion: one call to its end, questions answered; prints the outcome.
-
-`python with_fastmcp.py URL TOOL ARGUMENTS ANSWER`, in an environment with fastmcp and fastmcp-tasks.
-"""
+"""FastMCP's client with its companion for tasks: calls it resolves itself, and the handle of one to cancel."""
 
 import asyncio
-import json
-import sys
 
 from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+from fastmcp.exceptions import ToolError
 from fastmcp_tasks.client import call_tool_task
+from mcp.shared.exceptions import MCPError
+from situations import PLAN, answer, report, told
 
 
-async def main(url: str, tool: str, arguments: str, answer: str) -> None:
-    """Call it twice: with a handle, and as a plain call that the client resolves."""
-    given = json.loads(answer)
-
-    async def elicit(*_):
-        return given["content"]
-
-    async with Client(url, elicitation_handler=elicit) as client:
-        plain = await client.call_tool(tool, json.loads(arguments), raise_on_error=False)
-        task = await call_tool_task(client, tool, json.loads(arguments))
-        result = await task.result()
-        print(json.dumps([plain.content[0].text, result.content[0].text]))
+async def elicit(_message, _type, params, _context):
+    """FastMCP's callback for a question."""
+    return answer(params.requested_schema)
 
 
-asyncio.run(main(*sys.argv[1:]))
+async def main() -> None:
+    """One client for all."""
+    target = PLAN["target"]
+    async with Client(target.get("url") or StdioTransport(**target), elicitation_handler=elicit) as client:
+
+        async def live(situation):
+            tool, arguments = situation["tool"], situation["arguments"]
+            if situation["name"] == "cancel":
+                task = await call_tool_task(client, tool, arguments)
+                await task.cancel()
+                return (await task.wait(timeout=30)).status, ""
+            if situation["name"] in {"question", "questions"}:  # with a handle; the others as a plain call
+                task = await call_tool_task(client, tool, arguments)
+                return told(await task.result())
+            return told(await client.call_tool(tool, arguments, raise_on_error=False))
+
+        await report(live, ToolError, MCPError)
+
+
+asyncio.run(main())

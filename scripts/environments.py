@@ -1,0 +1,58 @@
+"""Clients and servers of others, each in an environment of its own below .cache: their pins are not ours."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+NODE = ROOT / "node_modules" / "node" / "bin" / "node"
+INSPECTOR = ROOT / "tests" / "clients" / "inspector" / "package.json"
+
+FASTMCP: Final = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
+MCP_1X: Final = ("mcp==1.30.0",)
+_NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
+
+
+def python_of(name: str, requirements: Sequence[str]) -> Path:
+    """The interpreter of a virtual environment with these; installed once, half a minute."""
+    folder = CACHE / name
+    python = folder / "bin" / "python"
+    with _once(folder, "\n".join(requirements)) as missing:
+        if missing:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+            install = [str(python), "-m", "pip", "install", "--quiet", *requirements]
+            subprocess.run(install, check=True, stderr=subprocess.DEVNULL)
+    return python
+
+
+def mcpdo() -> Path:
+    """The Inspector's program for the terminal; installed once, half a minute."""
+    folder = CACHE / "inspector"
+    with _once(folder, INSPECTOR.read_text()) as missing:
+        if missing:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            shutil.copy(INSPECTOR, folder)
+            subprocess.run(_NPM, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    return folder / "node_modules" / ".bin" / "mcpdo"
+
+
+@contextmanager
+def _once(folder: Path, wanted: str) -> Generator[bool]:
+    """Whether what is wanted is missing there; one process at a time, and what failed half-way is done again."""
+    CACHE.mkdir(exist_ok=True)
+    ready = folder / ".ready"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = not ready.exists() or ready.read_text() != wanted
+        yield missing
+        if missing:
+            ready.write_text(wanted)
