@@ -13,7 +13,7 @@ NODE_READY := node_modules/.ready
 PYPROJECTS := pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check format conformance bench clean
+.PHONY: help demo up test test-all check format conformance clients bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -37,8 +37,11 @@ format: $(PYTHON_READY)  ## format the code and fix what the linter can
 	@$(RUN) ruff format
 	@$(RUN) ruff check --fix
 
-conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal [REQUIREMENTS=2026-07-28]
+conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
+
+clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, each against the sidecar; writes docs/clients.md
+	@exec $(RUN) scripts.clients
 
 bench: $(PYTHON_READY)  ## what it costs, against the least one could write: [ONLY=a,c] [STRICT=1]
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict)

@@ -1,16 +1,19 @@
 """Your workflow engine's executions as MCP tasks, in every MCP host."""
 
 from mcp_workflows.client import TasksClient
+from mcp_workflows.duration import Duration
 from mcp_workflows.functions import from_functions
 from mcp_workflows.gate import ToolGate
 from mcp_workflows.question import Ask, Question
 from mcp_workflows.receiver import Workflows, attach
-from mcp_workflows.tool import Annotations, Duration, TaskSupport, Tool
+from mcp_workflows.tool import Annotations, Fallback, Kind, TaskSupport, Tool
 
 __all__ = [
     "Annotations",
     "Ask",
     "Duration",
+    "Fallback",
+    "Kind",
     "Question",
     "TaskSupport",
     "TasksClient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ class Principal:
 
     id: str
     subject: str | None = None  # the person, if the token names one: `{{principal.subject}}` in mappings
+    identified: bool = True  # False: nobody knows who it is, and a task's id is all that protects it
 
     @property
     def scope(self) -> Mapping[str, Mapping[str, str | None]]:
@@ -19,4 +21,15 @@ class Principal:
         return {"principal": {"id": self.id, "subject": self.subject}}
 
 
-ANONYMOUS = Principal(id="anonymous")
+ANONYMOUS = Principal(id="anonymous", identified=False)
+LOCAL = Principal(id="local")  # the one user of this machine: on stdio, and on loopback with `single_user`
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address, or have come from it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

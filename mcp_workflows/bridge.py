@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
+import anyio
+import anyio.lowlevel
+
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Execution, Status
+from mcp_workflows.adapter import JSON, Status
+from mcp_workflows.adoption import Adopted
 from mcp_workflows.ask import Declined, Dialogue, questions, read_dialogue, still_to_ask, take, write_dialogue
 from mcp_workflows.creation import digest
 from mcp_workflows.errors import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
+    METHOD_NOT_FOUND,
     EngineError,
     EngineRefused,
     EngineUnavailable,
+    ExecutionNotFound,
     MappingError,
     RequestError,
 )
-from mcp_workflows.ledger import Ledger
+from mcp_workflows.ledger import Ledger, expired
+from mcp_workflows.plain import PlainCalls, Report, finished
 from mcp_workflows.result import tool_error
 from mcp_workflows.task import Task
-from mcp_workflows.tool import TaskSupport, Tool
-from mcp_workflows.view import cancelled_result, protocol_error, result, view, whole_result
+from mcp_workflows.tool import EXECUTION_ID, Kind, TaskSupport, Tool
+from mcp_workflows.view import protocol_error, view, whole_result
 from mcp_workflows.wire.commands import (
     Acknowledged,
     Call,
@@ -35,6 +44,8 @@ from mcp_workflows.wire.commands import (
     Document,
     Finished,
     Get,
+    List,
+    Listed,
     Listen,
     Outcome,
     Questions,
@@ -43,8 +54,9 @@ from mcp_workflows.wire.commands import (
     Update,
 )
 
-PATIENCE = 30.0  # seconds a plain call waits for an engine that gives no answer
-Report = Callable[[Execution], Awaitable[None]]
+PAGE = 50  # tasks of one `tasks/list`
+SHORTEST_TTL = timedelta(minutes=1)  # whatever a client asks for
+OnView = Callable[[TaskView], Awaitable[bool | None]]
 
 
 class Bridge:
@@ -54,6 +66,7 @@ class Bridge:
         self._tools = tools
         self._ledger = ledger
         self._retention = retention
+        self._plain = PlainCalls(ledger)
 
     # --- tools/call
 
@@ -63,13 +76,18 @@ class Bridge:
         `report` hears each change while the call waits.
         """
         tool = self._tools[call.tool]
-        if tool.tasks is TaskSupport.REQUIRED and not call.takes_tasks:
+        if tool.kind is Kind.WATCH and not principal.identified:
+            text = f"tool {tool.name} is for identified callers only, and this server does not know who is calling"
+            raise RequestError(INVALID_PARAMS, text)
+        if tool.needs_tasks and not call.takes_tasks:
             return CapabilityNeeded(
                 capability=Capability.TASKS, message=f"tool {tool.name} takes long: it needs a client with tasks"
             )
+        if call.wants_task and tool.tasks is TaskSupport.FORBIDDEN:
+            raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} makes no tasks: call it without params.task")
         dialogue = read_dialogue(call.state)
         if dialogue.task_id is not None:
-            return await self._resume(dialogue.task_id, call, principal, report)
+            return await self._resume(tool, dialogue.task_id, call, principal, report)
         try:
             return await self._call(tool, call, dialogue, principal, report)
         except MappingError as error:
@@ -87,7 +105,9 @@ class Bridge:
         scope = {"args": arguments, **principal.scope}
         if asking:
             return _ask(tool, asking, taken, call, scope)
-        task = self._new_task(tool, call.idempotency_key or taken.key, scope, principal, call.context)
+        if tool.kind is Kind.WATCH:
+            return await self._watch(tool, call, principal, report)
+        task = self._new_task(tool, call, call.idempotency_key or taken.key, scope, principal)
         return await self._begin(tool, task, call, report)
 
     async def _begin(self, tool: Tool, task: Task, call: Call, report: Report) -> Outcome:
@@ -98,17 +118,44 @@ class Bridge:
         except EngineUnavailable as error:
             text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
             return Finished(result=tool_error(text))
-        if call.takes_tasks and tool.tasks is not TaskSupport.FORBIDDEN:
-            return Created(task=view(row, self._ledger.pace(row)))
-        return await self._wait(row, call, report)
+        return await self._go_on(tool, row, call, report)
+
+    async def _watch(self, tool: Tool, call: Call, principal: Principal, report: Report) -> Outcome:
+        """A task of an execution that runs already; from there on as if it had been started here."""
+        adoption = self._ledger.adoption
+        try:
+            ref = await adoption.find_own(tool, call.arguments[EXECUTION_ID])
+        except EngineUnavailable as error:
+            text = f"Engine {tool.engine} gives no answer, nothing is watched; try again later: {error}"
+            return Finished(result=tool_error(text))
+        except ExecutionNotFound as error:
+            return Finished(result=tool_error(str(error)))
+        ttl = _ttl(call, tool.ttl or self._retention)
+        row = await adoption.take(
+            Adopted(tool=tool, ref=ref, owner=principal, arguments=call.arguments, ttl=ttl, context=call.context)
+        )
+        return await self._go_on(tool, row, call, report)
+
+    async def _go_on(self, tool: Tool, row: Task, call: Call, report: Report) -> Outcome:
+        """What the client gets now that there is a task: that, or what comes of it."""
+        async with self._plain.attended(tool, row):
+            await anyio.lowlevel.checkpoint_if_cancelled()  # it may have left while this was started
+        if not call.takes_tasks or tool.tasks is TaskSupport.FORBIDDEN:
+            return await self._plain.outcome(tool, row, call, report)
+        if tool.adaptive is not None and not call.wants_task:
+            with suppress(EngineError):
+                row = await self._plain.patiently(tool, row, report, within=tool.adaptive)
+            if row.ended:
+                return finished(row)
+        return Created(task=self._view(row))
 
     def _new_task(
         self,
         tool: Tool,
+        call: Call,
         idempotency_key: str | None,
         scope: Mapping[str, JSON],
         principal: Principal,
-        context: Mapping[str, str],
     ) -> Task:
         now, task_id = self._ledger.now(), secrets.token_hex(20)
         scope = {**scope, "task": {"id": task_id}}
@@ -123,48 +170,50 @@ class Bridge:
             options=tool.frozen_options(scope),
             gates=tool.frozen_gates(scope),
             given=scope["args"] if tool.gates else None,
-            context={"tool": tool.name, "owner": principal.subject or principal.id, **context},
+            context={"tool": tool.name, "owner": principal.subject or principal.id, **call.context},
             created=now,
             updated=now,
-            expires=now + (tool.ttl or self._retention),
+            expires=now + _ttl(call, tool.ttl or self._retention),
             max_result=tool.max_result,
             output_schema=tool.output,
             idempotency_key=idempotency_key,
             fingerprint=digest(scope["args"]),
         )
 
-    async def _wait(self, task: Task, call: Call, report: Report) -> Outcome:
-        """The plain result, for a client without tasks; whatever becomes of the client, the workflow goes on."""
-
-        async def on_change(current: Task) -> bool:
-            if current.seen.status is Status.INPUT_REQUIRED:
-                return True
-            await report(current.seen)
-            return False
-
-        try:
-            task = await self._ledger.follow(task, on_change, patience=PATIENCE)
-        except EngineError as trouble:
-            text = f"Engine {task.engine} gives no answer, what was started there goes on: {trouble}"
-            return Finished(result=tool_error(text))
-        if not task.ended:
-            return _ask_for_task(task, call)
-        if error := protocol_error(task.execution):
-            raise RequestError(error.code, error.message, error.data)
-        return Finished(result=result(task) or cancelled_result(task))
-
-    async def _resume(self, task_id: str, call: Call, principal: Principal, report: Report) -> Outcome:
+    async def _resume(self, tool: Tool, task_id: str, call: Call, principal: Principal, report: Report) -> Outcome:
         """The next round of a plain call whose workflow asked a question."""
         task = await self._ledger.owned(task_id, principal.id)
-        task = await self._ledger.answer(task, call.responses, principal)
-        return await self._wait(task, call, report)
+        async with self._plain.attended(tool, task):
+            task = await self._ledger.answer(task, call.responses, principal)
+        return await self._plain.outcome(tool, task, call, report)
+
+    @asynccontextmanager
+    async def asking(self, call: Call, asked: Questions, principal: Principal) -> AsyncGenerator[None]:
+        """While a receiver puts these questions to the person at the client, which may leave, as may we.
+
+        Raises:
+            RequestError: the server is stopping, and nothing was started.
+        """
+        task_id = read_dialogue(asked.state).task_id
+        if task_id is None:
+            with self._ledger.until_stop():
+                yield
+            if self._ledger.stopping:
+                raise RequestError(INTERNAL_ERROR, "the server is stopping; nothing was started: call again later")
+            return
+        async with self._plain.attended(self._tools[call.tool], await self._ledger.owned(task_id, principal.id)):
+            with self._ledger.until_stop():
+                yield
+
+    def _view(self, task: Task) -> TaskView:
+        return view(task, self._ledger.pace(task))
 
     # --- tasks/*
 
     async def get(self, command: Get, principal: Principal) -> Described:
         """`tasks/get`: the task after a look, or as it was known last when the engine gives no answer."""
         task, trouble = await self._ledger.current(await self._ledger.owned(command.task_id, principal.id))
-        seen = view(task, self._ledger.pace(task))
+        seen = self._view(task)
         if trouble is None:
             return Described(task=seen)
         return Described(task=replace(seen, message=f"{trouble}; last known: {seen.message or seen.status}"))
@@ -180,17 +229,56 @@ class Bridge:
         await self._ledger.cancel(await self._ledger.owned(command.task_id, principal.id))
         return Acknowledged()
 
+    async def withdraw(self, command: Cancel, principal: Principal) -> Described:
+        """`tasks/cancel` of 2025-11-25: cancelled before the reply and for ever, whatever the engine makes of it.
+
+        Raises:
+            RequestError: it has ended already.
+        """
+        task, _ = await self._ledger.current(await self._ledger.owned(command.task_id, principal.id))
+        told = task.cancelled is None and (task := await self._ledger.cancel(task, told=True)).cancelled is not None
+        if not told:
+            raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
+        return Described(task=self._view(task))
+
+    async def tasks(self, command: List, principal: Principal) -> Listed:
+        """`tasks/list`: the caller's own tasks, all that `get` finds, newest first.
+
+        Raises:
+            RequestError: nobody knows who is calling, or the cursor is not one of ours.
+        """
+        if not principal.identified:
+            raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
+        rows, following = await self._ledger.page(principal.id, command.cursor, PAGE)
+        return Listed(tasks=[self._view(row) for row in rows], next_cursor=following)
+
     async def listen(self, command: Listen, principal: Principal) -> Sequence[Task]:
         """The tasks of `subscriptions/listen` that are this principal's; the others are left out silently."""
         return await self._ledger.owned_among(command.task_ids, principal.id)
 
-    async def follow(self, task: Task, on_change: Callable[[TaskView], Awaitable[None]]) -> None:
-        """Call `on_change` with each state of the task, until it has ended."""
+    async def follow(self, task: Task, on_change: OnView) -> None:
+        """Call `on_change` with each state of the task, until it has ended or `on_change` returned True.
 
-        async def tell(current: Task) -> None:
-            await on_change(view(current, self._ledger.pace(current)))
+        Raises:
+            RequestError: its time to live is over, and it cannot be read any more.
+            ServerStopping: it is.
+        """
 
-        await self._ledger.follow(task, tell)
+        async def tell(current: Task) -> bool | None:
+            return await on_change(self._view(current))
+
+        with anyio.move_on_after(self._ledger.left(task)):
+            await self._ledger.follow(task, tell)
+            return
+        raise expired()
+
+    async def owned(self, task_id: str, principal: Principal) -> Task:
+        """The task, to be followed.
+
+        Raises:
+            RequestError: it is not this principal's, or not to be read any more.
+        """
+        return await self._ledger.owned(task_id, principal.id)
 
     async def read(self, command: Read, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, with the same check of ownership."""
@@ -211,10 +299,9 @@ def _ask(
     return Questions(requests=questions(tool, names, scope), state=state)
 
 
-def _ask_for_task(task: Task, call: Call) -> Outcome:
-    """A workflow asks, and the client has no task to read the question from: ask in another round of the call."""
-    if call.takes_questions:
-        return Questions(requests=task.seen.requests, state=write_dialogue(Dialogue(task_id=task.id)))
-    asked = "; ".join(str(request.params.get("message", key)) for key, request in task.seen.requests.items())
-    where = f" (execution {task.execution.execution_id})" if task.execution.execution_id else ""
-    return Finished(result=tool_error(f"The workflow{where} waits for an answer this client cannot give: {asked}"))
+def _ttl(call: Call, longest: timedelta) -> timedelta:
+    """As long as the client wants to read the task, if that is sensible."""
+    if call.ttl_ms is None:
+        return longest
+    wanted = timedelta(milliseconds=min(call.ttl_ms, longest // timedelta(milliseconds=1)))
+    return min(max(wanted, SHORTEST_TTL), longest)

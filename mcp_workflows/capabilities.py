@@ -192,6 +192,15 @@ class Adopts(Protocol):
         ...
 
 
+def start_options(adapter: object) -> frozenset[str]:
+    """The tool options of an adapter, or of its class, that matter for a start only: who watches may not set them.
+
+    It says so in a class attribute of this name; without it, they all may be set.
+    """
+    found: frozenset[str] = getattr(adapter, "start_options", frozenset[str]())
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
     """A workflow that ran on an engine lately."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -19,6 +20,7 @@ from mcp_workflows.config import Config, Engine
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.store import open_store
+from mcp_workflows.tool import Kind as ToolKind
 from mcp_workflows.tool import Tool
 
 
@@ -39,6 +41,7 @@ class State(StrEnum):
     NOT_CHECKED = "not checked"
 
 
+HOSTS_GIVE_UP = timedelta(seconds=60)  # on a tool call, most of them
 _CREDENTIALS = re.compile(r"//[^/]*@")
 _STYLES: Mapping[State, str] = {State.OK: "green", State.PROBLEM: "bold red", State.NOT_CHECKED: "yellow"}
 
@@ -116,8 +119,12 @@ def _sentence(row: Row) -> Text:
 async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> Checkup:
     """Look at everything at once, if wanted at the tasks in the store too; `patience`: seconds for each check."""
     rows: dict[tuple[Kind, str], Row] = {}
+    advice = {tool.name: _advice(tool, single_user=config.server.single_user) for tool in config.tools}
 
     def found(row: Row) -> None:
+        hint = advice[row.name] if row.kind is Kind.TOOL else None
+        if hint and row.finding and row.finding.ok:
+            row = replace(row, finding=replace(row.finding, hint=hint))
         rows[row.kind, row.name] = row
 
     async with anyio.create_task_group() as group:
@@ -186,10 +193,17 @@ async def _check_tool(
     elif engine and not engine.ok:
         found(_tool_row(tool, _blocked(tool)))
     else:
-        finding = await _within(patience, lambda: adapter.check(tool.workflow, tool.options))
+        finding = await _within(patience, lambda: _checked(tool, adapter))
         if isinstance(adapter, Verifies) and finding.ok:
             finding = await _within(patience, lambda: _verified(tool, adapter, finding))
         found(_tool_row(tool, finding))
+
+
+async def _checked(tool: Tool, adapter: Checks) -> Finding:
+    """Whether the workflow could run now; what is only watched need not."""
+    if tool.kind is ToolKind.WATCH:
+        return Finding(ok=True, text=f"watches executions of {tool.workflow}")
+    return await adapter.check(tool.workflow, tool.options)
 
 
 async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
@@ -207,6 +221,15 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
 def _tool_row(tool: Tool, finding: Finding | None) -> Row:
     details = {"engine": tool.engine, "workflow": tool.workflow}
     return Row(kind=Kind.TOOL, name=tool.name, details=details, finding=finding)
+
+
+def _advice(tool: Tool, *, single_user: bool) -> str | None:
+    """What is no mistake, and may not be meant."""
+    if tool.kind is ToolKind.WATCH and not single_user:
+        return "seen on stdio only; over HTTP with server.single_user"
+    waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
+    long = [name for name, value in waits.items() if value is not None and value >= HOSTS_GIVE_UP]
+    return f"{' and '.join(long)}: hosts give up on a call after about 60s" if long else None
 
 
 def _blocked(tool: Tool) -> Finding:

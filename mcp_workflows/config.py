@@ -16,7 +16,9 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
+from mcp_workflows.adoption import unwatchable
 from mcp_workflows.capabilities import GATE_WORDS, Schemas, gate_settings
+from mcp_workflows.companions import clashes
 from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.config_schema import (
     SECTIONS,
@@ -61,6 +63,8 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
     tools = _tools(report, source, kinds)
+    for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
+        report.add(("tools", name), wrong)
     report.raise_if_any()
     return Config(
         server=_checked(server),
@@ -198,6 +202,8 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         for question, key in tool.unanswerable():
             wrong = f"the tool's input takes no {key!r}: it has additionalProperties: false"
             report.add((*where, "ask", question, "schema"), wrong)
+        for setting, wrong in unwatchable(tool, kind) if kind else ():
+            report.add((*where, setting), wrong)
     return tool
 
 

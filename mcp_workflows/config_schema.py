@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
 from mcp_workflows.capabilities import GATE_WORDS, gate_settings
 from mcp_workflows.config_problems import known_keys
+from mcp_workflows.duration import Duration, parse_duration
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.gate import ToolGate
 from mcp_workflows.schema import Schema
-from mcp_workflows.tool import Duration, Tool
+from mcp_workflows.tool import Tool
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,17 @@ _UNITS = {
     "ms": timedelta(milliseconds=1),
 }
 _CODE_OR_FILE = {"type": "string", "description": "A file, ./schema.json, or a workflow in code, module:attribute."}
+
+
+LONGEST_DRAIN = timedelta(hours=1)
+
+Drain = Annotated[
+    timedelta,
+    Field(strict=True, ge=timedelta(0), le=LONGEST_DRAIN),
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)\s*$", "examples": ["0s", "15s"]}),
+]
+"""A duration that may be none at all."""
 
 
 class ServerSettings(BaseModel):
@@ -59,6 +71,21 @@ class ServerSettings(BaseModel):
     )
     allowed_origins: list[str] = Field(
         default_factory=list, description="`Origin` headers of browsers to accept besides loopback."
+    )
+    single_user: bool = Field(
+        default=False,
+        description="Everybody who reaches it over loopback HTTP is one user, the local one: lists of tasks and "
+        "watching are on. Only on loopback.",
+    )
+    my_tasks: bool = Field(
+        default=False,
+        description="Whether clients that take tasks get the tool `my_tasks` too, a list of the caller's own tasks; "
+        "clients without tasks always do. For callers who are identified.",
+    )
+    drain: Drain = Field(
+        default=timedelta(seconds=5),
+        description="How long it goes on serving after SIGTERM while `/readyz` says no, so that load balancers notice. "
+        "At most 1h; `0s`: not at all.",
     )
     max_looks_per_second: float = Field(
         default=50,

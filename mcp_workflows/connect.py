@@ -103,7 +103,10 @@ def _inspector(target: OverHttp | OverStdio) -> Snippet:
     text = " ".join(
         ["npx @modelcontextprotocol/inspector", *(f'-e {name}="${name}"' for name in variables), shlex.join(where)]
     )
-    return Snippet(text=text, place="a terminal; then choose protocol era: modern, which has the tasks")
+    return Snippet(
+        text=text,
+        place="a terminal; then choose a protocol era: modern (2026-07-28) or legacy (2025-11-25), both have tasks",
+    )
 
 
 _HOSTS: Mapping[Host, Callable[[OverHttp | OverStdio], Snippet]] = {

@@ -1,10 +1,10 @@
-"""The tasks we hold: rows joined with looks at the engine, answers, cancellation and housekeeping."""
+"""The tasks we hold: rows joined with looks at the engine, answers and cancellation."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -15,6 +15,7 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
+from mcp_workflows.adoption import Adoption
 from mcp_workflows.ask import checked_response, sending
 from mcp_workflows.creation import Creation, digest
 from mcp_workflows.engines import Engines, sound
@@ -26,12 +27,13 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     ExecutionNotFound,
     RequestError,
-    WorkflowsError,
 )
+from mcp_workflows.housekeeping import Housekeeping
 from mcp_workflows.pacing import SHIPPED, Pacing
+from mcp_workflows.paging import read_cursor, write_cursor
 from mcp_workflows.sight import Sight, ref_of
 from mcp_workflows.store import Store, changed
-from mcp_workflows.task import Task, accept, deliver_cancel, observe, request_cancel
+from mcp_workflows.task import Task, accept, deliver_cancel, observe, request_cancel, tell_cancelled
 from mcp_workflows.watch import Listener, Watch
 
 logger = logging.getLogger(__name__)
@@ -39,15 +41,18 @@ logger = logging.getLogger(__name__)
 LATE = 10.0  # seconds of age from which an answer says how old it is
 PATIENCE = 3.0  # seconds a reader waits for a look before it gets the last known state
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
-HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle are nobody's work in hand any more
-HEAL_EVERY = 5.0  # seconds
-HEAL_AT_ONCE = 100  # rows
 _START_KEYS = "start-keys"  # the name of their salt in the store
+_CURSORS = "cursors"  # likewise, of what signs them
 
 
 def utc_now() -> datetime:
     """The clock."""
     return datetime.now(UTC)
+
+
+def expired() -> RequestError:
+    """What who asks for a task hears once it cannot be read any more."""
+    return RequestError(INVALID_PARAMS, "Task expired: its time to live is over")
 
 
 class Ledger:
@@ -64,21 +69,26 @@ class Ledger:
     ) -> None:
         self._store = store
         self._engines = engines
-        self._retention = retention
         self._clock = clock
         self._creation = Creation(store, engines, clock)
+        self.adoption = Adoption(store, engines, clock)  # of what was started elsewhere
         self._watch = Watch(self._look, Sight(engines), pacing)
+        self._housekeeping = Housekeeping(
+            store=store, engines=engines, heal=self._watch.look, retention=retention, clock=clock
+        )
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._salt = b""
+        self._until_stop: set[anyio.CancelScope] = set()
+        self._salt = self._cursor_key = b""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         self._salt = await self._store.secret(_START_KEYS)
+        self._cursor_key = await self._store.secret(_CURSORS)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._watch)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
-            group.start_soon(self._keep_house)
+            group.start_soon(self._housekeeping.run)
             self._stack = stack.pop_all()
         return self
 
@@ -122,8 +132,34 @@ class Ledger:
         if task is None:
             raise RequestError(INVALID_PARAMS, "Task not found")
         if task.expired(self._clock()):
-            raise RequestError(INVALID_PARAMS, "Task expired: its time to live is over")
+            raise expired()
         return task
+
+    def left(self, task: Task) -> float:
+        """Seconds for which it can still be read."""
+        return float("inf") if task.expires is None else (task.expires - self._clock()).total_seconds()
+
+    async def page(self, owner: str, cursor: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
+        """One page of the owner's tasks that can be read, newest first, each after a look; where the next begins.
+
+        Raises:
+            RequestError: the cursor is not one of ours for this owner.
+        """
+        before = None if cursor is None else read_cursor(self._cursor_key, owner, cursor)
+        rows = await self._store.owned_by(owner, now=self._clock(), limit=limit + 1, before=before)
+        shown = rows[:limit]
+        looked: dict[str, Task] = {}
+
+        async def look(row: Task) -> None:
+            looked[row.id], _ = await self.current(row)
+
+        async with anyio.create_task_group() as group:
+            for row in shown:
+                group.start_soon(look, row)
+        following = None
+        if len(rows) > limit:
+            following = write_cursor(self._cursor_key, owner, (shown[-1].created, shown[-1].id))
+        return [looked[row.id] for row in shown], following
 
     async def owned_among(self, task_ids: Sequence[str], owner: str) -> Sequence[Task]:
         """Those of the tasks that are this owner's; the others are left out silently."""
@@ -173,6 +209,8 @@ class Ledger:
     async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
         if task.ended:
             return task
+        if not task.may_answer:
+            raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be answered here")
         if any(key not in task.execution.requests for key in responses):
             task = await self._looked(task)
         asked = task.seen.requests
@@ -191,21 +229,49 @@ class Ledger:
         self._watch.nudge(task.id)
         return task
 
-    async def cancel(self, task: Task) -> None:
+    async def cancel(self, task: Task, *, told: bool = False) -> Task:
         """Ask the engine to cancel; what comes of it shows in the status.
 
-        What the engine does not take now is kept and delivered with a later look.
+        What the engine does not take now is kept and delivered with a later look. `told`: the client hears that it is
+        cancelled already, which is final to its era (2025-11-25).
+
+        Raises:
+            RequestError: it may not be cancelled by who watches it.
         """
         if task.ended:
-            return
-        task = await changed(self._store, task, lambda row: request_cancel(row, self._clock()))
-        if task.handle is not None:
+            return task
+        if not task.may_cancel:
+            raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be cancelled here")
+        change = tell_cancelled if told else request_cancel
+        task = await changed(self._store, task, lambda row: change(row, self._clock()))
+        self._watch.note(task)
+        if task.handle is not None and not task.ended:
             await self._deliver_cancel(task, task.handle)
         self._watch.nudge(task.id)
+        return task
 
     def stop(self) -> None:
         """End all waiting: the server is about to stop."""
         self._watch.stop()
+        for scope in tuple(self._until_stop):
+            scope.cancel()
+
+    @contextmanager
+    def until_stop(self) -> Generator[None]:
+        """What goes on in here ends when the server is about to stop; what follows goes on."""
+        with anyio.CancelScope() as scope:
+            self._until_stop.add(scope)
+            if self.stopping:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._until_stop.discard(scope)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is."""
+        return self._watch.stopped
 
     # --- looks
 
@@ -218,6 +284,10 @@ class Ledger:
     async def _look(self, task: Task, row: Task | None = None) -> Task:
         """One look, kept: the only place where executions are described; `row` is the row if it was read just now."""
         row = row or await self._store.get(task.id, task.owner) or task
+        if row.tombstone and task.handle is not None:
+            row = task  # it expired; a plain call that still waits for it gets its result
+        if row.cancelled and not task.cancelled:
+            self._watch.note(row)  # another replica told a client so: that holds whatever the engine says
         if not row.ended:
             row = await self._creation.started(row)
         if row.ended or row.handle is None:
@@ -228,7 +298,8 @@ class Ledger:
         if observe(row, execution, row.updated) is row:
             return row
         kept = sound(execution)
-        return await changed(self._store, row, lambda task: observe(task, kept, self._clock()))
+        seen = await changed(self._store, row, lambda task: observe(task, kept, self._clock()))
+        return observe(row, kept, self._clock()) if seen.tombstone else seen
 
     async def _deliver_cancel(self, task: Task, handle: str) -> None:
         try:
@@ -249,41 +320,6 @@ class Ledger:
             text = f"engine {task.engine} has no such execution any more: its outcome is not known"
             failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)
             return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
-
-    # --- housekeeping
-
-    async def _keep_house(self) -> None:
-        """Heal what was never known to be started, and let go of what has expired; for ever."""
-        while True:
-            for chore in (self._heal, self._sweep):
-                await _guarded(chore)
-            await anyio.sleep(HEAL_EVERY)
-
-    async def _sweep(self) -> None:
-        await self._store.sweep(self._clock(), self._clock() - self._retention)
-
-    async def _heal(self) -> None:
-        before = self._clock() - HEAL_AFTER
-        async with anyio.create_task_group() as group:
-            for engine in self._engines.names:
-                for row in await self._store.unbound(engine, before, HEAL_AT_ONCE):
-                    group.start_soon(self._heal_one, row)
-
-    async def _heal_one(self, task: Task) -> None:
-        try:
-            await self._watch.look(task)
-        except WorkflowsError as error:
-            logger.warning("a %s task is not started yet: engine %r: %s", task.tool, task.engine, error)
-
-
-async def _guarded(chore: Callable[[], Awaitable[None]]) -> None:
-    """Housekeeping that fails is tried again; it must never end the server: see docs/decisions/0002."""
-    try:
-        await chore()
-    except WorkflowsError as error:
-        logger.warning("housekeeping failed, will be tried again: %s", error)
-    except Exception:
-        logger.exception("housekeeping failed, will be tried again")
 
 
 def _undelivered(task: Task, what: str, error: EngineError) -> RequestError:

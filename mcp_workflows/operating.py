@@ -6,7 +6,6 @@ what the store knows. It starts nothing: that is the sidecar's.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Ref, Status
-from mcp_workflows.capabilities import Adopts, Explains, Explanation, Terminates
-from mcp_workflows.creation import digest
+from mcp_workflows.adapter import JSON, Status
+from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
+from mcp_workflows.capabilities import Explains, Explanation, Terminates
 from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError
 from mcp_workflows.sight import ref_of
@@ -55,6 +54,13 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+async def owner_of(store: Store, task_id: str) -> Principal | None:
+    """Whose task it is, for the operator who goes on with it in their place; None: there is no such task."""
+    async with store:
+        found = [task for task in await store.find(task_id) if task.id == task_id]
+    return Principal(id=found[0].owner) if found else None
+
+
 class Operator:
     """Reads and changes tasks of any owner; never to be reached by a request."""
 
@@ -62,6 +68,7 @@ class Operator:
         self._store = store
         self._engines = engines
         self._clock = clock
+        self._adoption = Adoption(store, engines, clock)
         self._silent: dict[str, str] = {}  # engines that gave no answer: not waited for twice
         self._turns = anyio.Semaphore(AT_ONCE)
 
@@ -151,24 +158,15 @@ class Operator:
             OperatorError: the engine has no such execution, or it is of another workflow, or cannot be a task.
             MappingError: what the tool fills in does not work on these arguments.
         """
-        ref = await self._adopted(tool, execution_id)
-        if ref.workflow != tool.workflow:
-            raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
-        task = _task_of(tool, ref, owner, arguments, self._clock(), retention)
-        row = await self._store.create(task)
-        if row.tombstone:
-            raise OperatorError(f"{execution_id} was adopted before, and that task has expired")
-        return await self._look(row)
-
-    async def _adopted(self, tool: Tool, execution_id: str) -> Ref:
-        adapter = self._engines.get(tool.engine)
-        if not isinstance(adapter, Adopts):
-            raise OperatorError(f"engine {tool.engine} cannot adopt executions")
         try:
-            async with self._engines.calling(tool.engine):
-                return await adapter.adopt(execution_id)
+            ref = await self._adoption.find(tool, execution_id)
         except EngineError as error:
             raise OperatorError(f"engine {tool.engine}: {error}") from None
+        if ref.workflow != tool.workflow:
+            raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
+        ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
+        adopted = Adopted(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
+        return await self._look(await self._adoption.take(adopted))
 
     async def _one(self, name: str) -> Task:
         if not name:
@@ -244,33 +242,3 @@ def _from_the_store(look: Look) -> Explanation:
     reason = task.seen.message or f"engine {task.engine} says no more than {task.seen.status}"
     page = task.execution.url
     return Explanation(reason=reason, advice=f"see it in the engine: {page}" if page else None)
-
-
-def _task_of(
-    tool: Tool, ref: Ref, owner: Principal, arguments: Mapping[str, JSON], now: datetime, retention: timedelta
-) -> Task:
-    """A row that is bound from the start, so nothing is ever started for it; one per owner, tool and execution."""
-    task_id, name = secrets.token_hex(20), digest([tool.engine, ref.handle])
-    scope = {"args": arguments, **owner.scope, "task": {"id": task_id}}
-    options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
-    return Task(
-        id=task_id,
-        owner=owner.id,
-        tool=tool.name,
-        engine=tool.engine,
-        workflow=ref.workflow,
-        key=f"adopted-{name}",
-        arguments=None,
-        options={**options, **ref.options},
-        gates=tool.frozen_gates(scope),
-        given=arguments if tool.gates else None,
-        context={"tool": tool.name, "owner": owner.subject or owner.id},
-        created=now,
-        updated=now,
-        expires=now + (tool.ttl or retention),
-        max_result=tool.max_result,
-        output_schema=tool.output,
-        idempotency_key=f"adopted:{name}",
-        fingerprint=digest(["adopted", ref.handle]),
-        handle=ref.handle,
-    )

@@ -107,10 +107,13 @@ class Patrol:
     async def _round(self) -> None:
         """One sweep, if it is time for one, and a few looks: where sweeps are in doubt first, then who waited most.
 
+        What somebody asked for and was never looked at comes before: nothing can be answered about it meanwhile.
+
         Each kind has half of them when there are enough of both: what sweeps never show is in doubt for ever.
         """
         now = anyio.current_time()
-        due = sorted((watched for watched in self._idle() if watched.due <= now), key=lambda watched: watched.due)
+        due = [watched for watched in self._idle() if watched.due <= now]
+        due.sort(key=lambda watched: (watched.at > NEVER or watched.asked == NEVER, watched.due))
         unsure: Sequence[Watched] = []
         if self._sweeping:
             unsure = await self._sweep(self._batch(due, now))

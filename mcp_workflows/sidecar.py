@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -22,10 +21,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError, WorkflowsError
 from mcp_workflows.pacing import Pacing
-from mcp_workflows.receiver import Changes, Workflows, attach
+from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
+from mcp_workflows.stopping import DrainingServer, Ended, Ending, ending_on_signals
 from mcp_workflows.store import open_store
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 PATH = "/mcp"
 MAX_BODY = 4 * 1024 * 1024  # bytes of one request
 _STOP_WITHIN = 3  # seconds for requests under way when it is told to stop
+_IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, who else send a request into one just closed
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -44,6 +46,7 @@ class Sidecar:
     workflows: Workflows  # its lifespan enters them
     listening: ListenHandler
     changes: Changes
+    ending: Ending = field(default_factory=Ending)
 
     def stop_streams(self) -> None:
         """End what would keep a server from stopping: streams and waiting calls; the workflows go on."""
@@ -51,13 +54,7 @@ class Sidecar:
         self.workflows.stop()
 
 
-class _Uvicorn(uvicorn.Server):
-    """Uvicorn waits for requests under way before it stops; ours can take days, so they are ended first."""
-
-    def __init__(self, settings: uvicorn.Config, sidecar: Sidecar) -> None:
-        super().__init__(settings)
-        self._sidecar = sidecar
-
+class _Uvicorn(DrainingServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say where."""
         await super().startup(sockets)
@@ -65,17 +62,15 @@ class _Uvicorn(uvicorn.Server):
             host, port = listening.getsockname()[:2]
             logger.info("ready: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, PATH)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, streams first."""
-        self._sidecar.stop_streams()
-        await super().shutdown(sockets)
-
 
 Beside = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: what a coroutine is sent and sends
 
 
-def build(config: Config, beside: Beside | None = None) -> Sidecar:
-    """The sidecar of a configuration; nothing is opened yet. `beside` it something may go on that changes it."""
+def build(config: Config, beside: Beside | None = None, *, local: Principal = LOCAL) -> Sidecar:
+    """The sidecar of a configuration; nothing is opened yet. `beside` it something may go on that changes it.
+
+    `local` is who asks where there is no network in between.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Server[Workflows]) -> AsyncGenerator[Workflows]:
@@ -100,6 +95,9 @@ def build(config: Config, beside: Beside | None = None) -> Sidecar:
         store=config.store.url,
         retention=config.store.retention,
         strict_headers=config.server.strict_headers,
+        my_tasks=config.server.my_tasks,
+        single_user=config.server.single_user,
+        local=local,
         pacing=Pacing(looks_per_second=config.server.max_looks_per_second, open_waits=config.server.max_open_waits),
     )
     if beside:
@@ -118,11 +116,12 @@ async def _accompanied(beside: Beside | None, sidecar: Sidecar) -> AsyncGenerato
 
 
 async def run_stdio(config: Config, beside: Beside | None = None) -> None:
-    """Serve one client on standard input and output, until it leaves."""
+    """Serve one client on standard input and output, until it leaves or we are told to stop."""
     await _check_store(config)
-    server = build(config, beside).server
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    sidecar = build(config, beside)
+    options = sidecar.server.create_initialization_options()
+    async with ending_on_signals(sidecar.stop_streams), stdio_server() as (incoming, outgoing):
+        await sidecar.server.run(incoming, outgoing, options)
 
 
 def run_http(config: Config, *, host: str, port: int, beside: Beside | None = None) -> None:
@@ -143,8 +142,9 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=_STOP_WITHIN,
+        timeout_keep_alive=_IDLE_CONNECTIONS,
     )
-    server = _Uvicorn(settings, sidecar)
+    server = _Uvicorn(settings, ending=sidecar.ending, drain=config.server.drain, stop=sidecar.stop_streams)
     server.run(sockets=[listening])
     if not server.started:
         raise ConfigError("the sidecar could not start; see the log above")
@@ -158,11 +158,13 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         transport_security=_security(config, host, port),
         custom_starlette_routes=[
             Route("/healthz", _alive(sidecar.workflows)),
-            Route("/readyz", _ready(sidecar.workflows)),
+            Route("/readyz", _ready(sidecar)),
             Route("/enginez", _engines(sidecar.workflows)),
         ],
         host=host,
     )
+    app.add_middleware(Attentive)
+    app.add_middleware(Ended, ending=sidecar.ending)
     app.add_middleware(_Trimmed)
     return app
 
@@ -183,16 +185,6 @@ class _Trimmed:
         await self._app(scope, receive, send)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 async def _check_store(config: Config) -> None:
     """Before anything listens: a store that cannot be used is a message, not a trace out of the server."""
     async with open_store(config.store.url) as store:
@@ -202,7 +194,7 @@ async def _check_store(config: Config) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by this
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except OSError as error:
@@ -229,11 +221,13 @@ def _alive(workflows: Workflows) -> Callable[[Request], Awaitable[JSONResponse]]
     return alive
 
 
-def _ready(workflows: Workflows) -> Callable[[Request], Awaitable[JSONResponse]]:
+def _ready(sidecar: Sidecar) -> Callable[[Request], Awaitable[JSONResponse]]:
     async def ready(_: Request) -> JSONResponse:
-        """Configuration and store are fine: tasks can be created and read."""
+        """Configuration and store are fine, and it goes on: tasks can be created and read."""
+        if sidecar.ending.stopping:
+            return JSONResponse({"ok": False, "server": "stopping"}, status_code=503)
         try:
-            await workflows.ready()
+            await sidecar.workflows.ready()
         except WorkflowsError as error:
             return JSONResponse({"ok": False, "store": str(error)}, status_code=503)
         return JSONResponse({"ok": True})

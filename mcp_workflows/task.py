@@ -52,18 +52,21 @@ class Task:
     answered: frozenset[str] = frozenset()  # keys of questions an answer was accepted for
     cancel_requested: datetime | None = None
     cancel_delivered: bool = False  # the engine has taken it
+    cancelled: datetime | None = None  # a client of 2025-11-25 was told so: to that era it has ended, for ever
+    may_answer: bool = True  # False: its questions are somebody else's
+    may_cancel: bool = True
     tombstone: bool = False  # expired: kept only so that its idempotency key starts nothing again
 
     @property
     def seen(self) -> Execution:
         """The execution as clients may see it: without answered questions, never waiting for nothing."""
-        return _hide(self.execution, self.answered)
+        return _hide(self.execution, self.answered) if self.may_answer else _watched(self.execution)
 
     @property
-    def shown(self) -> tuple[Status, str | None, Progress | None, Mapping[str, InputRequest]]:
-        """What makes a client see a change: the status, the message, the progress, the questions."""
+    def shown(self) -> tuple[Status, str | None, Progress | None, Mapping[str, InputRequest], bool]:
+        """What makes a client see a change: the status, the message, the progress, the questions, its cancellation."""
         seen = self.seen
-        return seen.status, seen.message, seen.progress, seen.requests
+        return seen.status, seen.message, seen.progress, seen.requests, self.cancelled is not None
 
     def expired(self, now: datetime) -> bool:
         """Whether its time to live is over."""
@@ -79,6 +82,15 @@ def _hide(execution: Execution, answered: frozenset[str]) -> Execution:
     if not open_requests:
         return replace(execution, status=Status.RUNNING, message="answer delivered", requests={})
     return replace(execution, requests=open_requests)
+
+
+def _watched(execution: Execution) -> Execution:
+    """As those see it who may not answer: it works on, and the message says what for."""
+    if execution.status is not Status.INPUT_REQUIRED:
+        return replace(execution, requests={}) if execution.requests else execution
+    asked = "; ".join(str(request.params.get("message", key)) for key, request in execution.requests.items())
+    message = f"waits for somebody else's answer: {asked}"
+    return replace(execution, status=Status.RUNNING, message=message, requests={})
 
 
 def attempt(task: Task) -> Task:
@@ -117,6 +129,13 @@ def request_cancel(task: Task, at: datetime) -> Task:
     return replace(task, cancel_requested=at)
 
 
+def tell_cancelled(task: Task, at: datetime) -> Task:
+    """Likewise, and the client was told that it is cancelled; to its era that is final."""
+    if task.ended or task.cancelled:
+        return task
+    return _touched(task, replace(request_cancel(task, at), cancelled=at), at)
+
+
 def deliver_cancel(task: Task) -> Task:
     """The engine has taken the request to cancel."""
     return replace(task, cancel_delivered=True)
@@ -131,6 +150,11 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
         return task
     closed = observe(task, Execution(status=Status.FAILED, failure=failure), at)
     return replace(closed, idempotency_key=None, arguments=None)
+
+
+def release(task: Task, now: datetime) -> Task:
+    """Expired: its idempotency key is free again. Only for what was adopted: nothing is ever started for that."""
+    return replace(task, idempotency_key=None) if task.expired(now) else task
 
 
 def bury(task: Task) -> Task:

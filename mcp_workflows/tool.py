@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any, Self, cast
 
 from jsonschema.exceptions import ValidationError
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from mcp_workflows.adapter import Gate
+from mcp_workflows.duration import Duration
 from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ToolGate
 from mcp_workflows.mapping import Template
@@ -20,52 +26,6 @@ from mcp_workflows.question import Ask, check_template
 from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema, complain
 
 MAX_RESULT_BYTES = 1_000_000
-MAX_TTL = timedelta(days=3650)
-
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*$", re.ASCII)
-_UNITS = {
-    "ms": timedelta(milliseconds=1),
-    "s": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-}
-
-
-def parse_duration(value: object) -> object:
-    """`30s`, `15m`, `12h`, `7d`, `2w` -> timedelta; anything else is left for pydantic to judge."""
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.match(value)
-    if not match:
-        raise ValueError("a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w")
-    try:
-        return float(match[1]) * _UNITS[match[2]]
-    except OverflowError:
-        raise ValueError(f"at most {MAX_TTL.days}d") from None
-
-
-def _write_duration(value: timedelta) -> str:
-    return f"{value.total_seconds():f}".rstrip("0").rstrip(".") + "s"
-
-
-def _only_sensible(value: timedelta) -> timedelta:
-    if value <= timedelta(0):
-        raise ValueError("must be longer than 0")
-    if value > MAX_TTL:
-        raise ValueError(f"at most {MAX_TTL.days}d")
-    return value
-
-
-Duration = Annotated[
-    timedelta,
-    Field(strict=True),
-    BeforeValidator(lambda value: _only_sensible(value) if isinstance(value, timedelta) else value),
-    BeforeValidator(parse_duration),  # the last one comes first
-    PlainSerializer(_write_duration),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*$", "examples": ["30s", "7d"]}),
-]
 
 
 class TaskSupport(StrEnum):
@@ -74,6 +34,21 @@ class TaskSupport(StrEnum):
     REQUIRED = "required"
     OPTIONAL = "optional"
     FORBIDDEN = "forbidden"
+
+
+class Fallback(StrEnum):
+    """What a client without tasks gets from a tool whose tasks are optional."""
+
+    TOOLS = "tools"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+class Kind(StrEnum):
+    """What a call does: start an execution, or watch one that somebody else started."""
+
+    START = "start"
+    WATCH = "watch"
 
 
 class Annotations(BaseModel):
@@ -88,6 +63,15 @@ class Annotations(BaseModel):
     openWorldHint: bool | None = Field(default=None, description="It reaches things outside your own systems.")
 
 
+EXECUTION_ID = "execution_id"
+WATCH_INPUT: Schema = {
+    "type": "object",
+    "properties": {
+        EXECUTION_ID: {"type": "string", "minLength": 1, "maxLength": 2000, "description": "Its id in the engine."}
+    },
+    "required": [EXECUTION_ID],
+    "additionalProperties": False,
+}
 _OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
 
 
@@ -116,6 +100,36 @@ class Tool(BaseModel):
     output: Schema | None = Field(default=None, description="JSON Schema of the result (an object).")
     annotations: Annotations | None = Field(default=None, description="Hints for hosts (MCP ToolAnnotations).")
     tasks: TaskSupport = Field(default=TaskSupport.OPTIONAL, description="Whether a call becomes a task.")
+    kind: Kind = Field(
+        default=Kind.START,
+        description="What a call does: `start` an execution, or `watch` a running one of this workflow, by its id in "
+        "the engine. Watching needs a caller who is identified.",
+    )
+    allow_answer: bool = Field(
+        default=False, description="With `kind: watch`: whether who watches may answer what the execution asks."
+    )
+    allow_cancel: bool = Field(
+        default=False, description="With `kind: watch`: whether who watches may cancel the execution."
+    )
+    fallback: Fallback = Field(
+        default=Fallback.TOOLS,
+        description="What clients without tasks get when tasks are optional: after `wait`, a handle for the companion "
+        "tools (`tools`); the result, however long it takes (`wait`); or an error (`refuse`).",
+    )
+    wait: Duration = Field(
+        default=timedelta(seconds=45),
+        description="With `fallback: tools`: how long a call waits for the workflow; hosts give up after about 60s.",
+        examples=["30s"],
+    )
+    adaptive: Duration | None = Field(
+        default=None,
+        description="How long a call that may become a task waits first: what ends by then is no task, but its result. "
+        "Not for clients of 2025-11-25, who get what they ask for.",
+        examples=["2s"],
+    )
+    cancel_on_disconnect: bool = Field(
+        default=False, description="Whether a client that leaves or cancels a waiting call cancels the workflow."
+    )
     ttl: Duration | None = Field(
         default=None, description="How long a task can be read after its creation. Default: the store's retention."
     )
@@ -135,6 +149,32 @@ class Tool(BaseModel):
         default_factory=dict,
         description="Settings of this tool for its engine's adapter (task queue, ...); may hold {{placeholders}}.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _watches_by_id(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
+        if not isinstance(values, dict) or cast("dict[str, Any]", values).get("kind") != Kind.WATCH:
+            return values  # pyright: ignore[reportUnknownVariableType]
+        written = cast("dict[str, Any]", values)
+        if useless := sorted(written.keys() & {"input", "args", "ask"}):
+            raise ValueError(f"kind: watch takes an execution id and starts nothing: leave out {', '.join(useless)}")
+        return {**written, "input": WATCH_INPUT}
+
+    @model_validator(mode="after")
+    def _has_only_what_counts(self) -> Self:
+        given, optional = self.model_fields_set, self.tasks is TaskSupport.OPTIONAL
+        useless = {
+            "kind: watch": {"allow_answer", "allow_cancel"} if self.kind is Kind.START else set[str](),
+            "tasks: optional": set[str]() if optional else {"fallback", "wait"},
+            "fallback: tools": {"wait"} if optional and self.fallback is not Fallback.TOOLS else set[str](),
+            "tasks that are not forbidden": {"adaptive"} if self.tasks is TaskSupport.FORBIDDEN else set[str](),
+        }
+        for without, names in useless.items():
+            if wrong := sorted(names & given):
+                raise ValueError(f"{', '.join(wrong)}: only with {without}; leave it out")
+        if self.kind is Kind.WATCH and self.cancel_on_disconnect and not self.allow_cancel:
+            raise ValueError("cancel_on_disconnect: with kind: watch only together with allow_cancel: true")
+        return self
 
     @field_validator("input", "output")
     @classmethod
@@ -164,6 +204,17 @@ class Tool(BaseModel):
     @cached_property
     def _checker(self) -> Checker:
         return Checker(self.input)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a client without tasks may get a handle for the companion tools instead of the result."""
+        return self.tasks is TaskSupport.OPTIONAL and self.fallback is Fallback.TOOLS
+
+    @property
+    def needs_tasks(self) -> bool:
+        """Whether a client without tasks is refused."""
+        optional = self.tasks is TaskSupport.OPTIONAL
+        return self.tasks is TaskSupport.REQUIRED or (optional and self.fallback is Fallback.REFUSE)
 
     def unanswerable(self) -> Sequence[tuple[str, str]]:
         """Questions (by name) and what they bring that the tool's input does not take."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeAlias
 
@@ -33,6 +34,7 @@ class Run:
     start: Start
     answers: dict[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])
     cancelled: bool = False
+    elsewhere: bool = False  # started by somebody else
 
 
 Step: TypeAlias = Callable[[Run, Ref, Execution], Execution]
@@ -96,6 +98,12 @@ class Trial:
         failure = Failure(text=text, kind=kind, code=code)
         self._then(tool, lambda run, ref, seen: replace(seen, status=Status.FAILED, failure=failure))
 
+    def run_elsewhere(self, execution_id: str, workflow: str, *, tool: str | None = None) -> None:
+        """An execution that somebody else started, for tools of `kind: watch`; `tool`: whose steps it does."""
+        context = {} if tool is None else {"tool": tool}
+        start = Start(workflow=workflow, arguments=None, key=execution_id, created=datetime.now(UTC), context=context)
+        self._runs[execution_id] = Run(start=start, elsewhere=True)
+
     # --- what goes wrong
 
     def lose_reply(self) -> None:
@@ -115,7 +123,7 @@ class Trial:
     @property
     def starts(self) -> Sequence[Start]:
         """What was started, oldest first; a start that was repeated under its key counts once."""
-        return [run.start for run in self._runs.values()]
+        return [run.start for run in self._runs.values() if not run.elsewhere]
 
     @property
     def answers(self) -> Sequence[Mapping[str, JSON]]:
@@ -223,3 +231,8 @@ class TrialAdapter(Adapter):
         """See `Adapter.cancel`."""
         if not self._trial.look(ref).terminal:
             self._trial.run(ref).cancelled = True
+
+    async def adopt(self, execution_id: str) -> Ref:
+        """See `Adopts.adopt`."""
+        ref = Ref(workflow="", handle=execution_id)
+        return replace(ref, workflow=self._trial.run(ref).start.workflow)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from mcp_workflows.adapter import JSON, Execution, Status
+from mcp_workflows.errors import RequestError
 from mcp_workflows.result import Large, checked, document, failure_result, fitted, result_uri, tool_error, tool_result
 from mcp_workflows.task import Task
 from mcp_workflows.wire.commands import Document, ProtocolError, TaskView
@@ -19,6 +20,7 @@ def view(task: Task, pace: timedelta) -> TaskView:
     error = protocol_error(seen)
     return TaskView(
         task_id=task.id,
+        tool=task.tool,
         status=seen.status,
         message=_message(seen),
         progress=seen.progress,
@@ -27,13 +29,14 @@ def view(task: Task, pace: timedelta) -> TaskView:
         ttl_ms=None if task.expires is None else (task.expires - task.created) // timedelta(milliseconds=1),
         poll_interval_ms=pace // timedelta(milliseconds=1),
         requests=seen.requests,
-        result=None if error else result(task),
+        result=None if error else _result(task),
         error=error,
+        cancelled=task.cancelled is not None,
         meta=_meta(task, seen),
     )
 
 
-def result(task: Task) -> Mapping[str, JSON] | None:
+def _result(task: Task) -> Mapping[str, JSON] | None:
     """What the call returns: a `CallToolResult` if the task ended with one, not over the tool's limit."""
     match task.execution.status:
         case Status.SUCCEEDED | Status.FAILED:
@@ -43,9 +46,20 @@ def result(task: Task) -> Mapping[str, JSON] | None:
             return None
 
 
-def cancelled_result(task: Task) -> Mapping[str, JSON]:
-    """What a plain call returns whose workflow was cancelled."""
-    return tool_error(f"The workflow ended without a result: {task.execution.message or 'cancelled'}")
+def final_result(task: TaskView) -> Mapping[str, JSON]:
+    """What the call would have returned without a task: a CallToolResult.
+
+    Raises:
+        RequestError: the workflow asked for this JSON-RPC error.
+    """
+    if task.error is not None:
+        raise RequestError(task.error.code, task.error.message, task.error.data)
+    return task.result or tool_error(f"The workflow ended without a result: {task.message or 'cancelled'}")
+
+
+def withdrawn_result(task: TaskView) -> Mapping[str, JSON]:
+    """What it would have returned when it was cancelled, to the era in which that is final at once."""
+    return tool_error(f"Task {task.task_id} was cancelled by request")
 
 
 def protocol_error(execution: Execution) -> ProtocolError | None:

@@ -11,7 +11,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.errors import INTERNAL_ERROR, EngineUnavailable, RequestError, WorkflowsError
+from mcp_workflows.errors import EngineUnavailable, ServerStopping, WorkflowsError
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.patrol import Patrol
 from mcp_workflows.sight import Sight
@@ -97,7 +97,7 @@ class Watch:
         Returns the task when it has ended, or when `on_change` returned True: it has heard enough.
 
         Raises:
-            RequestError: the server is stopping.
+            ServerStopping: it is.
             EngineUnavailable, EngineRefused: for `patience` seconds no look got an answer.
         """
         async with self._followed(task) as watched:
@@ -105,7 +105,7 @@ class Watch:
             began = anyio.current_time()
             while True:
                 if self._stopped:
-                    raise RequestError(INTERNAL_ERROR, "the server is stopping; the workflow goes on: ask again later")
+                    raise ServerStopping
                 landed, current = watched.landing(), watched.latest(task)
                 if told is None or current.shown != told.shown:
                     told = current
@@ -122,6 +122,18 @@ class Watch:
         self._stopped = True
         for watched in self._following.values():
             watched.landing().set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody follows any more."""
+        return self._stopped
+
+    def note(self, task: Task) -> None:
+        """What was done to it counts at once for those who follow, also when the engine gives no answer."""
+        for patrol in self._patrols.values():
+            if watched := patrol.watched.get(task.id):
+                watched.task = watched.latest(task)
+                watched.tell()
 
     def nudge(self, task_id: str) -> None:
         """Something was done to it: the next look is a fresh one, and followers get theirs now."""

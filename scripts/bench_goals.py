@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +12,7 @@ from typing import Any, cast
 from scripts.bench_place import Place, Served
 from scripts.bench_rounds import ROUNDS, Measured, Side, alternate, interval, ratio
 from scripts.bench_wire import BadReplyError, Wire
-from scripts.stack import ROOT
+from scripts.environments import FASTMCP, python_of
 
 LOOKS = 200  # of one round
 STARTS = 8  # of one round
@@ -22,7 +20,6 @@ OTHERS = 2000  # ended tasks: more than are kept as they were rendered
 CLIENTS = 16  # at once, for rates
 SECONDS = 1.0  # of one round, for rates
 Turn = Callable[[Wire], object]
-FASTMCP = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +158,7 @@ def _creating_side(server: Served, look: Callable[[Wire], Callable[[object], Non
 
 def receiver(place: Place) -> Iterator[Line]:
     """(g) Tasks per second, to their result; beside FastMCP, both with what runs them in memory."""
-    ours, theirs = place.serve("volatile"), place.fastmcp(_fastmcp_python())
+    ours, theirs = place.serve("volatile"), place.fastmcp(str(python_of("fastmcp", FASTMCP)))
     pairs = [(_rate(ours, _ECHO), _rate(theirs, _ECHO)) for _ in range(ROUNDS + 1)][1:]
     us, them = (interval(rates) for rates in zip(*pairs, strict=True))
     found = interval([a / b for a, b in pairs])
@@ -228,17 +225,6 @@ def _task_id(created: object) -> str:
     found = cast("Mapping[str, Any]", created)
     name: str = found["taskId"] if "taskId" in found else found["content"][0]["text"]
     return name
-
-
-def _fastmcp_python() -> str:
-    """An environment of its own for FastMCP, shared with tests/test_clients.py."""
-    folder = ROOT / ".cache" / "fastmcp"
-    python = str(folder / "bin" / "python")
-    if not (folder / ".ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *FASTMCP], check=True, stderr=subprocess.DEVNULL)
-        (folder / ".ready").touch()
-    return python
 
 
 def _ms(measured: Measured) -> str:

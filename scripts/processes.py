@@ -28,12 +28,13 @@ class ChildDiedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to start: a name for people, the arguments, where, and what to add to the environment."""
+    """What to start: a name for people, the arguments, where, what to add to the environment, and how it is ended."""
 
     name: str
     argv: Sequence[str]
     cwd: Path
     env: Mapping[str, str]
+    stop: signal.Signals = signal.SIGTERM
 
 
 class Child:
@@ -41,6 +42,7 @@ class Child:
 
     def __init__(self, command: Command, log: Path) -> None:
         self.name = command.name
+        self._stop = command.stop
         self._log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -78,8 +80,8 @@ class Child:
         return "\n".join(f"  | {line}" for line in text) or "  | (nothing)"
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM."""
-        self._signal(signal.SIGTERM)
+        """Send it the signal to."""
+        self._signal(self._stop)
 
     def end(self, deadline: float) -> None:
         """Wait for its end until `deadline` (monotonic seconds), then kill it and all it started."""
@@ -138,6 +140,7 @@ def _dying_with(parent: int) -> Callable[[], None]:
 
     def prepare() -> None:
         die_with_parent(signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
         if os.getppid() != parent:
             os._exit(1)
 

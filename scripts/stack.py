@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import http.client
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -79,7 +80,8 @@ class Stack:
         self._until(self.engine.answers, "the engine does not answer")
         self._launch(self._python("worker", sys.executable, "worker.py"))
         where = f"127.0.0.1:{self._plan.port}"
-        self._launch(self._python("sidecar", str(BIN / "mcp-workflows"), "serve", "workflows.yaml", "--http", where))
+        serve = (str(BIN / "mcp-workflows"), "serve", "workflows.yaml", "--http", where)
+        self._launch(replace(self._python("sidecar", *serve), stop=signal.SIGINT))  # SIGTERM would drain first
         self._until(lambda: self._healthy("/readyz"), "the sidecar is not ready")
         self._until(lambda: self._healthy("/enginez"), "the sidecar does not reach the engine")
         self._until(lambda: self.engine.has_worker(self._plan.sample), "the worker does not poll")

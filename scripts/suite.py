@@ -17,7 +17,7 @@ SUITE = ROOT / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist"
 PATIENCE = 600.0  # seconds for one invocation; it has time limits of its own per scenario
 
 _FOLDER = re.compile(r"^server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z$")
-_UNSCORED = re.compile(r"^\s+[✓✗] (\S+) \((\w+)\)$", re.MULTILINE)
+_UNSCORED = re.compile(r"^\s+[✓✗] (\S+) \(([\w-]+)\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

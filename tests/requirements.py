@@ -1,7 +1,7 @@
 """What the specification asks of a server, each with the test that shows it.
 
 Source: the tasks extension `io.modelcontextprotocol/tasks` for 2026-07-28 (draft of 2026-08-21; SEP-2663). `section` is
-the section of that specification; levels are RFC 2119's.
+the section of that specification; levels are RFC 2119's. For the tasks of 2025-11-25 see `requirements_2025.py`.
 """
 
 from __future__ import annotations

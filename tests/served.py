@@ -94,6 +94,21 @@ class Peer:
         meta: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[tuple[int, AsyncIterator[Mapping[str, Any]]]]:
         """The frames of one response, as they come."""
+        more: Mapping[str, Any] = {"headers": headers, "capabilities": capabilities, "meta": meta}
+        async with self.response(method, params, **more) as response:
+            yield response.status_code, _frames(response)
+
+    @asynccontextmanager
+    async def response(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        headers: Mapping[str, str | None] | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[httpx2.Response]:
+        """One response, as it comes."""
         envelope = {
             "io.modelcontextprotocol/protocolVersion": VERSION,
             "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "0"},
@@ -104,7 +119,7 @@ class Peer:
         sent = self._headers(method, params or {}) | dict(headers or {})
         kept = {name: value for name, value in sent.items() if value is not None}
         async with self.http.stream("POST", self.url, json=body, headers=kept, timeout=60) as response:
-            yield response.status_code, _frames(response)
+            yield response
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> Reply:
         """`tools/call`; `params` adds to its params."""
@@ -177,9 +192,11 @@ async def site(
     tools: Sequence[Tool] | None = None,
     adapters: Mapping[str, Adapter] | None = None,
     authenticated: bool = False,
+    port: int = 0,
+    transport: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncGenerator[Site]:
-    """A lowlevel server with our tools, on a free port of this machine."""
+    """A lowlevel server with our tools, on this port or a free one of this machine."""
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[None]:
@@ -196,7 +213,8 @@ async def site(
         store=store,
         **settings,
     )
-    async with serving(server.streamable_http_app(**_auth() if authenticated else {})) as url:
+    app = server.streamable_http_app(**(_auth() if authenticated else {}), **(transport or {}))
+    async with serving(app, port=port) as url:
         yield Site(workflows, url)
 
 
@@ -207,9 +225,12 @@ def _auth() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serving(app: Starlette) -> AsyncGenerator[str]:
+async def serving(app: Starlette, *, port: int = 0) -> AsyncGenerator[str]:
     """The application under uvicorn, in this very event loop; the URL of its `/mcp`."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio keeps Nagle's
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    listening.listen()
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve, [listening])

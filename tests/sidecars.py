@@ -78,9 +78,9 @@ class Process:
             return False
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """SIGINT, which does not drain; the exit code."""
         if self.process.poll() is None:
-            self.process.terminate()
+            self.process.send_signal(signal.SIGINT)
         return self.process.wait(20)
 
 

@@ -17,7 +17,19 @@ CORE = "mcp_workflows"
 
 WORDS = frozenset({"errors", "adapter", "capabilities"})
 RULES = WORDS | {"access", "ask", "gate", "mapping", "question", "schema", "task", "tool"}
-PARTS = RULES | {"trial", "creation", "engines", "ledger", "pacing", "result", "store", "view", "watch", "wire"}
+PARTS = RULES | {
+    "adoption",
+    "trial",
+    "creation",
+    "engines",
+    "ledger",
+    "pacing",
+    "result",
+    "store",
+    "view",
+    "watch",
+    "wire",
+}
 
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
@@ -26,9 +38,10 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "mapping": frozenset({"errors"}),
     "access": frozenset({"errors"}),
     "schema": frozenset(),
+    "duration": frozenset(),
     "question": frozenset({"errors", "mapping", "schema"}),
     "gate": WORDS | {"mapping", "question"},
-    "tool": WORDS | {"gate", "mapping", "question", "schema"},
+    "tool": WORDS | {"duration", "gate", "mapping", "question", "schema"},
     "task": WORDS | {"tool"},
     "ask": WORDS | {"access", "gate", "mapping", "schema", "task", "tool"},
     "wire": WORDS | {"wire"},
@@ -39,18 +52,28 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "trial": WORDS,
     "functions": WORDS,
     "pacing": WORDS | {"task"},
+    "housekeeping": WORDS | {"engines", "store", "task"},
+    "paging": frozenset({"errors"}),
     "sight": WORDS | {"engines", "task"},
     "watched": WORDS | {"task"},
     "waiting": WORDS | {"sight", "task"},
     "patrol": WORDS | {"pacing", "sight", "task", "watched"},
     "watch": WORDS | {"pacing", "patrol", "sight", "task", "waiting", "watched"},
     "creation": WORDS | {"engines", "store", "task"},
-    "ledger": WORDS | {"access", "ask", "creation", "engines", "pacing", "sight", "store", "task", "watch"},
+    "adoption": WORDS | {"access", "creation", "engines", "store", "task", "tool"},
+    "ledger": WORDS
+    | {"access", "adoption", "ask", "creation", "engines", "housekeeping", "pacing", "paging", "sight", "store"}
+    | {"task", "watch"},
     "view": WORDS | {"result", "task", "wire"},
-    "operating": WORDS | {"access", "creation", "engines", "sight", "store", "task", "tool"},
-    "bridge": PARTS,
-    "receiver": PARTS | {"bridge", "receiver"},
+    "companions": WORDS | {"schema", "tool"},
+    "narration": WORDS | {"companions", "wire"},
+    "stopping": frozenset({"errors"}),
+    "operating": WORDS | {"access", "adoption", "engines", "sight", "store", "task", "tool"},
+    "plain": PARTS | {"narration"},
+    "bridge": PARTS | {"plain"},
+    "receiver": PARTS | {"bridge", "companions", "narration", "receiver"},
     "client": frozenset({"client", "errors", "wire"}),
+    "conformance_2025": frozenset({"conformance_2025"}),
     "testing": WORDS | {"memory", "store", "task", "testing"},
 }
 """The import table: which top-level names of the package a module may import; see docs/decisions/."""
@@ -79,7 +102,7 @@ MCP_SDK: Mapping[str, tuple[str, ...]] = {
 """Which part of the MCP SDK's two sides a module may import; all others none."""
 
 IMPURE = ("time", "random", "secrets", "uuid", "logging", "os", "anyio", "asyncio", "threading", "socket")
-CATCH_EVERYTHING = frozenset({"receiver", "engines", "watch", "ledger"})  # docs/decisions/0002
+CATCH_EVERYTHING = frozenset({"receiver", "engines", "watch", "housekeeping"})  # docs/decisions/0002
 FORBIDDEN_WORDS = frozenset(
     {"job", "jobs", "backend", "provider", "connector", "driver", "manager", "helper", "helpers"}
     | {"util", "utils", "base", "impl"}
@@ -157,7 +180,7 @@ def wire_is_pure(module: Module) -> Iterator[str]:
     """wire/ knows the commands, and neither clock, chance, log nor loop."""
     if module.name.startswith(f"{CORE}.wire."):
         yield from (f"imports {name}" for name in imports(module) if within(name, IMPURE))
-        words = (f"{CORE}.wire.commands", f"{CORE}.wire.strict")
+        words = tuple(f"{CORE}.wire.{name}" for name in ("commands", "params", "strict"))
         wires = (name for name in imports(module) if name.startswith(f"{CORE}.wire."))
         yield from (f"imports {name}" for name in wires if name not in words)
 

@@ -48,6 +48,23 @@ async def fill(folder: Path, *rows: tuple[str, str]) -> None:
             await store.change(ended.id, ended.owner, lambda row: observe(row, over, now))
 
 
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ("", None),
+        ("wait: 59s, adaptive: 2s", None),
+        ("wait: 60s, adaptive: 2h", "wait and adaptive: hosts give up on a call after about 60s"),
+        ("fallback: wait", None),  # that is what it says
+    ],
+)
+async def test_a_wait_that_no_host_waits_for_is_pointed_out(tmp_path: Path, settings: str, hint: str | None) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(CONFIG.replace("workflow: echo", f"workflow: echo, {settings}"))
+    (row,) = [row for row in (await check(load_config(path, {}))).rows if row.kind == "tool"]
+    assert row.finding is not None
+    assert (row.finding.ok, row.finding.hint) == (True, hint)
+
+
 async def test_live_tasks_of_configured_tools_are_fine(config_file: Path) -> None:
     config = load_config(config_file, {})
     assert (await check(config, tasks=True)).as_json()["tasks"]["live"] == 0

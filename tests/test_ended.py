@@ -13,6 +13,8 @@ CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = CREATED + timedelta(seconds=1)
 VIEW = TaskView(
     task_id="t",
+    tool="t",
+    cancelled=False,
     status=Status.SUCCEEDED,
     message=None,
     progress=None,

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Tool
+from mcp_workflows import Fallback, Tool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
 from mcp_workflows.bridge import Bridge
@@ -150,8 +150,8 @@ async def call_or_error(bridge: Bridge, tool: str, key: str) -> RequestError | N
 async def test_an_engine_that_is_down_keeps_no_other_engines_rows_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.ledger.HEAL_AFTER", timedelta(0))
-    monkeypatch.setattr("mcp_workflows.ledger.HEAL_AT_ONCE", 2)
+    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AT_ONCE", 2)
     tools = [*memory_tools(), Tool(name="elsewhere", engine="down", workflow="forever")]
     down = MemoryAdapter(MemorySettings(name=f"{tmp_path}-down"))
     async with replica(tmp_path, patience=0.1, tools=tools, more={"down": down}) as (bridge, engine):
@@ -197,7 +197,7 @@ async def test_a_start_with_no_answer_at_all_is_healed_under_its_key(tmp_path: P
 async def test_a_row_nobody_asks_for_is_healed_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.ledger.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AFTER", timedelta(0))
     async with replica(tmp_path, patience=0.1) as (bridge, engine):
         engine.faults.silent = frozenset({"start"})
         await call(bridge, "forever")
@@ -363,17 +363,43 @@ async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: P
 
 
 @pytest.mark.parametrize("verb", ["start", "describe"])
+@pytest.mark.parametrize(
+    ("fallback", "told"), [(Fallback.WAIT, "what was started there goes on"), (Fallback.TOOLS, "It goes on by itself")]
+)
 async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: Fallback, told: str, verb: str
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.bridge.PATIENCE", 0.5)
-    async with replica(tmp_path, patience=0.1) as (bridge, engine):
+    monkeypatch.setattr("mcp_workflows.plain.PATIENCE", 0.5)
+    tools = [Tool(name="forever", engine="memory", workflow="forever", fallback=fallback)]
+    async with replica(tmp_path, patience=0.1, tools=tools) as (bridge, engine):
         engine.faults.silent = frozenset({verb})
         command = Call(tool="forever", arguments={}, takes_tasks=False, takes_questions=False)
         with anyio.fail_after(10):
             outcome = await bridge.call(command, ANONYMOUS, _quiet)
         assert isinstance(outcome, Finished)
-        assert "gives no answer, what was started there goes on" in outcome.result["content"][0]["text"]
+        said = outcome.result["content"][0]["text"]
+        assert ("gives no answer" in said, told in said) == (True, True)
+
+
+async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_EVERY", 0.05)
+    ttl = timedelta(seconds=0.2)
+    tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, fallback=Fallback.WAIT)]
+    async with replica(tmp_path, tools=tools) as (bridge, _):
+        for key in (None, "k"):  # which leaves a tombstone
+            command = Call(
+                tool="nap",
+                arguments={"seconds": 0.8},
+                takes_tasks=False,
+                takes_questions=False,
+                idempotency_key=key,
+            )
+            with anyio.fail_after(10):
+                outcome = await bridge.call(command, ANONYMOUS, _quiet)
+            assert isinstance(outcome, Finished)
+            assert outcome.result["structuredContent"] == {"slept": 0.8}
 
 
 class Odd(MemoryAdapter):
@@ -433,8 +459,8 @@ async def test_an_adapter_that_says_what_cannot_be_kept_hurts_only_its_own_task(
 
 
 async def test_a_store_that_is_locked_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.ledger.HEAL_AFTER", timedelta(0))
-    monkeypatch.setattr("mcp_workflows.ledger.HEAL_EVERY", 0.05)
+    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_EVERY", 0.05)
     async with replica(tmp_path, patience=0.1, options="?busy_timeout_ms=50") as (bridge, engine):
         engine.faults.silent = frozenset({"start"})
         await call(bridge, "forever")

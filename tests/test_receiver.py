@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Ask, TaskSupport, Tool
+from mcp_workflows import Ask, Fallback, TaskSupport, Tool
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from tests.served import EXTENSION, TASKS, Peer, Reply, memory_tools, peer, site
 
@@ -28,6 +28,7 @@ def _tools() -> list[Tool]:
         Tool(name="required", engine="memory", workflow="echo", tasks=TaskSupport.REQUIRED),
         Tool(name="forbidden", engine="memory", workflow="echo", tasks=TaskSupport.FORBIDDEN),
         Tool(name="small", engine="memory", workflow="echo", max_result=100),
+        Tool(name="ask_and_wait", engine="memory", workflow="ask", fallback=Fallback.WAIT),
         Tool(
             name="asks",
             engine="memory",
@@ -451,7 +452,7 @@ async def test_a_plain_call_is_asked_in_another_round(client: Peer) -> None:
 
 
 async def test_a_plain_call_of_a_client_that_cannot_be_asked_says_so(client: Peer) -> None:
-    result = (await client.call("ask", {}, capabilities=CAN_DO_NOTHING)).result
+    result = (await client.call("ask_and_wait", {}, capabilities=CAN_DO_NOTHING)).result
     assert result["isError"] is True
     assert "question?" in result["content"][0]["text"]
 

@@ -17,13 +17,18 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.subscriptions import ToolsListChanged
 
+from mcp_workflows import Tool
+from mcp_workflows.companions import COMPANION_NAMES
 from mcp_workflows.config import load_config
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.receiver import swap
 from mcp_workflows.reloading import Reloading, files_of
 from mcp_workflows.sidecar import Sidecar, build, http_app
+from mcp_workflows.tool import Fallback, TaskSupport
 from scripts.processes import free_port
+from tests.in_memory import entered
 from tests.served import Peer, Reply, peer, serving
 from tests.sidecars import COMMAND, Process
 
@@ -79,6 +84,15 @@ async def test_a_good_edit_is_served(tmp_path: Path) -> None:
         await stage.save(HEAD + HERE + ECHO + MORE)
         assert await stage.listed() == ["echo", "ask", "forever"]
         assert (await stage.client.call("ask")).result["resultType"] == "task"
+
+
+async def test_a_change_that_only_clients_of_2025_11_25_see_is_one(tmp_path: Path) -> None:
+    """They are shown whether a tool makes tasks."""
+    before = Tool(name="pay", engine="memory", workflow="echo", fallback=Fallback.WAIT)
+    after = Tool(name="pay", engine="memory", workflow="echo", tasks=TaskSupport.REQUIRED)
+    async with entered([before], store=f"sqlite:///{tmp_path}/tasks.db") as (_, workflows):
+        assert await swap(workflows, tools=[after], engines=workflows.adapters)
+        assert not await swap(workflows, tools=[after], engines=workflows.adapters)
 
 
 async def test_a_bad_edit_changes_nothing_and_all_that_is_wrong_is_said(
@@ -331,7 +345,8 @@ async def test_clients_of_both_eras_hear_of_changed_tools(tmp_path: Path) -> Non
                 assert await anext(aiter(listening)) == ToolsListChanged()
         await until(lambda: "notifications/tools/list_changed" in heard)
         for client in (new, old):
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["echo", "ask", "forever"]
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert [name for name in names if name not in COMPANION_NAMES] == ["echo", "ask", "forever"]
         assert "tool ask, forever added" in process.log.read_text()
     assert "Traceback" not in process.log.read_text()
 
@@ -361,4 +376,5 @@ async def test_a_host_that_starts_it_itself_hears_of_changed_tools_too(tmp_path:
                 config.write_text(HEAD + HERE + ECHO + MORE)
                 with anyio.fail_after(20):
                     await anext(aiter(listening))
-        assert len((await client.list_tools()).tools) == 3
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert names - COMPANION_NAMES == {"echo", "ask", "forever"}

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from mcp_workflows.duration import MAX_TTL, Duration
 from mcp_workflows.schema import check_schema
-from mcp_workflows.tool import MAX_TTL, Ask, Duration, TaskSupport, Tool
+from mcp_workflows.tool import Ask, TaskSupport, Tool
 
 DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
 

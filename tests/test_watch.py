@@ -238,6 +238,17 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
                 await anyio.sleep(0.02)
 
 
+async def test_who_asks_does_not_wait_for_all_that_is_only_followed(tmp_path: Path) -> None:
+    engine = Counting(MemorySettings(name=str(tmp_path)))
+    async with (
+        place(tmp_path, engine, Pacing(looks_per_second=20)) as here,
+        here.listening(await here.start("forever", 200)),  # 10 s of looks
+    ):
+        await until(lambda: len(here.told) == 200 and len(engine.looked_at) >= 20)
+        (task_id,) = await here.start("echo", 1)
+        assert (await here.get(task_id)).status is Status.SUCCEEDED
+
+
 async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: Path) -> None:
     engine = Counting(MemorySettings(name=str(tmp_path)))
     async with place(tmp_path, engine, Pacing(looks_per_second=1)) as here:

@@ -27,12 +27,15 @@ from mcp_workflows.wire.commands import (
     TaskView,
     Update,
 )
+from mcp_workflows.wire.params import IDEMPOTENCY_KEY
 
 QUESTION = InputRequest(method="elicitation/create", params={"mode": "form", "message": "ok?"})
 RESULT = {"content": [{"type": "text", "text": "done"}], "isError": False}
 ERROR_RESULT = {"content": [{"type": "text", "text": "declined"}], "isError": True}
 TASK = TaskView(
     task_id="t1",
+    tool="t",
+    cancelled=False,
     status=Status.RUNNING,
     message=None,
     progress=None,
@@ -199,7 +202,7 @@ def test_malformed_params_say_which(method: str, params: dict[str, Any], complai
 @pytest.mark.parametrize("key", ["", 7, "x" * 257, {}, "\ud800"])
 def test_a_bad_idempotency_key_is_refused(key: object) -> None:
     with pytest.raises(RequestError, match="idempotencyKey"):
-        wire.parse_call({"name": "t", "_meta": {wire.IDEMPOTENCY_KEY: key}}, DECLARED)
+        wire.parse_call({"name": "t", "_meta": {IDEMPOTENCY_KEY: key}}, DECLARED)
 
 
 def _nested(depth: int) -> Any:
@@ -237,9 +240,15 @@ def test_a_subscription_to_too_many_tasks_is_refused() -> None:
 
 
 def test_a_call_carries_its_key_and_trace_and_no_legacy_task() -> None:
-    meta = {wire.IDEMPOTENCY_KEY: "k", "traceparent": "00-a-b-01", "other": "x"}
+    meta = {IDEMPOTENCY_KEY: "k", "traceparent": "00-a-b-01", "other": "x"}
     call = wire.parse_call({"name": "t", "arguments": None, "task": {"ttl": 1}, "_meta": meta}, DECLARED)
     assert (call.idempotency_key, call.arguments, call.context) == ("k", {}, {"traceparent": "00-a-b-01"})
+
+
+@pytest.mark.parametrize("trace", ["x" * 513, "\ud800", 7, {}], ids=["too long", "no text", "a number", "an object"])
+def test_what_can_be_no_trace_is_not_kept(trace: Any) -> None:
+    call = wire.parse_call({"name": "t", "_meta": {"traceparent": trace, "tracestate": "a=b"}}, DECLARED)
+    assert call.context == {"tracestate": "a=b"}
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,23 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import jsonrpc
 from pydantic import ValidationError
 
+from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.adapter import Adapter
+from mcp_workflows.adoption import unwatchable
 from mcp_workflows.capabilities import GATE_WORDS, gate_settings
+from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.pacing import SHIPPED, Pacing
+from mcp_workflows.receiver.callers import Callers, Context
 from mcp_workflows.receiver.changes import Changes
-from mcp_workflows.receiver.middleware import AnyServer, Context, Workflows
+from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.leaving import Attentive
+from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
 
-__all__ = ["RETENTION", "AnyServer", "Changes", "Workflows", "attach", "swap"]
+__all__ = ["RETENTION", "AnyServer", "Attentive", "Changes", "Workflows", "attach", "swap"]
 
 RETENTION = timedelta(days=90)
 
@@ -36,26 +42,34 @@ def attach(
     retention: timedelta = RETENTION,
     strict_headers: bool = False,
     pacing: Pacing = SHIPPED,
+    my_tasks: bool = False,
+    single_user: bool = False,
+    local: Principal = LOCAL,
 ) -> Workflows:
     """Put workflows beside the server's own tools; the server's lifespan must enter what this returns.
+
+    `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: whoever comes over loopback HTTP without
+    authentication is one and the same user, `local`, as on stdio; only for servers that nobody else can reach.
 
     Raises:
         ConfigError: two tools of one name, an engine that is not there, an unknown store.
     """
     workflows = Workflows(
         server,
-        tools=_by_name(tools, engines),
+        tools=_by_name(tools, engines, my_tasks=my_tasks),
         engines=Engines(engines),
         store=open_store(store) if isinstance(store, str) else store,
         retention=retention,
         strict_headers=strict_headers,
         pacing=pacing,
+        my_tasks=my_tasks,
+        callers=Callers(local=local, single_user=single_user),
     )
     _serve_lists(server)
     chain = server.middleware
     sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
-    chain.insert(sealed, workflows.seal)
-    chain.append(workflows.serve)
+    chain.insert(sealed, workflows.middleware.seal)
+    chain.append(workflows.middleware.serve)
     return workflows
 
 
@@ -65,10 +79,10 @@ async def swap(workflows: Workflows, *, tools: Sequence[Tool], engines: Mapping[
     Raises:
         ConfigError: see `attach` and `Workflows.swap`.
     """
-    return await workflows.swap(_by_name(tools, engines), engines)
+    return await workflows.swap(_by_name(tools, engines, my_tasks=workflows.my_tasks), engines)
 
 
-def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Mapping[str, Tool]:
+def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks: bool) -> Mapping[str, Tool]:
     problems = [
         f"engine {name!r} is no adapter: give an instance, such as TemporalAdapter(TemporalSettings(...))"
         for name, adapter in engines.items()
@@ -95,6 +109,12 @@ def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Mapping[s
         for tool in tools
         for place, field, _ in tool.unanswered()
     ]
+    problems += [
+        f"tool {tool.name!r}: {setting}: {wrong}"
+        for tool in tools
+        for setting, wrong in (unwatchable(tool, engines[tool.engine]) if tool.engine in engines else ())
+    ]
+    problems += [f"tool {name!r}: {wrong}" for name, wrong in clashes(tools, my_tasks=my_tasks)]
     names = [tool.name for tool in tools]
     problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems:

@@ -10,7 +10,9 @@ from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.subscriptions import SubscriptionBus, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel
+
+from mcp_workflows.receiver.envelope import plain
+from mcp_workflows.receiver.session import connection_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ class Changes:
         """Declare the capability to older clients, and remember them for as long as they are connected."""
         result = await call_next(ctx)
         if ctx.method == "notifications/initialized" and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._remember(ctx.session._connection)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the way of the SDK to hang something on a connection
+            self._remember(connection_of(ctx))
         return _with_capability(result) if ctx.method == "initialize" else result
 
     async def tools_changed(self) -> None:
@@ -53,11 +55,7 @@ async def _tell(connection: Connection) -> None:
 
 def _with_capability(result: HandlerResult) -> HandlerResult:
     """The answer to `initialize`, with `capabilities.tools.listChanged` (spec 2025-11-25: server/tools)."""
-    found: dict[str, Any] = (
-        result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        if isinstance(result, BaseModel)
-        else dict(result or {})
-    )
+    found = plain(result)
     capabilities: dict[str, Any] = found.get("capabilities", {})
     tools: dict[str, Any] = capabilities.get("tools", {})
     return {**found, "capabilities": {**capabilities, "tools": {**tools, "listChanged": True}}}

@@ -7,7 +7,23 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.tool import Tool
+from mcp_workflows.companions import Companion, companion, companions, offered
+from mcp_workflows.errors import INTERNAL_ERROR, RequestError
+from mcp_workflows.tool import Kind, TaskSupport, Tool
+
+_DOES = {
+    Kind.START: "Runs the workflow {workflow}.",
+    Kind.WATCH: "Watches an execution of the workflow {workflow} that was started elsewhere, by its id.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """Who lists tools."""
+
+    identified: bool
+    takes_tasks: bool  # it declares the extension (2026-07-28), or has asked for a task in this session (2025-11-25)
+    in_core: bool = False  # it speaks 2025-11-25: its tools say whether they make tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,27 +31,64 @@ class Offer:
     """One set of tools: a request sees one of them from its beginning to its end."""
 
     tools: Mapping[str, Tool]
-    listed: Sequence[Mapping[str, Any]]  # as `tools/list` shows them; Any: any JSON value
     bridge: Bridge | None  # None: not entered
+    my_tasks: bool  # whether clients with tasks get a list of them too
 
     @classmethod
-    def of(cls, tools: Mapping[str, Tool], bridge: Bridge | None = None) -> Self:
+    def of(cls, tools: Mapping[str, Tool], bridge: Bridge | None = None, *, my_tasks: bool = False) -> Self:
         """The offer of these tools, in their order."""
-        return cls(tools=tools, listed=[_listed(tool) for tool in tools.values() if tool.listed], bridge=bridge)
+        return cls(tools=tools, bridge=bridge, my_tasks=my_tasks)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a client without tasks may get a handle, and needs the companion tools."""
+        return any(tool.hands_over for tool in self.tools.values())
+
+    @property
+    def entered(self) -> Bridge:
+        """What serves the commands.
+
+        Raises:
+            RequestError: nothing does yet.
+        """
+        if self.bridge is None:
+            raise RequestError(INTERNAL_ERROR, "workflows are not entered: enter them in the server's lifespan")
+        return self.bridge
 
     def shows(self, name: object) -> bool:
         """Whether clients can call a tool of that name."""
         return isinstance(name, str) and name in self.tools and self.tools[name].listed
 
+    def companion(self, name: object) -> Companion | None:
+        """The companion tool of that name, which everybody can call where there are any, listed for them or not."""
+        found = companion(name)
+        return found if found and offered(self.tools.values(), my_tasks=self.my_tasks) else None
 
-def _listed(tool: Tool) -> Mapping[str, Any]:
-    """A tool as `tools/list` shows it."""
+    def listed(self, viewer: Viewer) -> Sequence[Mapping[str, Any]]:  # Any: any JSON value
+        """The tools as `tools/list` shows them to this client, and the companions it may need."""
+        shown = (tool for tool in self.tools.values() if tool.listed)
+        ours = [_listed(tool, viewer) for tool in shown if viewer.identified or tool.kind is Kind.START]
+        names = self.companions(viewer)
+        return [*ours, *(dict(companion.listed) for companion in companions() if companion.name in names)]
+
+    def companions(self, viewer: Viewer) -> frozenset[str]:
+        """The names of the companion tools this client may need."""
+        useful = self.hands_over and not viewer.takes_tasks
+        wanted = (companion for companion in companions() if useful or (self.my_tasks and companion.lists))
+        return frozenset(companion.name for companion in wanted if viewer.identified or not companion.lists)
+
+
+def _listed(tool: Tool, viewer: Viewer) -> Mapping[str, Any]:
+    """A tool as `tools/list` shows it; a handle would break the promise of an output schema, and SDKs raise then."""
+    promised = not tool.hands_over or (viewer.takes_tasks and not viewer.in_core)
+    support = TaskSupport.REQUIRED if tool.needs_tasks else tool.tasks
     found: dict[str, Any] = {
         "name": tool.name,
         "title": tool.title,
-        "description": tool.description or tool.title or f"Runs the workflow {tool.workflow}.",
+        "description": tool.description or tool.title or _DOES[tool.kind].format(workflow=tool.workflow),
         "inputSchema": tool.input,
-        "outputSchema": tool.output,
+        "outputSchema": tool.output if promised else None,
         "annotations": tool.annotations and tool.annotations.model_dump(exclude_none=True),
+        "execution": {"taskSupport": support.value} if viewer.in_core else None,
     }
     return {key: value for key, value in found.items() if value is not None}

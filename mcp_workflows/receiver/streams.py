@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.session import ServerSession
 
+from mcp_workflows import adapter
 from mcp_workflows.adapter import Execution
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import WorkflowsError
@@ -24,21 +25,28 @@ logger = logging.getLogger(__name__)
 _RISE = 0.001  # progress must rise with each notification, also when only the message changed
 
 
-class Progress:
-    """Progress of a call that waits, on the token it came with (spec: progress)."""
+Send = Callable[[float, float | None, str | None], Awaitable[None]]  # a value, its total, a message
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session = session
+
+class Progress:
+    """Progress of a call, on the token it came with (spec: progress): it rises with each notification."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._last: float | None = None
 
     async def report(self, execution: Execution) -> None:
-        """Tell the client of a change, if it asked for progress."""
-        if execution.terminal or not (execution.message or execution.progress):
+        """Tell the client how far an execution is, while it goes on."""
+        if not execution.terminal:
+            await self.tell(execution.message, execution.progress)
+
+    async def tell(self, message: str | None, progress: adapter.Progress | None) -> None:
+        """Tell the client, if there is something to tell."""
+        if not (message or progress):
             return
-        value = execution.progress.value if execution.progress else 0.0
+        value = progress.value if progress else 0.0
         self._last = value if self._last is None else max(value, self._last + _RISE)
-        total = execution.progress.total if execution.progress else None
-        await self._session.report_progress(self._last, total, execution.message)
+        await self._send(self._last, progress.total if progress else None, message)
 
 
 class _TaskNotification(types.Notification[dict[str, Any], str]):
@@ -83,7 +91,7 @@ class Listening:
         try:
             await self._bridge.follow(task, self._notify)
         except WorkflowsError as error:
-            logger.warning("a subscription to a task ended: %s", error)
+            logger.info("a subscription to a task ended: %s", error)
 
     async def _notify(self, task: TaskView) -> None:
         assert self._ctx.request_id is not None

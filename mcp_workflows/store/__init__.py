@@ -69,6 +69,15 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """For the operator: rows of any owner, no tombstones, created before that time; the youngest first."""
         ...
 
+    async def owned_by(
+        self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
+    ) -> Sequence[Task]:
+        """One owner's rows that can be read at that time, no tombstones, the youngest first.
+
+        `before`: creation and id of the row after which to go on; rows of one moment go by their ids, backwards.
+        """
+        ...
+
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
         """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""
         ...

@@ -85,6 +85,10 @@ _EVERYONES: Final = """
     AND (:tool IS NULL OR tool = :tool) AND (:engine IS NULL OR engine = :engine)
     ORDER BY created DESC, id LIMIT :limit
 """
+_OWNED_BY: Final = """
+    SELECT task FROM tasks WHERE tombstone = 0 AND owner = ? AND (created, id) < (?, ?)
+    AND (expires IS NULL OR expires > ?) ORDER BY created DESC, id DESC LIMIT ?
+"""
 _FIND: Final = "SELECT task FROM tasks WHERE tombstone = 0 AND id >= ? AND id < ? ORDER BY id LIMIT ?"
 _TALLY: Final = """
     SELECT tool, engine, COUNT(*) FROM tasks WHERE tombstone = 0 AND ended = 0 AND (expires IS NULL OR expires > ?)
@@ -182,6 +186,14 @@ class SQLiteStore(Store):
             "before": _END_OF_TIME if before is None else _micros(before),
         }
         return await self._do(lambda connection: _rows(connection.execute(_EVERYONES, values)))
+
+    async def owned_by(
+        self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
+    ) -> Sequence[Task]:
+        """One owner's rows that can be read at that time, after that one, the youngest first."""
+        created, task_id = (_END_OF_TIME, "") if before is None else (_micros(before[0]), before[1])
+        values = (_utf8(owner), created, _utf8(task_id), _micros(now), limit)
+        return await self._do(lambda connection: _many(connection, _OWNED_BY, *values))
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
         """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""

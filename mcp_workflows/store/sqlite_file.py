@@ -34,6 +34,7 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "CREATE TABLE secrets (name TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
     ),
     ("CREATE INDEX tasks_created ON tasks (created, id, ended) WHERE tombstone = 0",),
+    ("CREATE INDEX tasks_owner ON tasks (owner, created, id) WHERE tombstone = 0",),
 )
 """Statements from one version of the tables to the next; a file's `user_version` is how many it has had.
 

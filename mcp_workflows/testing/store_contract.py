@@ -215,6 +215,23 @@ class StoreContract:
         assert await store.unbound(young.engine, NOON, 2) == expected[:2]
         assert await store.unbound("another", NOON, 10) == []
 
+    async def test_an_owner_sees_their_own_rows_page_by_page_the_youngest_first(self, store: Store) -> None:
+        """Law: owned_by gives one owner's rows that have not expired, also those of one moment, each on one page."""
+        ages = (0, 1, 1, 1, 2)
+        rows = [make_task(owner="ada", created=NOON - age * DAY, expires=NOON + DAY) for age in ages]
+        strangers = [make_task(owner="ben"), make_task(owner="ada", expires=NOON)]
+        for row in [*rows, *strangers]:
+            await store.create(row)
+        expected = sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
+        assert await store.owned_by("ada", now=NOON, limit=10) == expected
+        paged: list[Task] = []
+        while page := await store.owned_by(
+            "ada", now=NOON, limit=2, before=(paged[-1].created, paged[-1].id) if paged else None
+        ):
+            paged += page
+        assert paged == expected
+        assert await store.owned_by("nobody", now=NOON, limit=10) == []
+
     async def test_the_operator_sees_everyones_rows_the_youngest_first(self, store: Store) -> None:
         """Law: everyones gives rows of any owner, by tool, engine and age, up to a limit; live ones unless asked."""
         rows = [make_task(owner=f"owner-{age}", created=NOON - age * DAY) for age in range(5)]

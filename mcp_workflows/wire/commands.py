@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -18,6 +18,9 @@ class Call:
     tool: str
     arguments: Mapping[str, JSON]
     takes_tasks: bool  # whether this very request may be answered with a task
+    wants_task: bool = False  # the requestor itself asks for one (2025-11-25): it gets one, or an error
+    waited: timedelta = timedelta()  # in earlier rounds of the same request
+    ttl_ms: int | None = None  # how long it wants to read the task, from its creation; None: does not say
     takes_questions: bool  # whether this client can elicit
     idempotency_key: str | None = None
     responses: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # to an earlier `Questions`
@@ -48,6 +51,20 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """`tasks/result`: wait for the end."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class List:
+    """`tasks/list`: one page of the caller's own tasks; no cursor: the first."""
+
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
     """`subscriptions/listen` with task ids."""
 
@@ -59,9 +76,6 @@ class Read:
     """`resources/read` of the whole result of a task."""
 
     task_id: str
-
-
-Command: TypeAlias = Call | Get | Update | Cancel | Listen | Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +92,7 @@ class TaskView:
     """A task as its owner may see it, in no era's words yet. Times are UTC, durations in ms."""
 
     task_id: str
+    tool: str
     status: Status
     message: str | None
     progress: Progress | None
@@ -88,6 +103,7 @@ class TaskView:
     requests: Mapping[str, InputRequest]
     result: Mapping[str, JSON] | None  # a CallToolResult, once it ended with one
     error: ProtocolError | None  # once it ended with one
+    cancelled: bool  # a client of 2025-11-25 cancelled it: to that era it has ended, whatever the engine says
     meta: Mapping[str, JSON]
 
 
@@ -111,6 +127,7 @@ class Questions:
 
     requests: Mapping[str, InputRequest]
     state: str
+    started: bool = False  # the workflow asks; otherwise the tool does, and nothing was started yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +135,14 @@ class Described:
     """The task, whole."""
 
     task: TaskView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One page of tasks, newest first, and where the next begins."""
+
+    tasks: Sequence[TaskView]
+    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

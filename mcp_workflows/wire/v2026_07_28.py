@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, InputRequest, Progress, Status
+from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.commands import (
     Acknowledged,
@@ -30,21 +29,26 @@ from mcp_workflows.wire.commands import (
     TaskView,
     Update,
 )
-from mcp_workflows.wire.strict import checked
+from mcp_workflows.wire.params import (
+    Params,
+    idempotency_key_of,
+    mapping_of,
+    object_of,
+    status_message,
+    takes_forms,
+    text_of,
+    time_of,
+    trace_of,
+)
 
 PROTOCOL_VERSION: Final = "2026-07-28"
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 MISSING_CAPABILITY: Final = -32021
 HEADER_MISMATCH: Final = -32020
-IDEMPOTENCY_KEY: Final = "mcp-workflows/idempotencyKey"
 NOTIFICATION: Final = "notifications/tasks"
-MAX_IDEMPOTENCY_KEY: Final = 256  # characters
 MAX_SUBSCRIBED: Final = 1000  # tasks in one subscription
 _CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
-_TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 _SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
-
-Params = Mapping[str, JSON]
 
 STATUS: Mapping[Status, str] = {
     Status.RUNNING: "working",
@@ -70,11 +74,9 @@ class Client:
 
 def client_of(params: Params) -> Client:
     """The capabilities in the request's `_meta`."""
-    capabilities = _object(_object(params.get("_meta")).get(_CAPABILITIES))
-    elicitation = capabilities.get("elicitation")
-    forms = isinstance(elicitation, Mapping) and (not elicitation or "form" in elicitation)
-    tasks = _object(capabilities.get("extensions")).get(EXTENSION)
-    return Client(takes_tasks=isinstance(tasks, Mapping), takes_questions=forms)
+    capabilities = object_of(object_of(params.get("_meta")).get(_CAPABILITIES))
+    tasks = object_of(capabilities.get("extensions")).get(EXTENSION)
+    return Client(takes_tasks=isinstance(tasks, Mapping), takes_questions=takes_forms(capabilities))
 
 
 # --- requests: params -> command
@@ -82,28 +84,28 @@ def client_of(params: Params) -> Client:
 
 def parse_call(params: Params, client: Client) -> Call:
     """`tools/call`; a legacy `task` parameter is ignored, `requestState` is ours to unseal."""
-    meta = _object(params.get("_meta"))
+    meta = object_of(params.get("_meta"))
     return Call(
-        tool=_text(params, "name"),
-        arguments=_mapping(params, "arguments", default={}),
+        tool=text_of(params, "name"),
+        arguments=mapping_of(params, "arguments", default={}),
         takes_tasks=client.takes_tasks,
         takes_questions=client.takes_questions,
-        idempotency_key=_idempotency_key(meta.get(IDEMPOTENCY_KEY)),
-        responses=_mapping(params, "inputResponses", default={}),
-        context={key: value for key in _TRACE if isinstance(value := meta.get(key), str)},
+        idempotency_key=idempotency_key_of(meta),
+        responses=mapping_of(params, "inputResponses", default={}),
+        context=trace_of(meta),
     )
 
 
 def _parse_get(params: Params) -> Get:
-    return Get(task_id=_text(params, "taskId"))
+    return Get(task_id=text_of(params, "taskId"))
 
 
 def _parse_update(params: Params) -> Update:
-    return Update(task_id=_text(params, "taskId"), responses=_mapping(params, "inputResponses"))
+    return Update(task_id=text_of(params, "taskId"), responses=mapping_of(params, "inputResponses"))
 
 
 def _parse_cancel(params: Params) -> Cancel:
-    return Cancel(task_id=_text(params, "taskId"))
+    return Cancel(task_id=text_of(params, "taskId"))
 
 
 TASK_METHODS: Mapping[str, Callable[[Params], Get | Update | Cancel]] = {
@@ -123,7 +125,7 @@ def parse_task_request(method: str, params: Params, client: Client) -> Get | Upd
 
 def parse_listen(params: Params, client: Client) -> Listen | None:
     """`subscriptions/listen`: None if it names no tasks."""
-    ids = _object(params.get("notifications")).get("taskIds")
+    ids = object_of(params.get("notifications")).get("taskIds")
     if ids is None:
         return None
     if not client.takes_tasks:
@@ -149,8 +151,8 @@ def check_name_header(name: str | None, task_id: str, *, strict: bool) -> None:
 
 def with_extension(discovered: Params) -> dict[str, Any]:
     """The result of `server/discover` with the extension advertised."""
-    capabilities = _object(discovered.get("capabilities"))
-    extensions: dict[str, JSON] = {**_object(capabilities.get("extensions")), EXTENSION: {}}
+    capabilities = object_of(discovered.get("capabilities"))
+    extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {}}
     return {**discovered, "capabilities": {**capabilities, "extensions": extensions}}
 
 
@@ -196,22 +198,14 @@ def _handle(task: TaskView) -> dict[str, Any]:
     handle = {
         "taskId": task.task_id,
         "status": "failed" if task.error is not None else STATUS[task.status],
-        "createdAt": _time(task.created),
-        "lastUpdatedAt": _time(task.updated),
+        "createdAt": time_of(task.created),
+        "lastUpdatedAt": time_of(task.updated),
         "ttlMs": task.ttl_ms,
         "pollIntervalMs": task.poll_interval_ms,
         "_meta": dict(task.meta),
     }
     message = status_message(task.message, task.progress)
     return {**handle, "statusMessage": message} if message else handle
-
-
-def status_message(message: str | None, progress: Progress | None) -> str | None:
-    """The message with its progress: "charging card (2 of 5)"."""
-    if progress is None:
-        return message
-    step = f"{progress.value:g}" if progress.total is None else f"{progress.value:g} of {progress.total:g}"
-    return f"{message} ({step})" if message else step
 
 
 def _requests(requests: Mapping[str, InputRequest]) -> dict[str, JSON]:
@@ -225,42 +219,3 @@ def _error(error: ProtocolError) -> dict[str, JSON]:
 
 def _missing(capability: Capability, message: str) -> RequestError:
     return RequestError(MISSING_CAPABILITY, message, {"requiredCapabilities": _NEEDED[capability]})
-
-
-def _time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-# --- reading params
-
-
-def _object(value: JSON) -> Mapping[str, JSON]:
-    return cast("Mapping[str, JSON]", value) if isinstance(value, Mapping) else {}
-
-
-def _text(params: Params, name: str) -> str:
-    value = params.get(name)
-    if not isinstance(value, str) or not value:
-        raise RequestError(INVALID_PARAMS, f"params.{name} must be a non-empty string")
-    return value
-
-
-def _mapping(params: Params, name: str, default: Mapping[str, JSON] | None = None) -> Mapping[str, JSON]:
-    value = params.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, Mapping):
-        raise RequestError(INVALID_PARAMS, f"params.{name} must be an object")
-    checked(cast("JSON", value), f"params.{name}")
-    return cast("Mapping[str, JSON]", value)
-
-
-def _idempotency_key(value: JSON) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
-        raise RequestError(
-            INVALID_PARAMS, f"_meta[{IDEMPOTENCY_KEY!r}] must be a string of 1 to {MAX_IDEMPOTENCY_KEY} characters"
-        )
-    checked(value, f"_meta[{IDEMPOTENCY_KEY!r}]")
-    return value

@@ -1,8 +1,10 @@
-"""What the official conformance suite wants of a server, as real workflows: seven for tasks, three for tools."""
+"""What the official conformance suite wants of a server, as real workflows: seven for tasks, four for tools."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +16,46 @@ with workflow.unsafe.imports_passed_through():
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 CONFIRM = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+OPTIONS = ["option1", "option2", "option3"]
+TITLED = [
+    {"const": "value1", "title": "First Option"},
+    {"const": "value2", "title": "Second Option"},
+    {"const": "value3", "title": "Third Option"},
+]
+FORMS: Mapping[str, Mapping[str, Any]] = {  # Any: JSON Schema
+    "user": {
+        "type": "object",
+        "properties": {
+            "username": {"type": "string", "description": "User's response"},
+            "email": {"type": "string", "description": "User's email address"},
+        },
+        "required": ["username", "email"],
+    },
+    "defaults": {  # SEP-1034
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "default": "John Doe"},
+            "age": {"type": "integer", "default": 30},
+            "score": {"type": "number", "default": 95.5},
+            "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
+            "verified": {"type": "boolean", "default": True},
+        },
+    },
+    "choices": {  # SEP-1330
+        "type": "object",
+        "properties": {
+            "untitledSingle": {"type": "string", "enum": OPTIONS},
+            "titledSingle": {"type": "string", "oneOf": TITLED},
+            "legacyEnum": {
+                "type": "string",
+                "enum": ["opt1", "opt2", "opt3"],
+                "enumNames": ["Option One", "Option Two", "Option Three"],
+            },
+            "untitledMulti": {"type": "array", "items": {"type": "string", "enum": OPTIONS}},
+            "titledMulti": {"type": "array", "items": {"anyOf": TITLED}},
+        },
+    },
+}
 
 
 @workflow.defn
@@ -130,9 +172,20 @@ class TwoSteps:
         return f"{name} likes {answer.content.get('color', 'no color')}"
 
 
+@workflow.defn
+class AskForm:
+    """Asks with one of the forms, and tells the answer."""
+
+    @workflow.run
+    async def run(self, message: str, form: str) -> str:
+        """Wait for the answer."""
+        answer = await elicit(message, FORMS[form])
+        return f"User response: action={answer.action}, content={json.dumps(answer.content)}"
+
+
 def _confirmed(answer: Answer) -> bool:
     return bool(answer.content.get("confirm"))
 
 
 SEVEN = (Greet, SlowCompute, FailingJob, ProtocolErrorJob, ConfirmDelete, MultiInput, GreetLater)
-ALL = [*SEVEN, Echo, Count, TwoSteps]
+ALL = [*SEVEN, Echo, Count, TwoSteps, AskForm]

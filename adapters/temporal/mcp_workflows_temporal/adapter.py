@@ -28,7 +28,7 @@ from mcp_workflows_temporal.gates import GateSettings, is_gates
 from mcp_workflows_temporal.looking import look, open_questions
 from mcp_workflows_temporal.names import BAD_ANSWER, UNKNOWN_QUESTION
 from mcp_workflows_temporal.operating import adopt, terminate
-from mcp_workflows_temporal.options import TemporalOptions, is_template
+from mcp_workflows_temporal.options import START_OPTIONS, TemporalOptions, is_template
 from mcp_workflows_temporal.preview import preview
 from mcp_workflows_temporal.replaying import replay
 from mcp_workflows_temporal.request import request
@@ -53,6 +53,7 @@ class TemporalAdapter:
     Options: ClassVar[type[BaseModel]] = TemporalOptions
     GateSettings: ClassVar[type[BaseModel]] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
+    start_options: ClassVar[frozenset[str]] = START_OPTIONS
 
     def __init__(self, settings: TemporalSettings) -> None:
         self._settings = settings

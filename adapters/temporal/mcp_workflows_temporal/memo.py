@@ -5,7 +5,7 @@ A memo is open to strangers: whatever has another shape counts as nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from mcp_workflows.adapter import JSON, InputRequest, Progress
@@ -38,4 +38,15 @@ def _request(value: JSON) -> InputRequest | None:
     method, params = mapping(value).get("method"), mapping(value).get("params")
     if not isinstance(method, str) or not isinstance(params, dict):
         return None
-    return InputRequest(method=method, params=cast("Mapping[str, JSON]", params))
+    return InputRequest(method=method, params=_in_order(mapping(params), mapping(value).get("order")))
+
+
+def _in_order(params: Mapping[str, JSON], order: JSON) -> Mapping[str, JSON]:
+    """The form with its fields as the workflow wrote them: what is in an object comes sorted from most converters."""
+    schema = mapping(params.get("requestedSchema"))
+    fields = mapping(schema.get("properties"))
+    if not isinstance(order, list) or not fields:
+        return params
+    names = cast("Sequence[JSON]", order)
+    first = {name: fields[name] for name in names if isinstance(name, str) and name in fields}
+    return {**params, "requestedSchema": {**schema, "properties": {**first, **fields}}}

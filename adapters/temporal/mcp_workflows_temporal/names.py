@@ -7,7 +7,7 @@ from __future__ import annotations
 
 CONTRACT = 1  # said by the specification and by the files for other languages
 
-MEMO_INPUT = "mcp.input"  # {"run": original run id, "requests": {key: {"method", "params"}}}; absent: no questions
+MEMO_INPUT = "mcp.input"  # {"run": original run id, "requests": {key: {"method", "params", "order"}}}; absent: none
 MEMO_STATUS = "mcp.status"  # {"message": str, "progress": number | null, "total": number | null}
 MEMO_DIGEST = "mcp.digest"  # SHA-256 of workflow and arguments: what the execution was started with
 MEMO_KEY = "mcp.key"  # SHA-256 of the key it was started with

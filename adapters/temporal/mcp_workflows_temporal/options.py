@@ -208,6 +208,9 @@ class TemporalOptions(BaseModel):
             yield f"the fairness key of the tool is longer than {MAX_FAIRNESS_KEY_BYTES} bytes"
 
 
+START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel"}  # of no use for an execution that runs already
+
+
 def _complaints_about_id(workflow_id: str) -> Iterator[str]:
     if not workflow_id.strip():
         yield "the workflow id of the tool is empty once it is filled in"

@@ -98,7 +98,8 @@ class _Questions:
 
     async def ask(self, params: Mapping[str, Any]) -> Answer:
         key = str(workflow.uuid4())  # the same on replay; never reused, not even by the next run
-        self._open[key] = {"method": "elicitation/create", "params": params}
+        order = list(params["requestedSchema"].get("properties", {}))  # Temporal's converter sorts what is in an object
+        self._open[key] = {"method": "elicitation/create", "params": params, "order": order}
         self._publish()
         try:
             await workflow.wait_condition(lambda: key in self._answers)

@@ -29,6 +29,7 @@ async def test_a_question_is_shown_and_its_answer_comes_back_to_the_workflow(sce
         [(key, request)] = seen.requests.items()
         assert request.method == "elicitation/create"
         assert request.params == {"mode": "form", "message": "Which size, Bob?", "requestedSchema": APPROVAL}
+        assert list(request.params["requestedSchema"]["properties"]) == list(APPROVAL["properties"])  # not sorted
         await scene.adapter.answer(ref, {key: YES})
         done = await scene.ended(ref)
     assert done.output == {"action": "accept", "content": {"size": "S"}, "accepted": True}

@@ -1,0 +1,151 @@
+"""Adopting: a task of an execution that somebody else started; nothing is ever started for it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import anyio
+
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import JSON, Execution, Ref, Status
+from mcp_workflows.capabilities import Adopts, start_options
+from mcp_workflows.creation import digest
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.store import Store, changed
+from mcp_workflows.task import Task, release
+from mcp_workflows.tool import EXECUTION_ID, Kind, Tool
+
+logger = logging.getLogger(__name__)
+
+_REFUSED_AFTER = 0.25  # seconds, for all refusals: an engine takes longer for what is there than for what is not
+_FROZEN = frozenset({"engine", "gates", "options", "allow_answer", "allow_cancel", "output", "max_result"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """Whose task of an execution is wanted, and of which tool."""
+
+    tool: Tool
+    ref: Ref
+    owner: Principal
+    arguments: Mapping[str, JSON]  # for the templates of the tool
+    ttl: timedelta
+    context: Mapping[str, str]
+
+
+class Adoption:
+    """From an id, as people read it in the engine, to a task."""
+
+    def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._engines = engines
+        self._clock = clock
+
+    async def find(self, tool: Tool, execution_id: str) -> Ref:
+        """The execution of this id, whatever its workflow: that is for operators only.
+
+        Raises:
+            EngineError: there is none, it can be no task, or the engine gives no answer.
+        """
+        _refuse_unsayable(execution_id)
+        adapter = self._engines.get(tool.engine)
+        if not isinstance(adapter, Adopts):
+            raise EngineRefused("it cannot adopt executions")
+        async with self._engines.calling(tool.engine):
+            return await adapter.adopt(execution_id)
+
+    async def find_own(self, tool: Tool, execution_id: str) -> Ref:
+        """The execution of this id, if it is one of the tool's workflow.
+
+        Raises:
+            ExecutionNotFound: in the same words for all that it may not tell apart: there is none, it is of another
+                workflow, it can be no task.
+            EngineUnavailable: no answer.
+        """
+        began = anyio.current_time()
+        try:
+            ref = await self.find(tool, execution_id)
+        except EngineUnavailable:
+            raise
+        except (EngineRefused, ExecutionNotFound) as error:
+            logger.info("tool %s cannot watch %r: engine %r: %s", tool.name, execution_id, tool.engine, error)
+        else:
+            if ref.workflow == tool.workflow:
+                return ref
+            logger.info("tool %s cannot watch %r: it runs workflow %r", tool.name, execution_id, ref.workflow)
+        await anyio.sleep_until(began + _REFUSED_AFTER)
+        raise ExecutionNotFound(
+            f"Engine {tool.engine} shows no execution {execution_id!r} of workflow {tool.workflow} that can be watched"
+        )
+
+    async def take(self, adopted: Adopted) -> Task:
+        """The task: one per owner, tool and execution, for as long as it lives and the tool stays as it is.
+
+        Raises:
+            MappingError: what the tool fills in does not work on these arguments.
+        """
+        now = self._clock()
+        task = _task_of(adopted, now)
+        while (row := await self._store.create(task)).expired(now):
+            await changed(self._store, row, lambda old: release(old, now))
+        return row
+
+
+def unwatchable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
+    """Why a tool cannot watch on this adapter (or its class), by the setting that is wrong."""
+    if tool.kind is not Kind.WATCH:
+        return
+    if not isinstance(adapter, Adopts):
+        yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
+    for name in sorted(start_options(adapter) & tool.options.keys()):
+        yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
+
+
+def _refuse_unsayable(execution_id: str) -> None:
+    """JSON allows half a surrogate pair, which is nobody's name and which adapters cannot send."""
+    if execution_id != execution_id.encode("utf-8", "replace").decode():
+        raise ExecutionNotFound("this is no text that could be an id")
+
+
+def _task_of(adopted: Adopted, now: datetime) -> Task:
+    """A row that is bound from the start, so nothing is ever started for it."""
+    tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
+    task_id = secrets.token_hex(20)
+    name = digest([ref.handle, tool.model_dump(mode="json", include=set(_FROZEN))])
+    scope = {"args": adopted.arguments, **owner.scope, "task": {"id": task_id}}
+    options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
+    watching = tool.kind is Kind.WATCH
+    return Task(
+        id=task_id,
+        owner=owner.id,
+        tool=tool.name,
+        engine=tool.engine,
+        workflow=ref.workflow,
+        key=f"adopted-{name}",
+        arguments=None,
+        options={**options, **ref.options},
+        gates=tool.frozen_gates(scope),
+        given=adopted.arguments if tool.gates else None,
+        context={"tool": tool.name, "owner": owner.subject or owner.id, **adopted.context},
+        created=now,
+        updated=now,
+        expires=now + adopted.ttl,
+        max_result=tool.max_result,
+        output_schema=tool.output,
+        idempotency_key=f"adopted:{name}",
+        fingerprint=digest(["adopted", ref.handle]),
+        handle=ref.handle,
+        execution=Execution(status=Status.RUNNING),
+        may_answer=tool.allow_answer or not watching,
+        may_cancel=tool.allow_cancel or not watching,
+    )
+
+
+def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """The arguments as templates of the tool see them: a tool that watches has the id among them."""
+    return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments

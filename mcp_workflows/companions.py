@@ -1,0 +1,188 @@
+"""Companion tools: how a client that knows no tasks goes on with one it was handed as a plain result; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.schema import Checker, Schema, complain
+from mcp_workflows.tool import Tool
+
+LONGEST_WAIT: Final = 45.0  # seconds; most hosts give up on a call after 60
+
+
+class Name(StrEnum):
+    """What they are called; no other tool may be, where they are offered."""
+
+    STATUS = "task_status"
+    WAIT = "task_wait"
+    ANSWER = "task_answer"
+    CANCEL = "task_cancel"
+    LIST = "my_tasks"
+
+
+COMPANION_NAMES: Final = frozenset(name.value for name in Name)
+TAKEN: Final = (
+    "this is the name of a companion tool, by which clients without tasks go on with theirs: rename it, or set "
+    "`fallback: wait` or `refuse` for all tools with optional tasks, and no `my_tasks`"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companion:
+    """One of the companion tools."""
+
+    name: Name
+    title: str
+    description: str  # for the model: when to use it, and what comes back
+    properties: Schema
+    required: Sequence[str] = ()
+    annotations: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    lists: bool = False  # it lists the caller's own tasks: for identified callers only
+
+    @cached_property
+    def input(self) -> Schema:
+        """JSON Schema of its arguments."""
+        required = {"required": list(self.required)} if self.required else {}
+        return {"type": "object", "properties": self.properties, **required, "additionalProperties": False}
+
+    @cached_property
+    def listed(self) -> Mapping[str, JSON]:
+        """As `tools/list` shows it."""
+        return {
+            "name": self.name.value,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": self.input,
+            "annotations": dict(self.annotations),
+        }
+
+    def complaints(self, arguments: Mapping[str, JSON]) -> Sequence[str]:
+        """What is wrong with the arguments, a line each."""
+        return [complain(error) for error in self._checker.violations(arguments)]
+
+    @cached_property
+    def _checker(self) -> Checker:
+        return Checker(self.input)
+
+
+def companions() -> Sequence[Companion]:
+    """All of them, in the order they are listed."""
+    return _ALL
+
+
+def companion(name: object) -> Companion | None:
+    """The one of that name, if there is one."""
+    return _BY_NAME.get(name) if isinstance(name, str) else None
+
+
+def offered(tools: Iterable[Tool], *, my_tasks: bool) -> bool:
+    """Whether there are companion tools beside these: a client may be handed a task, or its tasks are listed."""
+    return my_tasks or any(tool.hands_over for tool in tools)
+
+
+def clashes(tools: Iterable[Tool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
+    """Tools that have a name of theirs where they are offered, each with what to do."""
+    known = list(tools)
+    if not offered(known, my_tasks=my_tasks):
+        return
+    for tool in known:
+        if tool.name in COMPANION_NAMES:
+            yield tool.name, TAKEN
+
+
+_TASK_ID: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 200,
+    "description": "The taskId that the tool answered with.",
+}
+_LOOKS: Final = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+
+_ALL: Final[Sequence[Companion]] = (
+    Companion(
+        name=Name.STATUS,
+        title="Status of a task",
+        description="Look at a task: something long that a tool started for you and answered with a taskId. Returns at "
+        "once: what it is doing, what it asks, or, once it has ended, its result. To wait for the result use "
+        f"{Name.WAIT.value}.",
+        properties={"taskId": _TASK_ID},
+        required=["taskId"],
+        annotations=_LOOKS,
+    ),
+    Companion(
+        name=Name.WAIT,
+        title="Wait for a task",
+        description="Wait for a task that a tool answered with. Returns its result as soon as it has ended, or its "
+        f"question as soon as it asks one; after {LONGEST_WAIT:g} seconds at most it returns the status, and you can "
+        "call it again. Use this, not the tool that started the task: calling that again starts everything again.",
+        properties={
+            "taskId": _TASK_ID,
+            "seconds": {
+                "type": "number",
+                "minimum": 0,
+                "default": LONGEST_WAIT,
+                "description": f"How long to wait at most; more than {LONGEST_WAIT:g} counts as that.",
+            },
+        },
+        required=["taskId"],
+        annotations=_LOOKS,
+    ),
+    Companion(
+        name=Name.ANSWER,
+        title="Answer a task's question",
+        description="Answer a question of a task whose status is input_required. The question and the JSON Schema of "
+        "its answer are in the status. Ask the user and pass on what they say: never answer in their place. Returns "
+        "the status after that.",
+        properties={
+            "taskId": _TASK_ID,
+            "key": {
+                "type": "string",
+                "description": "Which question, by its key in the status. May be left out if only one is open.",
+            },
+            "action": {
+                "type": "string",
+                "enum": ["accept", "decline", "cancel"],
+                "default": "accept",
+                "description": "accept: the user answers with `content`, also if that is a no; decline: the user does "
+                "not want to answer; cancel: the user makes no choice.",
+            },
+            "content": {
+                "type": "object",
+                "description": "With accept: the answer, an object that fits the schema of the question.",
+            },
+        },
+        required=["taskId"],
+        annotations={
+            "readOnlyHint": False,
+            "destructiveHint": True,  # an approval may be what makes a workflow destroy something
+            "idempotentHint": False,
+            "openWorldHint": True,
+        },
+    ),
+    Companion(
+        name=Name.CANCEL,
+        title="Cancel a task",
+        description="Ask to cancel a task, if the user wants that. The workflow may need a while to stop, may clean up "
+        "first, or may end all the same: the status says what came of it.",
+        properties={"taskId": _TASK_ID},
+        required=["taskId"],
+        annotations={"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": True},
+    ),
+    Companion(
+        name=Name.LIST,
+        title="My tasks",
+        description="List the user's own tasks, newest first, those of earlier conversations too: for when a taskId "
+        "is not at hand. Returns a page of them, each with its taskId, tool, status and time.",
+        properties={
+            "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
+        },
+        annotations=_LOOKS,
+        lists=True,
+    ),
+)
+_BY_NAME: Final[Mapping[str, Companion]] = {found.name.value: found for found in _ALL}

@@ -1,0 +1,56 @@
+"""How long, as the configuration writes it: 500ms, 30s, 15m, 12h, 7d or 2w; pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+MAX_TTL = timedelta(days=3650)
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*$", re.ASCII)
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+
+
+def parse_duration(value: object) -> object:
+    """`30s`, `15m`, `12h`, `7d`, `2w` -> timedelta; anything else is left for pydantic to judge."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.match(value)
+    if not match:
+        raise ValueError("a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w")
+    try:
+        return float(match[1]) * _UNITS[match[2]]
+    except OverflowError:
+        raise ValueError(f"at most {MAX_TTL.days}d") from None
+
+
+def _write_duration(value: timedelta) -> str:
+    return f"{value.total_seconds():f}".rstrip("0").rstrip(".") + "s"
+
+
+def _only_sensible(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be longer than 0")
+    if value > MAX_TTL:
+        raise ValueError(f"at most {MAX_TTL.days}d")
+    return value
+
+
+Duration = Annotated[
+    timedelta,
+    Field(strict=True),
+    BeforeValidator(lambda value: _only_sensible(value) if isinstance(value, timedelta) else value),
+    BeforeValidator(parse_duration),  # the last one comes first
+    PlainSerializer(_write_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*$", "examples": ["30s", "7d"]}),
+]

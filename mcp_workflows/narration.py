@@ -1,0 +1,212 @@
+"""A task told to a model: a short text that says what to do next, and the same as structure; pure.
+
+For clients that know no tasks: what a call returns whose workflow goes on, and what the companion tools return.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from mcp_workflows.adapter import JSON, InputRequest, Status
+from mcp_workflows.companions import Name
+from mcp_workflows.wire.commands import Listed, ProtocolError, TaskView
+
+_WORDS: Final[Mapping[Status, str]] = {
+    Status.RUNNING: "working",
+    Status.INPUT_REQUIRED: "input_required",
+    Status.SUCCEEDED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
+_OVER: Final = "nothing: the task has ended"
+_LONGEST_MESSAGE: Final = 200  # characters of a message in a list
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def narrate(task: TaskView, *, lead: str = "") -> dict[str, Any]:
+    """The task as a `CallToolResult`; once it has ended, with its result: after a line of text, and as `result`.
+
+    `lead` is a sentence to begin with.
+    """
+    result = task.result or {}
+    text, follow_up = _TOLD[task.status](task)
+    status = _word(task)
+    structured: dict[str, JSON] = {
+        "taskId": task.task_id,
+        "tool": task.tool,
+        "status": status,
+        "message": _said(task),
+        "progress": task.progress and _without_none({"value": task.progress.value, "total": task.progress.total}),
+        "questions": _questions(task.requests) if task.status is Status.INPUT_REQUIRED else None,
+        "result": _structured(result),
+        "error": task.error and _error(task.error),
+    }
+    found: dict[str, Any] = {
+        "content": [_text(f"{lead} {text}".strip()), *result.get("content", [])],
+        "structuredContent": {**_without_none(structured), "next": follow_up},
+        "isError": task.error is not None or bool(result.get("isError")),
+    }
+    return {**found, "_meta": result["_meta"]} if result.get("_meta") else found
+
+
+def narrate_list(page: Listed) -> dict[str, Any]:
+    """A page of tasks, a line each."""
+    rows = [_row(task) for task in page.tasks]
+    lines = [f"{row['taskId']} {row['tool']} ({row['createdAt']}): {_state(row)}" for row in rows]
+    follow_up = f"call {Name.STATUS} with a taskId for more of one (a client with tasks: tasks/get)"
+    if page.next_cursor:
+        follow_up += f", or {Name.LIST} with {_call(cursor=page.next_cursor)} for older ones"
+    head = f"{_counted(len(rows), 'task')}, newest first. Next: {follow_up}." if rows else "There are no tasks."
+    structured: dict[str, JSON] = {"tasks": rows, "next": follow_up if rows else "nothing"}
+    if page.next_cursor:
+        structured["nextCursor"] = page.next_cursor
+    return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
+
+
+# --- one text per status
+
+
+def _working(task: TaskView) -> tuple[str, str]:
+    follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result"
+    text = f"{_named(task)} is working{_because(_doing(task))}. It goes on by itself; do not call {task.tool} again."
+    return f"{text} Next: {follow_up}.", follow_up
+
+
+def _asking(task: TaskView) -> tuple[str, str]:
+    asked = _questions(task.requests)
+    lines = [f"- {key}: {question['message']}{_form(question)}" for key, question in asked.items()]
+    which = _call(taskId=task.task_id, key=next(iter(asked))) if len(asked) == 1 else "taskId, the key of the question"
+    follow_up = (
+        f"ask the user, then call {Name.ANSWER} with {which} and content, an object that fits the schema; "
+        'if the user does not want to answer, with action "decline" and no content'
+    )
+    head = f"{_named(task)} has {_counted(len(lines), 'question')} for the user and waits for the answer."
+    return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
+
+
+def _completed(task: TaskView) -> tuple[str, str]:
+    return _failed(task) if _word(task) == "failed" else (f"{_named(task)} has completed; this is its result:", _OVER)
+
+
+def _failed(task: TaskView) -> tuple[str, str]:
+    if task.error is None:
+        return f"{_named(task)} has failed:", _OVER
+    return f"{_named(task)} has failed with error {task.error.code}: {task.error.message}", _OVER
+
+
+def _cancelled(task: TaskView) -> tuple[str, str]:
+    return f"{_named(task)} was {_ended(_word(task), _said(task))}. There is no result.", _OVER
+
+
+_TOLD: Final[Mapping[Status, Callable[[TaskView], tuple[str, str]]]] = {
+    Status.RUNNING: _working,
+    Status.INPUT_REQUIRED: _asking,
+    Status.SUCCEEDED: _completed,
+    Status.FAILED: _failed,
+    Status.CANCELLED: _cancelled,
+}
+"""The text for the model, and what it should do next."""
+
+
+# --- parts
+
+
+def _word(task: TaskView) -> str:
+    """A workflow that ended with an error of its own making has failed too."""
+    return "failed" if (task.result or {}).get("isError") else _WORDS[task.status]
+
+
+def _named(task: TaskView) -> str:
+    return f"Task {task.task_id} ({task.tool})"
+
+
+def _said(task: TaskView) -> str | None:
+    """What it is doing; once it has ended, why it ended like that. The last step is no news by then."""
+    result = task.result or {}
+    if result.get("isError"):
+        return _texts(result) or None
+    if task.status is Status.SUCCEEDED or task.message == _WORDS[task.status]:
+        return None
+    return task.message
+
+
+def _because(message: JSON) -> str:
+    return f": {message}" if message else ""
+
+
+def _ended(status: str, message: str | None) -> str:
+    """Not `cancelled: cancelled on request`."""
+    return message if message and message.startswith(status) else f"{status}{_because(message)}"
+
+
+def _doing(task: TaskView) -> str | None:
+    if task.progress is None:
+        return _said(task)
+    done, total = task.progress.value, task.progress.total
+    step = f"{done:g}" if total is None else f"{done:g} of {total:g}"
+    return f"{task.message} ({step})" if task.message else step
+
+
+def _call(**arguments: str) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON]]:
+    return {key: _question(key, request.params) for key, request in requests.items()}
+
+
+def _question(key: str, params: Mapping[str, JSON]) -> dict[str, JSON]:
+    found = {"message": params.get("message", key), "schema": params.get("requestedSchema"), "url": params.get("url")}
+    return _without_none(found)
+
+
+def _form(question: Mapping[str, JSON]) -> str:
+    schema = question.get("schema")
+    address = f" (at {question['url']})" if "url" in question else ""
+    return address if schema is None else f"{address} - schema of content: {json.dumps(schema, ensure_ascii=False)}"
+
+
+def _structured(result: Mapping[str, JSON]) -> JSON:
+    """What hosts that show the model only structure must not miss: the structure, or else the text."""
+    if "structuredContent" in result or result.get("isError"):
+        return result.get("structuredContent")
+    return _texts(result) or None
+
+
+def _texts(result: Mapping[str, JSON]) -> str:
+    blocks = cast("Sequence[Mapping[str, JSON]]", result.get("content", []))
+    return "\n".join(block["text"] for block in blocks if block.get("type") == "text")
+
+
+def _error(error: ProtocolError) -> dict[str, JSON]:
+    return _without_none({"code": error.code, "message": error.message, "data": error.data})
+
+
+def _row(task: TaskView) -> dict[str, JSON]:
+    found: dict[str, JSON] = {
+        "taskId": task.task_id,
+        "tool": task.tool,
+        "status": _word(task),
+        "message": " ".join((_said(task) or "").split())[:_LONGEST_MESSAGE] or None,
+        "createdAt": task.created.strftime(_TIME),
+        "lastUpdatedAt": task.updated.strftime(_TIME),
+    }
+    return _without_none(found)
+
+
+def _state(row: Mapping[str, JSON]) -> str:
+    return _ended(row["status"], row.get("message"))
+
+
+def _without_none(found: Mapping[str, JSON]) -> dict[str, JSON]:
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _text(text: str) -> dict[str, JSON]:
+    return {"type": "text", "text": text}

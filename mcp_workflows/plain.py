@@ -1,0 +1,120 @@
+"""Plain calls: a client waits within one request for what comes of a workflow, for as long as the tool says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+
+from mcp_workflows.adapter import Execution, Status
+from mcp_workflows.ask import Dialogue, write_dialogue
+from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
+from mcp_workflows.ledger import Ledger
+from mcp_workflows.narration import narrate
+from mcp_workflows.result import tool_error
+from mcp_workflows.task import Task
+from mcp_workflows.tool import Tool
+from mcp_workflows.view import final_result, view
+from mcp_workflows.wire.commands import Call, Finished, Outcome, Questions, TaskView
+
+PATIENCE = 30.0  # seconds a plain call waits for an engine that gives no answer
+ABANDONING = 5.0  # seconds to cancel what a client has left
+Report = Callable[[Execution], Awaitable[None]]
+
+
+class PlainCalls:
+    """Calls that are answered with a result, or with a handle, and with no task."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report) -> Outcome:
+        """The plain result, for a client without tasks; a handle, if the tool hands over and it takes too long."""
+        try:
+            task = await self.patiently(tool, task, report, within=_within(tool, call))
+        except EngineError as trouble:
+            if tool.hands_over:
+                said = f"engine {task.engine} gives no answer: {trouble}"
+                return Finished(result=narrate(replace(self._view(task), message=said)))
+            text = f"Engine {task.engine} gives no answer, what was started there goes on: {trouble}"
+            return Finished(result=tool_error(text))
+        except ServerStopping:
+            return Finished(result=tool_error(_left_behind(task)))
+        if task.ended:
+            return finished(task)
+        asks = task.seen.status is Status.INPUT_REQUIRED
+        if asks and call.takes_questions:
+            return Questions(requests=task.seen.requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
+        if tool.hands_over:
+            return Finished(result=narrate(self._view(task)))
+        return _unanswerable(task)
+
+    async def patiently(self, tool: Tool, task: Task, report: Report, *, within: timedelta | None) -> Task:
+        """The task when it has ended or asks, or after that time; no time: however long it takes.
+
+        Whatever becomes of the client, the workflow goes on; unless the tool says `cancel_on_disconnect`.
+        """
+        latest = task
+
+        async def on_change(current: Task) -> bool:
+            nonlocal latest
+            latest = current
+            if current.seen.status is Status.INPUT_REQUIRED:
+                return True
+            await report(current.seen)
+            return False
+
+        try:
+            async with self.attended(tool, task):
+                with anyio.move_on_after(None if within is None else within.total_seconds()):
+                    await self._ledger.follow(task, on_change, patience=PATIENCE)
+        except ServerStopping:
+            if within is None:
+                raise
+        return latest
+
+    @asynccontextmanager
+    async def attended(self, tool: Tool, task: Task) -> AsyncGenerator[None]:
+        """A client that leaves in here leaves the workflow alone, or cancels it if the tool says so.
+
+        A server that stops is no client that leaves.
+        """
+        try:
+            yield
+        except anyio.get_cancelled_exc_class():
+            if tool.cancel_on_disconnect and not self._ledger.stopping:
+                with anyio.move_on_after(ABANDONING, shield=True), suppress(WorkflowsError):
+                    await self._ledger.cancel(task)
+            raise
+
+    def _view(self, task: Task) -> TaskView:
+        return view(task, self._ledger.pace(task))
+
+
+def finished(task: Task) -> Outcome:
+    """What a plain call of a task that has ended returns."""
+    return Finished(result=final_result(view(task, timedelta())))
+
+
+def _unanswerable(task: Task) -> Outcome:
+    """A workflow asks, and the client has neither a task to read the question from nor a way to ask a person."""
+    asked = "; ".join(str(request.params.get("message", key)) for key, request in task.seen.requests.items())
+    where = f" (execution {task.execution.execution_id})" if task.execution.execution_id else ""
+    return Finished(result=tool_error(f"The workflow{where} waits for an answer this client cannot give: {asked}"))
+
+
+def _left_behind(task: Task) -> str:
+    """For who has no way back to it, and must not start it again."""
+    where = f" (execution {task.execution.execution_id})" if task.execution.execution_id else ""
+    return (
+        f"The server is stopping, so its result cannot be waited for. The workflow{where} goes on by itself: "
+        f"do not call {task.tool} again, that would start it twice."
+    )
+
+
+def _within(tool: Tool, call: Call) -> timedelta | None:
+    """How much longer a plain call may take; None: as long as it does."""
+    return max(tool.wait - call.waited, timedelta()) if tool.hands_over else None

@@ -1,0 +1,44 @@
+"""The call at hand, for what happens between the two parts of the middleware: the server's own tool functions."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from mcp_workflows.receiver.callers import Context
+from mcp_workflows.receiver.offer import Offer
+from mcp_workflows.wire.commands import Outcome
+
+
+@dataclass(slots=True)
+class AtHand:
+    """What was offered when the call came, and its `requestState` in plain text, in and then out.
+
+    While a tool function of the server's own runs, also its context, and what came of it if it handed over.
+    """
+
+    offer: Offer
+    text: str | None = None
+    ctx: Context | None = None
+    handed: bool = False
+    outcome: Outcome | None = None
+
+
+_call: ContextVar[AtHand] = ContextVar("mcp_workflows_call")
+
+
+def at_hand() -> AtHand | None:
+    """The call at hand, if there is one."""
+    return _call.get(None)
+
+
+@contextmanager
+def having(call: AtHand) -> Generator[None]:
+    """This is the call at hand."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)

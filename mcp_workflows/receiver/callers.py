@@ -1,0 +1,86 @@
+"""Who asks: the principal of a request, what its client can do, and what it is therefore shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.request_state import authenticated_principal
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+
+from mcp_workflows.access import ANONYMOUS, Principal, is_loopback
+from mcp_workflows.adapter import JSON
+from mcp_workflows.receiver.offer import Viewer
+from mcp_workflows.receiver.session import session_of
+from mcp_workflows.wire import v2025_11_25, v2026_07_28
+
+_PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip")  # headers that proxies add
+
+Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callers:
+    """Who is who on one server."""
+
+    local: Principal  # where there is no network in between
+    single_user: bool  # whoever comes over loopback is the local one too
+
+    def principal(self, ctx: Context) -> Principal:
+        """The owner of what this request creates, and of all it may see."""
+        if (owner := authenticated_principal(ctx)) is not None:
+            return Principal(id=owner)
+        if ctx.request is None or (self.single_user and _from_here(ctx)):
+            return self.local
+        return ANONYMOUS
+
+    def viewer(self, ctx: Context) -> Viewer:
+        """The same as one who lists tools."""
+        identified = self.principal(ctx).identified
+        if is_modern(ctx):
+            return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks)
+        return Viewer(identified=identified, takes_tasks=session_of(ctx).augmented, in_core=is_in_core(ctx))
+
+
+def is_modern(ctx: Context) -> bool:
+    """Whether the request speaks 2026-07-28."""
+    return ctx.protocol_version == v2026_07_28.PROTOCOL_VERSION
+
+
+def is_in_core(ctx: Context) -> bool:
+    """Whether the request speaks 2025-11-25, which has tasks in core."""
+    return ctx.protocol_version == v2025_11_25.PROTOCOL_VERSION
+
+
+def client_of(ctx: Context) -> v2026_07_28.Client:
+    """What the client declared on this request; an older protocol knows no tasks of this kind and no rounds."""
+    if not is_modern(ctx):
+        return v2026_07_28.Client(takes_tasks=False, takes_questions=False)
+    return v2026_07_28.client_of(ctx.params or {})
+
+
+def name_of(ctx: Context) -> JSON:
+    """The tool that is called."""
+    name = (ctx.params or {}).get("name")
+    return name if isinstance(name, str) else None
+
+
+def name_header(ctx: Context) -> str | None:
+    """The `Mcp-Name` header; None on stdio or when it was not sent, empty when it cannot be decoded."""
+    if ctx.request is None:
+        return None
+    raw = ctx.request.headers.get(MCP_NAME_HEADER)
+    return None if raw is None else decode_header_value(raw) or ""
+
+
+def _from_here(ctx: Context) -> bool:
+    """Whether the request came over loopback, and says of itself that no proxy on this machine passed it on.
+
+    Who is behind a proxy is somebody else, whatever it says: those headers can be made up, and `FORWARDED_ALLOW_IPS`
+    would make uvicorn believe them.
+    """
+    request = ctx.request
+    if request is None or request.client is None or any(name in request.headers for name in _PASSED_ON):
+        return False
+    return is_loopback(request.client.host)

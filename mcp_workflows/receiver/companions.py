@@ -1,0 +1,119 @@
+"""Companion tools at work: what each of them does for a client that was handed a task as a plain result."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import anyio
+
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import JSON, TERMINAL, Progress, Status
+from mcp_workflows.bridge import Bridge
+from mcp_workflows.companions import LONGEST_WAIT, Companion, Name
+from mcp_workflows.errors import RequestError, ServerStopping
+from mcp_workflows.narration import narrate, narrate_list
+from mcp_workflows.result import tool_error
+from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
+
+Tell = Callable[[str | None, Progress | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companions:
+    """The companion tools for one caller."""
+
+    bridge: Bridge
+    principal: Principal
+    tell: Tell  # hears each change while a call waits
+    final: bool = False  # what this client's era was told to be cancelled is cancelled, whatever the engine says
+
+    async def call(self, companion: Companion, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """`tools/call` of one of them, as a CallToolResult; what the caller did wrong is one too, with `isError`."""
+        if companion.lists and not self.principal.identified:
+            return tool_error(f"{companion.name} lists tasks for identified callers only, and nobody knows who you are")
+        if wrong := companion.complaints(arguments):
+            return tool_error(f"Wrong arguments for {companion.name}: " + "; ".join(wrong))
+        try:
+            return await _CALLS[companion.name](self, arguments)
+        except RequestError as error:
+            return tool_error(f"{companion.name}: {error.message}")
+
+    async def status(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """One look."""
+        return narrate(await self._look(arguments["taskId"]))
+
+    async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Until it has ended, asks, or the time is over."""
+
+        async def enough(task: TaskView) -> bool:
+            current = self._seen(task)
+            if current.status is not Status.RUNNING:
+                return True
+            await self.tell(current.message, current.progress)
+            return False
+
+        before = await self._look(arguments["taskId"])
+        if before.status is not Status.RUNNING:
+            return narrate(before)
+        row = await self.bridge.owned(before.task_id, self.principal)
+        seconds = min(arguments.get("seconds", LONGEST_WAIT), LONGEST_WAIT)
+        with anyio.move_on_after(seconds), suppress(ServerStopping):  # it goes on
+            await self.bridge.follow(row, enough)
+        return narrate(await self._look(before.task_id))
+
+    async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Deliver an answer; a question that is not open any more is said to be."""
+        task = await self._look(arguments["taskId"])
+        if task.status is not Status.INPUT_REQUIRED:
+            return {**narrate(task, lead="Nothing was answered: no question is open."), "isError": True}
+        keys = [arguments["key"]] if "key" in arguments else list(task.requests)
+        if len(keys) != 1 or keys[0] not in task.requests:
+            lead = "Nothing was answered: give the key of one of its open questions."
+            return {**narrate(task, lead=lead), "isError": True}
+        response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
+        try:
+            await self.bridge.update(Update(task_id=task.task_id, responses={keys[0]: response}), self.principal)
+        except RequestError as error:
+            raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{keys[0]!r}]: ")) from None
+        return narrate(await self._look(task.task_id))
+
+    async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Ask the engine to; the status says what it makes of that."""
+        before = await self._look(arguments["taskId"])
+        if before.status in TERMINAL:
+            return narrate(before, lead="There was nothing to cancel.")
+        await self.bridge.cancel(Cancel(task_id=before.task_id), self.principal)
+        return narrate(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
+
+    async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """One page."""
+        page = await self.bridge.tasks(List(cursor=arguments.get("cursor")), self.principal)
+        return narrate_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
+
+    async def _look(self, task_id: str) -> TaskView:
+        try:
+            found = await self.bridge.get(Get(task_id=task_id), self.principal)
+        except RequestError as error:
+            elsewhere = f"; {Name.LIST} lists the user's tasks" if self.principal.identified else ""
+            said = f"{error.message}. Give the taskId exactly as the tool answered with it{elsewhere}."
+            raise RequestError(error.code, said) from None
+        return self._seen(found.task)
+
+    def _seen(self, task: TaskView) -> TaskView:
+        if not (self.final and task.cancelled):
+            return task
+        return replace(
+            task, status=Status.CANCELLED, message="cancelled by request", requests={}, result=None, error=None
+        )
+
+
+_CALLS: Final[Mapping[Name, Callable[[Companions, Mapping[str, JSON]], Awaitable[Mapping[str, JSON]]]]] = {
+    Name.STATUS: Companions.status,
+    Name.WAIT: Companions.wait,
+    Name.ANSWER: Companions.answer,
+    Name.CANCEL: Companions.cancel,
+    Name.LIST: Companions.list,
+}

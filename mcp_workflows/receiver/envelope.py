@@ -1,0 +1,52 @@
+"""What is around a result on the wire: results of the SDK as dicts, and the server's name on those that are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import mcp_types as types
+from mcp.server.context import HandlerResult
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.receiver.callers import Context, is_modern
+
+AnyServer: TypeAlias = Server[Any] | MCPServer[Any]  # Any: the lifespan is the user's
+
+
+def plain(result: HandlerResult) -> dict[str, Any]:
+    """A result as it goes over the wire, whatever its handler returned."""
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dict(result or {})
+
+
+class Envelope:
+    """For results that do not pass through the SDK's own envelope."""
+
+    def __init__(self, server: AnyServer) -> None:
+        self._server = server
+
+    def around(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
+        """The result with what the request's era wants around it: in 2026-07-28 who says so, before that nothing."""
+        if not is_modern(ctx):
+            return result
+        meta: Mapping[str, JSON] = result.get("_meta", {})
+        return {**result, "_meta": {types.SERVER_INFO_META_KEY: self._server_info(), **meta}}
+
+    def _server_info(self) -> Mapping[str, JSON]:
+        server = self._server
+        if isinstance(server, Server):
+            return server.server_info_stamp
+        found = types.Implementation(
+            name=server.name,
+            version=server.version or "",
+            title=server.title,
+            description=server.description,
+            website_url=server.website_url,
+            icons=server.icons,
+        )
+        return found.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -1,0 +1,96 @@
+"""What is remembered of a client of 2025-11-25 or before, for as long as its session lasts; never whose a task is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+
+from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.receiver.asking import Questions
+
+logger = logging.getLogger(__name__)
+
+_STATE: Final = "mcp_workflows"
+
+
+@dataclass(slots=True, eq=False)
+class Polled:
+    """A question that the client sees in `tasks/get`, and may not hear; times are of the event loop's clock."""
+
+    seen: int = 0
+    complaint: str | None = None  # about the answer to it
+    misfits: int = 0  # answers that did not fit
+    pause: float = 0.0  # seconds until it is asked again, if it comes to nothing
+    not_before: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One connection: what its client was asked, and what goes on beside its requests."""
+
+    connection: Connection
+    augmented: bool = False  # it has asked for a task
+    hears: bool | None = None  # whether what is sent outside of any request reaches it; None: not known
+    finding_out: bool = False  # whether it does
+    questions: Questions = field(default_factory=Questions)
+    polled: dict[tuple[str, str], Polled] = field(default_factory=dict[tuple[str, str], "Polled"])
+    _beside: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
+    _alone: dict[str, anyio.CancelScope] = field(default_factory=dict[str, anyio.CancelScope])
+
+    def start(self, group: TaskGroup, work: Callable[[], Awaitable[object]]) -> None:
+        """Let something go on after the request at hand, until the session ends."""
+        group.start_soon(self._guarded, work)
+
+    async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
+        """It ends with the session, and never ends the server: see docs/decisions/0002."""
+        with anyio.CancelScope() as scope:
+            self._beside.add(scope)
+            try:
+                await work()
+            except WorkflowsError as error:
+                logger.info("something beside the requests of a client ended: %s", error)
+            except Exception:
+                logger.exception("something beside the requests of a client broke")
+            finally:
+                self._beside.discard(scope)
+
+    @contextmanager
+    def alone(self, name: str) -> Generator[None]:
+        """What goes on in here ends when it begins once more under this name."""
+        if before := self._alone.get(name):
+            before.cancel()
+        with anyio.CancelScope() as scope:
+            self._alone[name] = scope
+            try:
+                yield
+            finally:
+                if self._alone[name] is scope:
+                    del self._alone[name]
+
+    def end(self) -> None:
+        """The connection is closed."""
+        for scope in self._beside:
+            scope.cancel()
+
+
+def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
+    """The connection a request came on: the SDK's way to hang something on one."""
+    return ctx.session._connection  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def session_of(ctx: ServerRequestContext[Any, Any]) -> Session:
+    """The session a request came in; a new one at its first, or at each where the server keeps none."""
+    connection = connection_of(ctx)
+    found = connection.state.get(_STATE)
+    if not isinstance(found, Session):
+        found = connection.state[_STATE] = Session(connection)
+        connection.exit_stack.callback(found.end)
+    return found

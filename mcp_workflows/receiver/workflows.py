@@ -1,0 +1,206 @@
+"""Our tools on a server: their lifetime, what is offered, and what a server's own functions may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+import anyio
+import mcp_types as types
+from mcp.server.mcpserver import MCPServer
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp_types import jsonrpc
+
+from mcp_workflows.adapter import JSON, Adapter
+from mcp_workflows.bridge import Bridge
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import ConfigError, RequestError, WorkflowsError
+from mcp_workflows.ledger import Ledger
+from mcp_workflows.pacing import Pacing
+from mcp_workflows.receiver.at_hand import at_hand
+from mcp_workflows.receiver.callers import Callers, client_of
+from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.middleware import Middleware
+from mcp_workflows.receiver.offer import Offer, Viewer
+from mcp_workflows.receiver.streams import Progress
+from mcp_workflows.store import Store, open_store
+from mcp_workflows.tool import Tool
+from mcp_workflows.trial import Trial
+from mcp_workflows.wire import v2026_07_28 as wire
+
+DIALOGUE_SECONDS = 24 * 3600.0  # how long a person may take to answer the questions before a start
+_SEALING_KEY = "request-state"  # its name in the store
+_EVERYBODY = [
+    Viewer(identified=True, takes_tasks=takes, in_core=in_core) for takes in (True, False) for in_core in (True, False)
+]
+
+
+class Workflows:
+    """Our tools on a server; an async context manager that the server's lifespan enters."""
+
+    def __init__(
+        self,
+        server: AnyServer,
+        *,
+        tools: Mapping[str, Tool],
+        engines: Engines,
+        store: Store,
+        retention: timedelta,
+        strict_headers: bool,
+        pacing: Pacing,
+        my_tasks: bool,
+        callers: Callers,
+    ) -> None:
+        self._server = server
+        self._engines = engines
+        self._store = store
+        self._retention = retention
+        self._pacing = pacing
+        self._my_tasks = my_tasks
+        self._stack = AsyncExitStack()
+        self._ledger: Ledger | None = None
+        offer = Offer.of(tools, my_tasks=my_tasks)
+        self.middleware = Middleware(server, offer, callers, strict_headers=strict_headers)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._refuse_taken_names(self.middleware.offer.tools)
+            store = await stack.enter_async_context(self._store)
+            security = RequestStateSecurity(keys=[await store.secret(_SEALING_KEY)], ttl=DIALOGUE_SECONDS)
+            self.middleware.boundary = RequestStateBoundary(security, default_audience=self._server.name)
+            engines = await stack.enter_async_context(self._engines)
+            ledger = Ledger(store=store, engines=engines, retention=self._retention, pacing=self._pacing)
+            self._ledger = await stack.enter_async_context(ledger)
+            group = self.middleware.group = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(group.cancel_scope.cancel)
+            self.middleware.offer = self._new_offer(self.middleware.offer.tools)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self.middleware.offer = replace(self.middleware.offer, bridge=None)
+        return await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def bridge(self) -> Bridge:
+        """What serves the commands, while entered."""
+        return self.middleware.offer.entered
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """Those that are offered now."""
+        return self.middleware.offer.tools
+
+    @property
+    def my_tasks(self) -> bool:
+        """Whether clients with tasks get a list of theirs too."""
+        return self._my_tasks
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """The engines' adapters now, by engine."""
+        return self._engines.adapters
+
+    async def swap(self, tools: Mapping[str, Tool], adapters: Mapping[str, Adapter]) -> bool:
+        """Offer these from now on, as a whole; whether that changes what clients see listed.
+
+        Calls under way finish with what was offered when they came; adapters in both sets stay open. Tasks keep the
+        settings they started with.
+
+        Raises:
+            ConfigError: the server has tools of these names, or an adapter cannot be opened; all is as it was.
+        """
+        await self._refuse_taken_names(tools)
+        opened = await self._engines.opened(adapters)
+        before = self.middleware.offer
+        self._engines.use(opened)
+        self.middleware.offer = self._new_offer(tools)
+        return any(self.middleware.offer.listed(viewer) != before.listed(viewer) for viewer in _EVERYBODY)
+
+    def _new_offer(self, tools: Mapping[str, Tool]) -> Offer:
+        if self._ledger is None:
+            return Offer.of(tools, my_tasks=self._my_tasks)
+        bridge = Bridge(tools=tools, ledger=self._ledger, retention=self._retention)
+        return Offer.of(tools, bridge, my_tasks=self._my_tasks)
+
+    def stop(self) -> None:
+        """End all waiting calls, so that the server can stop at once; the workflows go on."""
+        if self._ledger is not None:
+            self._ledger.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether they are entered, and what watches and heals in the background is there."""
+        return self.middleware.offer.bridge is not None
+
+    async def ready(self) -> None:
+        """Raise `StoreUnavailable` if tasks cannot be read and written now."""
+        await self._store.check()
+
+    async def check_engines(self) -> Mapping[str, Finding]:
+        """How each engine is, by name."""
+        return await self._engines.check()
+
+    @asynccontextmanager
+    async def testing(self) -> AsyncGenerator[Trial]:
+        """For unit tests of your own server: no engine and no store of yours, but workflows that do as the test says.
+
+        Enter it before the server runs; see `Trial`.
+
+        Raises:
+            ConfigError: the workflows are entered already.
+        """
+        if self.alive:
+            raise ConfigError("testing() comes first: enter it before the server enters the workflows")
+        trial, own = Trial(), (self._engines, self._store)
+        with TemporaryDirectory() as folder:
+            self._engines = Engines({name: trial.adapter() for name in self._engines.names})
+            self._store = open_store(f"sqlite:///{folder}/tasks.db")
+            try:
+                yield trial
+            finally:
+                self._engines, self._store = own
+
+    async def hand_over(self, tool: str, arguments: Mapping[str, JSON]) -> types.CallToolResult:
+        """From inside a tool function of your own: the workflow of `tool` finishes this call. Return what you get.
+
+        The client hears what a call of `tool` would tell it: a task, or the plain result if it takes none. Questions
+        of the workflow reach clients with tasks only.
+
+        Raises:
+            RequestError: not inside a tool function, a second time in one call, or there is no such tool.
+        """
+        state = at_hand()
+        if state is None or state.ctx is None:
+            raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() works inside a tool function of this server only")
+        if tool not in state.offer.tools:
+            raise RequestError(jsonrpc.INTERNAL_ERROR, f"hand_over(): there is no tool {tool!r}")
+        if state.handed:
+            raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() comes once in a call: one workflow finishes it")
+        params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
+        call = replace(wire.parse_call(params, client_of(state.ctx)), takes_questions=False)
+        report, state.handed = Progress(state.ctx.session.report_progress).report, True
+        try:
+            state.outcome = await state.offer.entered.call(call, self.middleware.callers.principal(state.ctx), report)
+        except WorkflowsError:
+            state.handed = False
+            raise
+        return types.CallToolResult(content=[])
+
+    async def _refuse_taken_names(self, tools: Mapping[str, Tool]) -> None:
+        if not isinstance(self._server, MCPServer):
+            return
+        own = {tool.name for tool in await self._server.list_tools()}
+        if taken := own & tools.keys():
+            raise ConfigError(f"the server has tools of its own named {', '.join(sorted(taken))}: rename one of each")
+        if offered(tools.values(), my_tasks=self._my_tasks) and (taken := own & COMPANION_NAMES):
+            raise ConfigError(f"the server has a tool of its own named {', '.join(sorted(taken))}: {TAKEN}")

@@ -1,0 +1,215 @@
+"""2025-11-25 with its tasks in core (SEP-1686): dict in, dict out.
+
+Source: the specification of that revision, basic/utilities/tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status
+from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
+from mcp_workflows.wire.commands import (
+    Call,
+    Cancel,
+    Capability,
+    CapabilityNeeded,
+    Created,
+    Document,
+    Finished,
+    Get,
+    List,
+    Listed,
+    Outcome,
+    Result,
+    TaskView,
+)
+from mcp_workflows.wire.params import (
+    Params,
+    idempotency_key_of,
+    mapping_of,
+    object_of,
+    status_message,
+    text_of,
+    time_of,
+    trace_of,
+)
+
+PROTOCOL_VERSION: Final = "2025-11-25"
+NOTIFICATION: Final = "notifications/tasks/status"
+RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
+IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
+TASK_METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"})
+_LONGEST_MESSAGE: Final = 1000  # characters of a failure's text, or of questions, in a status message
+
+STATUS: Mapping[Status, str] = {
+    Status.RUNNING: "working",
+    Status.INPUT_REQUIRED: "input_required",
+    Status.SUCCEEDED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
+
+
+# --- requests: params -> command
+
+
+def parse_call(params: Params, *, in_core: bool, takes_questions: bool) -> Call:
+    """`tools/call`; `params.task` counts only where this revision was negotiated, and is ignored before it."""
+    meta = object_of(params.get("_meta"))
+    wanted = in_core and params.get("task") is not None
+    return Call(
+        tool=text_of(params, "name"),
+        arguments=mapping_of(params, "arguments", default={}),
+        takes_tasks=wanted,
+        wants_task=wanted,
+        ttl_ms=_ttl(mapping_of(params, "task")) if wanted else None,
+        takes_questions=takes_questions,
+        idempotency_key=idempotency_key_of(meta),
+        context=trace_of(meta),
+    )
+
+
+def _ttl(task: Params) -> int | None:
+    ttl = task.get("ttl")
+    if ttl is None:
+        return None
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl >= 0:
+        raise RequestError(INVALID_PARAMS, "params.task.ttl must be a number of milliseconds, at least 0")
+    return int(min(ttl, 2**53))
+
+
+def parse_get(params: Params) -> Get:
+    """`tasks/get`; like the others it goes by `taskId` alone, whatever task `_meta` names."""
+    return Get(task_id=text_of(params, "taskId"))
+
+
+def parse_result(params: Params) -> Result:
+    """`tasks/result`."""
+    return Result(task_id=text_of(params, "taskId"))
+
+
+def parse_cancel(params: Params) -> Cancel:
+    """`tasks/cancel`."""
+    return Cancel(task_id=text_of(params, "taskId"))
+
+
+def parse_list(params: Params) -> List:
+    """`tasks/list`."""
+    return List(cursor=None if params.get("cursor") is None else text_of(params, "cursor"))
+
+
+# --- outcomes: outcome -> result
+
+
+def with_tasks(initialized: Params, *, lists: bool, tools_change: bool) -> dict[str, Any]:
+    """The result of `initialize` with the capability; `tasks/list` only for callers who are identified.
+
+    `tools_change`: the list of tools does during the session.
+    """
+    tasks: dict[str, JSON] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+    if lists:
+        tasks["list"] = {}
+    capabilities: dict[str, JSON] = {**object_of(initialized.get("capabilities")), "tasks": tasks}
+    if tools_change:
+        capabilities["tools"] = {**object_of(capabilities.get("tools")), "listChanged": True}
+    return {**initialized, "capabilities": capabilities}
+
+
+def render(outcome: Outcome, *, wants_task: bool = False) -> dict[str, Any]:
+    """The result of `tools/call` or `resources/read`, or the JSON-RPC error it amounts to (raised as `RequestError`).
+
+    Who asked for a task gets a `CreateTaskResult` or an error, never a plain result.
+    """
+    match outcome:
+        case Created(task=task):
+            said = f"Task {task.task_id} of {task.tool} is under way; its result follows when it has ended."
+            return {"task": task_of(task), "_meta": {IMMEDIATE_RESPONSE: said, **related(task.task_id)}}
+        case Finished(result=result) if wants_task:
+            raise RequestError(INVALID_PARAMS, text_in(result) or "the call was refused; nothing was started")
+        case Finished(result=result):
+            return dict(result)
+        case Document(uri=uri, mime_type=mime_type, text=text):
+            return {"contents": [{"uri": uri, "mimeType": mime_type, "text": text}]}
+        case CapabilityNeeded(capability=Capability.TASKS, message=message):
+            raise RequestError(METHOD_NOT_FOUND, f"{message}, and a call with params.task (MCP {PROTOCOL_VERSION})")
+        case CapabilityNeeded(message=message):
+            raise RequestError(INVALID_PARAMS, message)
+        case _:
+            raise RequestError(INTERNAL_ERROR, "Internal error")  # nothing else comes of these requests
+
+
+def ended(task: TaskView) -> bool:
+    """Whether it has, to this era."""
+    return task.cancelled or task.status in TERMINAL
+
+
+def detailed(task: TaskView) -> dict[str, Any]:
+    """The result of `tasks/get` and `tasks/cancel`."""
+    return {**task_of(task), "_meta": dict(task.meta)}
+
+
+def listed(page: Listed) -> dict[str, Any]:
+    """The result of `tasks/list`."""
+    tasks = [task_of(task) for task in page.tasks]
+    return {"tasks": tasks} if page.next_cursor is None else {"tasks": tasks, "nextCursor": page.next_cursor}
+
+
+def result_of(task: TaskView, final: Mapping[str, JSON]) -> dict[str, Any]:
+    """The result of `tasks/result`: what the call would have returned, and whose it is."""
+    return {**final, "_meta": {**object_of(final.get("_meta")), **related(task.task_id)}}
+
+
+def task_of(task: TaskView) -> dict[str, Any]:
+    """`Task`: also the params of `notifications/tasks/status`, which carry no other mention of the task."""
+    found: dict[str, JSON] = {
+        "taskId": task.task_id,
+        "status": _status(task),
+        "createdAt": time_of(task.created),
+        "lastUpdatedAt": time_of(task.updated),
+        "ttl": task.ttl_ms,
+        "pollInterval": task.poll_interval_ms,
+    }
+    message = _message(task)
+    return {**found, "statusMessage": message} if message else found
+
+
+def question(request: InputRequest, task_id: str | None) -> dict[str, Any]:
+    """The params of a request to the client (`elicitation/create`), with the task it is about."""
+    if task_id is None:
+        return dict(request.params)
+    return {**request.params, "_meta": {**object_of(request.params.get("_meta")), **related(task_id)}}
+
+
+def related(task_id: str) -> dict[str, JSON]:
+    """What ties a message to its task, in its `_meta`."""
+    return {RELATED_TASK: {"taskId": task_id}}
+
+
+def _status(task: TaskView) -> str:
+    if task.cancelled:
+        return "cancelled"
+    failed = task.error is not None or (task.result or {}).get("isError")
+    return "failed" if failed else STATUS[task.status]
+
+
+def _message(task: TaskView) -> str | None:
+    """With a failure's text: clients of this era report it alone, and never ask for the result.
+
+    Likewise with what it asks, for those that cannot be asked.
+    """
+    if task.cancelled:
+        return "cancelled by request"
+    if task.result and task.result.get("isError"):
+        return text_in(task.result) or task.message
+    said = status_message(task.message, task.progress)
+    asked = "; ".join(str(request.params.get("message", key)) for key, request in task.requests.items())
+    return "; ".join(filter(None, (said, asked and f"asks: {asked}")))[:_LONGEST_MESSAGE] or None
+
+
+def text_in(result: Mapping[str, JSON]) -> str:
+    """The text of a `CallToolResult`, not too long."""
+    blocks = cast("list[Mapping[str, JSON]]", result.get("content", []))
+    texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
+    return "\n".join(texts)[:_LONGEST_MESSAGE]
