@@ -163,6 +163,7 @@ class InCore:
         """
         session = session_of(ctx)
         withdraw(session.questions, view)
+        session.forget(view)
         if wire.ended(view) or not view.requests or not asks_forms(ctx):
             return
         if session.hears is None and not session.finding_out:

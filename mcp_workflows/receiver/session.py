@@ -15,6 +15,7 @@ from mcp.server.context import ServerRequestContext
 
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.receiver.asking import Questions
+from mcp_workflows.wire.commands import TaskView
 
 logger = logging.getLogger(__name__)
 
@@ -72,13 +73,19 @@ class Session:
             try:
                 yield
             finally:
-                if self._alone[name] is scope:
+                if self._alone.get(name) is scope:
                     del self._alone[name]
 
     def end(self) -> None:
         """The connection is closed."""
-        for scope in self._beside:
+        for scope in tuple(self._beside):
             scope.cancel()
+
+    def forget(self, task: TaskView) -> None:
+        """Questions of the task that are not open any more."""
+        closed = [asked for asked in self.polled if asked[0] == task.task_id and asked[1] not in task.requests]
+        for asked in closed:
+            del self.polled[asked]
 
 
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
