@@ -72,6 +72,11 @@ class InputRequest:
     gate: str | None = None  # the gate of the tool that asks it; None: the workflow itself
 
 
+def asked(requests: Mapping[str, InputRequest]) -> str:
+    """What they ask, in one text for people."""
+    return "; ".join(str(request.params.get("message", key)) for key, request in requests.items())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """A human step that our configuration declares for a workflow that was not written for us, frozen at the start.

@@ -12,14 +12,8 @@ from typing import Any, Final, cast
 from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.companions import Name
 from mcp_workflows.wire.commands import Listed, ProtocolError, TaskView
+from mcp_workflows.wire.v2025_11_25 import STATUS
 
-_WORDS: Final[Mapping[Status, str]] = {
-    Status.RUNNING: "working",
-    Status.INPUT_REQUIRED: "input_required",
-    Status.SUCCEEDED: "completed",
-    Status.FAILED: "failed",
-    Status.CANCELLED: "cancelled",
-}
 _OVER: Final = "nothing: the task has ended"
 _LONGEST_MESSAGE: Final = 200  # characters of a message in a list
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -115,7 +109,7 @@ _TOLD: Final[Mapping[Status, Callable[[TaskView], tuple[str, str]]]] = {
 
 def _word(task: TaskView) -> str:
     """A workflow that ended with an error of its own making has failed too."""
-    return "failed" if (task.result or {}).get("isError") else _WORDS[task.status]
+    return "failed" if (task.result or {}).get("isError") else STATUS[task.status]
 
 
 def _named(task: TaskView) -> str:
@@ -127,7 +121,7 @@ def _said(task: TaskView) -> str | None:
     result = task.result or {}
     if result.get("isError"):
         return _texts(result) or None
-    if task.status is Status.SUCCEEDED or task.message == _WORDS[task.status]:
+    if task.status is Status.SUCCEEDED or task.message == STATUS[task.status]:
         return None
     return task.message
 

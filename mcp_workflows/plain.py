@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import anyio
 
-from mcp_workflows.adapter import Execution, Status
+from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.ask import Dialogue, write_dialogue
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
 from mcp_workflows.ledger import Ledger
@@ -101,18 +101,21 @@ def finished(task: Task) -> Outcome:
 
 def _unanswerable(task: Task) -> Outcome:
     """A workflow asks, and the client has neither a task to read the question from nor a way to ask a person."""
-    asked = "; ".join(str(request.params.get("message", key)) for key, request in task.seen.requests.items())
-    where = f" (execution {task.execution.execution_id})" if task.execution.execution_id else ""
-    return Finished(result=tool_error(f"The workflow{where} waits for an answer this client cannot give: {asked}"))
+    text = f"{_workflow(task)} waits for an answer this client cannot give: {asked(task.seen.requests)}"
+    return Finished(result=tool_error(text))
 
 
 def _left_behind(task: Task) -> str:
     """For who has no way back to it, and must not start it again."""
-    where = f" (execution {task.execution.execution_id})" if task.execution.execution_id else ""
     return (
-        f"The server is stopping, so its result cannot be waited for. The workflow{where} goes on by itself: "
+        f"The server is stopping, so its result cannot be waited for. {_workflow(task)} goes on by itself: "
         f"do not call {task.tool} again, that would start it twice."
     )
+
+
+def _workflow(task: Task) -> str:
+    """How people find it again."""
+    return "The workflow" + (f" (execution {task.execution.execution_id})" if task.execution.execution_id else "")
 
 
 def _within(tool: Tool, call: Call) -> timedelta | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Progress, Status
+from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Progress, Status, asked
 
 LIFECYCLE: Mapping[Status, frozenset[Status]] = {
     Status.RUNNING: frozenset(Status),
@@ -88,8 +88,7 @@ def _watched(execution: Execution) -> Execution:
     """As those see it who may not answer: it works on, and the message says what for."""
     if execution.status is not Status.INPUT_REQUIRED:
         return replace(execution, requests={}) if execution.requests else execution
-    asked = "; ".join(str(request.params.get("message", key)) for key, request in execution.requests.items())
-    message = f"waits for somebody else's answer: {asked}"
+    message = f"waits for somebody else's answer: {asked(execution.requests)}"
     return replace(execution, status=Status.RUNNING, message=message, requests={})
 
 

@@ -66,36 +66,18 @@ class Peer:
     token: str | None = None
     ids: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
 
-    async def send(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        headers: Mapping[str, str | None] | None = None,
-        capabilities: Mapping[str, Any] | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Reply:
-        """One request, its response and what the stream carried before it."""
-        async with self.stream(method, params, headers=headers, capabilities=capabilities, meta=meta) as (
-            status,
-            frames,
-        ):
+    async def send(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        """One request, its response and what the stream carried before it; `options` as in `response`."""
+        async with self.stream(method, params, **options) as (status, frames):
             seen = [frame async for frame in frames]
         return Reply(status, seen[-1], seen[:-1])
 
     @asynccontextmanager
     async def stream(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        headers: Mapping[str, str | None] | None = None,
-        capabilities: Mapping[str, Any] | None = None,
-        meta: Mapping[str, Any] | None = None,
+        self, method: str, params: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncGenerator[tuple[int, AsyncIterator[Mapping[str, Any]]]]:
-        """The frames of one response, as they come."""
-        more: Mapping[str, Any] = {"headers": headers, "capabilities": capabilities, "meta": meta}
-        async with self.response(method, params, **more) as response:
+        """The frames of one response, as they come; `options` as in `response`."""
+        async with self.response(method, params, **options) as response:
             yield response.status_code, _frames(response)
 
     @asynccontextmanager

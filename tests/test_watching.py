@@ -318,7 +318,7 @@ async def test_nobody_unknown_watches_anything(here: House) -> None:
 
 
 async def test_only_identified_callers_see_it_listed(here: House) -> None:
-    offer = Offer.of({tool.name: tool for tool in TOOLS})
+    offer = Offer(tools={tool.name: tool for tool in TOOLS})
     known, unknown = (
         {tool["name"]: tool for tool in offer.listed(Viewer(identified=identified, takes_tasks=True))}
         for identified in (True, False)

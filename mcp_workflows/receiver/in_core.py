@@ -45,12 +45,6 @@ class InCore:
     def __init__(self, bridge: Bridge, group: TaskGroup) -> None:
         self._bridge = bridge
         self._group = group
-        self.methods: Mapping[str, Callable[[Context, Params, Principal], Awaitable[dict[str, Any]]]] = {
-            "tasks/get": self._get,
-            "tasks/result": self._result,
-            "tasks/list": self._list,
-            "tasks/cancel": self._cancel,
-        }
 
     # --- tools/call
 
@@ -120,18 +114,21 @@ class InCore:
 
     # --- tasks/*
 
-    async def _get(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
+    async def get(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
+        """`tasks/get`; a question that nobody hears is asked beside it."""
         view = (await self._bridge.get(wire.parse_get(params), principal)).task
         await self._push(ctx, view, principal)
         return wire.detailed(view)
 
-    async def _cancel(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
+    async def cancel(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
+        """`tasks/cancel`."""
         return wire.detailed((await self._bridge.withdraw(wire.parse_cancel(params), principal)).task)
 
-    async def _list(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
+    async def list(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
+        """`tasks/list`."""
         return wire.listed(await self._bridge.tasks(wire.parse_list(params), principal))
 
-    async def _result(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
+    async def result(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """Blocks until the task has ended; meanwhile its questions are asked on this request's stream.
 
         A question outlives the request: clients give up on a request sooner than people answer.
@@ -201,6 +198,15 @@ class InCore:
             await self._bridge.update(Update(task_id=task_id, responses={key: answer}), principal)
 
         return Asking(session.questions, channel, deliver)
+
+
+METHODS: Mapping[str, Callable[[InCore, Context, Params, Principal], Awaitable[dict[str, Any]]]] = {
+    "tasks/get": InCore.get,
+    "tasks/result": InCore.result,
+    "tasks/list": InCore.list,
+    "tasks/cancel": InCore.cancel,
+}
+"""What this revision has beside `tools/call`."""
 
 
 async def _for_a_while(put: Callable[[], Awaitable[str | None]], polled: Polled) -> None:

@@ -24,7 +24,7 @@ from mcp_workflows.receiver.callers import Callers, Context, client_of, is_in_co
 from mcp_workflows.receiver.companions import Companions
 from mcp_workflows.receiver.ended import Ended
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.in_core import InCore, asks_forms
+from mcp_workflows.receiver.in_core import METHODS, InCore, asks_forms
 from mcp_workflows.receiver.leaving import while_there
 from mcp_workflows.receiver.offer import Offer
 from mcp_workflows.receiver.session import connection_of
@@ -172,8 +172,10 @@ class Middleware:
 
     async def _task_request(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if is_in_core(ctx):
-            method = self._tasks_of_old(self.offer).methods.get(ctx.method)
-            return await (method(ctx, ctx.params or {}, self.callers.principal(ctx)) if method else call_next(ctx))
+            method = METHODS.get(ctx.method)
+            if method is None:
+                return await call_next(ctx)
+            return await method(self._tasks_of_old(self.offer), ctx, ctx.params or {}, self.callers.principal(ctx))
         if not is_modern(ctx):
             return await call_next(ctx)
         if ctx.method in wire.REMOVED_METHODS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.companions import Companion, companion, companions, offered
@@ -30,14 +30,9 @@ class Viewer:
 class Offer:
     """One set of tools: a request sees one of them from its beginning to its end."""
 
-    tools: Mapping[str, Tool]
-    bridge: Bridge | None  # None: not entered
-    my_tasks: bool  # whether clients with tasks get a list of them too
-
-    @classmethod
-    def of(cls, tools: Mapping[str, Tool], bridge: Bridge | None = None, *, my_tasks: bool = False) -> Self:
-        """The offer of these tools, in their order."""
-        return cls(tools=tools, bridge=bridge, my_tasks=my_tasks)
+    tools: Mapping[str, Tool]  # in the order they are listed
+    bridge: Bridge | None = None  # None: not entered
+    my_tasks: bool = False  # whether clients with tasks get a list of them too
 
     @property
     def hands_over(self) -> bool:

@@ -66,7 +66,7 @@ class Workflows:
         self._my_tasks = my_tasks
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
-        offer = Offer.of(tools, my_tasks=my_tasks)
+        offer = Offer(tools=tools, my_tasks=my_tasks)
         self.middleware = Middleware(server, offer, callers, strict_headers=strict_headers)
 
     async def __aenter__(self) -> Self:
@@ -127,10 +127,9 @@ class Workflows:
         return any(self.middleware.offer.listed(viewer) != before.listed(viewer) for viewer in _EVERYBODY)
 
     def _new_offer(self, tools: Mapping[str, Tool]) -> Offer:
-        if self._ledger is None:
-            return Offer.of(tools, my_tasks=self._my_tasks)
-        bridge = Bridge(tools=tools, ledger=self._ledger, retention=self._retention)
-        return Offer.of(tools, bridge, my_tasks=self._my_tasks)
+        ledger = self._ledger
+        bridge = None if ledger is None else Bridge(tools=tools, ledger=ledger, retention=self._retention)
+        return Offer(tools=tools, bridge=bridge, my_tasks=self._my_tasks)
 
     def stop(self) -> None:
         """End all waiting calls, so that the server can stop at once; the workflows go on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status
+from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status, asked
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from mcp_workflows.wire.commands import (
     Call,
@@ -40,7 +40,6 @@ PROTOCOL_VERSION: Final = "2025-11-25"
 NOTIFICATION: Final = "notifications/tasks/status"
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
-TASK_METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"})
 _LONGEST_MESSAGE: Final = 1000  # characters of a failure's text, or of questions, in a status message
 
 STATUS: Mapping[Status, str] = {
@@ -204,8 +203,8 @@ def _message(task: TaskView) -> str | None:
     if task.result and task.result.get("isError"):
         return text_in(task.result) or task.message
     said = status_message(task.message, task.progress)
-    asked = "; ".join(str(request.params.get("message", key)) for key, request in task.requests.items())
-    return "; ".join(filter(None, (said, asked and f"asks: {asked}")))[:_LONGEST_MESSAGE] or None
+    waiting = asked(task.requests)
+    return "; ".join(filter(None, (said, waiting and f"asks: {waiting}")))[:_LONGEST_MESSAGE] or None
 
 
 def text_in(result: Mapping[str, JSON]) -> str:
