@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
+OURS = ("stepfunctions", "temporal")  # extras of this distribution that bring an adapter
 
 JSON: TypeAlias = Any  # any JSON value: its shape is checked where it enters, by schema
 
@@ -192,6 +193,15 @@ def installed_adapters() -> Sequence[str]:
     return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
 
 
+def _to_install(name: str) -> str:
+    """What brings it; a package that nobody here knows is never named, as anybody may have put it there."""
+    meant = get_close_matches(name, OURS, n=1)
+    if not meant:
+        return f"of this project there are: {', '.join(OURS)}; others come in packages of their own"
+    slip = "" if meant == [name] else f"did you mean {meant[0]!r}? "
+    return f"{slip}try: pip install 'mcp-workflows[{meant[0]}]'"
+
+
 def load_adapter(name: str) -> type[Adapter]:
     """The adapter class behind an entry point name.
 
@@ -202,7 +212,7 @@ def load_adapter(name: str) -> type[Adapter]:
     if not found:
         here = ", ".join(installed_adapters()) or "none"
         meant = get_close_matches(name, installed_adapters(), n=1)  # then nobody shall install a name that is a slip
-        hint = f"did you mean {meant[0]!r}?" if meant else f"try: pip install mcp-workflows-{name}"
+        hint = f"did you mean {meant[0]!r}?" if meant else _to_install(name)
         raise ConfigError(f"no adapter named {name!r} is installed (installed: {here}); {hint}")
     try:
         adapter: type[Adapter] = next(iter(found)).load()

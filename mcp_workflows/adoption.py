@@ -12,7 +12,7 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Execution, Ref, Status
-from mcp_workflows.capabilities import Adopts, start_options
+from mcp_workflows.capabilities import Adopts, same_workflow, start_options
 from mcp_workflows.creation import digest
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
@@ -75,7 +75,7 @@ class Adoption:
         except (EngineRefused, ExecutionNotFound) as error:
             logger.info("tool %s cannot watch %r: engine %r: %s", tool.name, execution_id, tool.engine, error)
         else:
-            if ref.workflow == tool.workflow:
+            if same_workflow(self._engines.get(tool.engine), tool.workflow, ref.workflow):
                 return ref
             logger.info("tool %s cannot watch %r: it runs workflow %r", tool.name, execution_id, ref.workflow)
         await anyio.sleep_until(began + _REFUSED_AFTER)

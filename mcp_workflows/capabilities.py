@@ -5,7 +5,7 @@ Each is a protocol of its own, so that an adapter has exactly those its engine i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Protocol, runtime_checkable
@@ -152,6 +152,41 @@ class Sweeps(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """How often an engine may be asked, by its own quotas."""
+
+    looks_per_second: float
+    sweep_every: float  # seconds between two sweeps
+    batch: int  # executions of one sweep
+    burst: int = 0  # looks that it takes now beyond that rate; they go to what has surely changed
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """Optional: its engine has quotas, shared with others; the core paces itself by them."""
+
+    @property
+    def allowance(self) -> Allowance:
+        """What this process may use now; less after the engine has throttled us."""
+        ...
+
+
+@runtime_checkable
+class Hints(Protocol):
+    """Optional: is told by the engine which executions may have changed."""
+
+    async def hints(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with each handle that may have changed, until cancelled; each is worth one `describe`.
+
+        Returns at once if it is not configured: then there are none.
+
+        Raises:
+            EngineError: there are none now; it is tried again later.
+        """
+        ...
+
+
 @runtime_checkable
 class Waits(Protocol):
     """Optional: can wait for an execution to end without asking again and again; the core opens a bounded number."""
@@ -199,6 +234,101 @@ def start_options(adapter: object) -> frozenset[str]:
     """
     found: frozenset[str] = getattr(adapter, "start_options", frozenset[str]())
     return found
+
+
+@runtime_checkable
+class Fleeting(Protocol):
+    """Optional: some of its workflows are too short-lived to be looked up later, so they can be no tasks.
+
+    Their handle is good in this process only, and nothing dedupes their starts: whatever `Adapter.starts` says, what
+    may have been started is never started again.
+    """
+
+    @staticmethod
+    def fleeting(options: Mapping[str, JSON]) -> bool:
+        """Whether a tool with these options runs such a workflow."""
+        ...
+
+
+def is_fleeting(adapter: object, options: Mapping[str, JSON]) -> bool:
+    """Whether a tool with these options is too short-lived for a task, on an adapter or its class."""
+    return isinstance(adapter, Fleeting) and adapter.fleeting(options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """A workflow that its owner has marked, in the engine itself, to be offered as a tool."""
+
+    name: str  # of the tool, as clients call it: `[A-Za-z0-9_.-]`, at most 64 characters
+    workflow: str
+    source: str  # how people find it in the engine: an ARN, a resource name
+    title: str | None = None
+    description: str | None = None
+    input: Mapping[str, JSON]  # JSON Schema of an object
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+
+
+@runtime_checkable
+class Exposes(Protocol):
+    """Optional: finds the workflows that their owners have marked to be tools; off unless its settings say so."""
+
+    @property
+    def expose_every(self) -> float | None:
+        """Seconds between two looks for them; None: it is off, and nothing is offered that is not named."""
+        ...
+
+    async def exposed(self) -> Sequence[Exposed]:
+        """All that are marked now.
+
+        Raises:
+            EngineRefused, EngineUnavailable: it cannot be told; what was offered stays.
+        """
+        ...
+
+
+def expose_every(adapter: object) -> float | None:
+    """Seconds between two looks of an adapter for marked workflows; None: it does not look, or cannot."""
+    return adapter.expose_every if isinstance(adapter, Exposes) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a tool uses of an engine."""
+
+    tool: str
+    workflow: str
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # as they are written: nothing is filled in
+    gates: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])  # likewise
+    watches: bool = False  # it starts nothing
+    answers: bool = True
+    cancels: bool = True
+
+
+@runtime_checkable
+class Permits(Protocol):
+    """Optional: can say which permissions of the engine exactly these tools need."""
+
+    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
+        """The least privilege, in the engine's own format (an IAM policy document).
+
+        Raises:
+            EngineRefused, EngineUnavailable: it cannot be told.
+        """
+        ...
+
+
+def same_workflow(adapter: object, written: str, found: str) -> bool:
+    """Whether the workflow that a tool names is the one an adopted execution runs.
+
+    An engine whose workflows have more than one name says so in a method of this name; otherwise they must be equal.
+    """
+    says: Callable[[str, str], bool] | None = getattr(adapter, "same_workflow", None)
+    return written == found if says is None else says(written, found)
+
+
+def one_workflow(adapter: object, written: str, found: str) -> bool:
+    """Whether they are one workflow, also if a tool names a version of what was found."""
+    return same_workflow(adapter, written, found) or same_workflow(adapter, found, written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

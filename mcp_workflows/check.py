@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import GATE_WORDS, Checks, Finding, Verifies
+from mcp_workflows.capabilities import GATE_WORDS, Checks, Exposes, Finding, Verifies
+from mcp_workflows.check_exposed import Looks
 from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
 from mcp_workflows.config import Config, Engine
 from mcp_workflows.engines import PATIENCE, Engines
@@ -31,6 +32,7 @@ class Kind(StrEnum):
     TASKS = "tasks"
     ENGINE = "engine"
     TOOL = "tool"
+    EXPOSED = "exposed"
 
 
 class State(StrEnum):
@@ -71,7 +73,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """What was found: the store and perhaps its tasks, then engines and tools in the order of the file."""
+    """What was found: the store and perhaps its tasks, engines and tools in the order of the file, what is marked."""
 
     rows: Sequence[Row]
     tasks: LiveTasks | None = None  # None: not looked at
@@ -96,6 +98,7 @@ class Checkup:
             **tasks,
             "engines": by_kind[Kind.ENGINE],
             "tools": by_kind[Kind.TOOL],
+            "exposed": by_kind[Kind.EXPOSED],
         }
 
     def as_table(self) -> Table:
@@ -119,6 +122,7 @@ def _sentence(row: Row) -> Text:
 async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> Checkup:
     """Look at everything at once, if wanted at the tasks in the store too; `patience`: seconds for each check."""
     rows: dict[tuple[Kind, str], Row] = {}
+    looks = Looks()
     advice = {tool.name: _advice(tool, single_user=config.server.single_user) for tool in config.tools}
 
     def found(row: Row) -> None:
@@ -131,11 +135,15 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
         group.start_soon(_check_store, config.store.url, patience, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
-            group.start_soon(_check_engine, engine, its_tools, patience, found)
+            group.start_soon(_check_engine, engine, its_tools, patience, found, looks)
     store = rows[Kind.STORE, _scheme(config.store.url)]
     others = [(Kind.ENGINE, name) for name in config.engines] + [(Kind.TOOL, tool.name) for tool in config.tools]
     live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
-    return Checkup(rows=[store, *live_rows, *(rows[key] for key in others)], tasks=live)
+    exposed = (
+        Row(kind=Kind.EXPOSED, name=name, details=details, finding=finding)
+        for name, details, finding in looks.findings(config)
+    )
+    return Checkup(rows=[store, *live_rows, *(rows[key] for key in others), *exposed], tasks=live)
 
 
 def _scheme(url: str) -> str:
@@ -167,8 +175,10 @@ async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[Liv
     return live, [Row(kind=Kind.TASKS, name=name, finding=found) for name, found in findings.items()]
 
 
-async def _check_engine(engine: Engine, tools: Sequence[Tool], patience: float, found: Callable[[Row], None]) -> None:
-    """The engine, and if it answers, all of its tools at once."""
+async def _check_engine(
+    engine: Engine, tools: Sequence[Tool], patience: float, found: Callable[[Row], None], looks: Looks
+) -> None:
+    """The engine, and if it answers, all of its tools and what is marked there at once."""
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
@@ -176,6 +186,8 @@ async def _check_engine(engine: Engine, tools: Sequence[Tool], patience: float, 
             finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None
             found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
             async with anyio.create_task_group() as group:
+                if isinstance(adapter, Exposes) and adapter.expose_every is not None:
+                    group.start_soon(looks.look, engine.name, adapter, engines, patience)
                 for tool in tools:
                     group.start_soon(_check_tool, tool, adapter, finding, patience, found)
     except WorkflowsError as error:

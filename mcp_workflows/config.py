@@ -16,8 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
-from mcp_workflows.adoption import unwatchable
-from mcp_workflows.capabilities import GATE_WORDS, Schemas, gate_settings
+from mcp_workflows.capabilities import GATE_WORDS, Exposes, Schemas, expose_every, gate_settings
 from mcp_workflows.companions import clashes
 from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.config_schema import (
@@ -31,6 +30,7 @@ from mcp_workflows.config_schema import (
 )
 from mcp_workflows.config_source import Source, Where, read_source, read_text
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.fitting import misfits
 from mcp_workflows.schema import Schema, check_schema
 from mcp_workflows.store import open_store
 from mcp_workflows.tool import Tool
@@ -62,7 +62,8 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     written = _section(report, source, "engines")
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
-    tools = _tools(report, source, kinds)
+    marked = any(engine and _looks(engine) for engine in engines.values())
+    tools = _tools(report, source, kinds, needed=not marked)
     for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
         report.add(("tools", name), wrong)
     report.raise_if_any()
@@ -101,11 +102,13 @@ def _checked(value: T | None) -> T:
     return value
 
 
-def _section(report: Report, source: Source, name: str) -> Mapping[str, Any]:
-    """One of the two sections that must have something in them."""
+def _section(report: Report, source: Source, name: str, *, needed: bool = True) -> Mapping[str, Any]:
+    """One of the two sections that must have something in them, if it is needed."""
     found = source.data.get(name)
     if isinstance(found, dict) and found:
         return cast("Mapping[str, Any]", found)
+    if not found and not needed:
+        return {}
     report.add((name,), "must be a mapping, by name" if found else f"needs at least one of the {name}")
     return {}
 
@@ -160,6 +163,13 @@ def _engine(report: Report, name: str, entry: Mapping[str, Any], kind: type[Adap
     return None if settings is None else Engine(name=name, adapter=entry["adapter"], kind=kind, settings=settings)
 
 
+def _looks(engine: Engine) -> bool:
+    """Whether it is looked at for workflows that are marked as tools: then none need be in the file."""
+    kind = engine.kind
+    can = isinstance(kind, Exposes)
+    return can and expose_every(engine.kind(engine.settings)) is not None
+
+
 def _by_adapter(
     report: Report,
     model: type[BaseModel],
@@ -172,11 +182,13 @@ def _by_adapter(
     unknown = frozenset[str]() if model.model_config.get("extra") == "allow" else values.keys() - known
     for key in unknown:
         report.unknown((*where, key), known | others)
+    if unknown and model.model_config.get("extra") == "forbid":
+        report.validate(model, values, where, said=unknown)  # it may know why they are wrong
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
-def _tools(report: Report, source: Source, kinds: Kinds) -> Sequence[Tool | None]:
-    section = _section(report, source, "tools")
+def _tools(report: Report, source: Source, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
+    section = _section(report, source, "tools", needed=needed)
     return [_tool(report, source.path.parent, name, entry, kinds) for name, entry in section.items()]
 
 
@@ -202,7 +214,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         for question, key in tool.unanswerable():
             wrong = f"the tool's input takes no {key!r}: it has additionalProperties: false"
             report.add((*where, "ask", question, "schema"), wrong)
-        for setting, wrong in unwatchable(tool, kind) if kind else ():
+        for setting, wrong in misfits(tool, kind) if kind else ():
             report.add((*where, setting), wrong)
     return tool
 
@@ -251,7 +263,9 @@ def _with_schemas(
     result = {key: value for key, value in fields.items() if key not in references}
     for key, reference in references.items():
         try:
-            result = {**_resolve(key, reference, folder, kind), **result}
+            found = _resolve(key, reference, folder, kind)
+            derived = {name: value for name, value in found.items() if name != "args" or "send" not in fields}
+            result = {**derived, **result}
         except ConfigError as error:
             report.add((*where, key), str(error))
     return result

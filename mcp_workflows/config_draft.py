@@ -53,6 +53,8 @@ def _entry(name: str, engine: str, found: Discovered) -> Iterator[str]:
 
 
 def _seen(found: Discovered) -> str:
+    if not found.executions:
+        return "no execution seen"
     last = f", last started {found.last_seen:%Y-%m-%d %H:%M} UTC" if found.last_seen else ""
     return f"{_count(found.executions, 'execution')}{last}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
@@ -84,12 +84,16 @@ class Report:
         key = str(where[-1])
         self.add(where, f"unknown key{did_you_mean(key, known)} (known: {names(known)})")
 
-    def validate(self, model: type[M], value: object, where: Where) -> M | None:
-        """The value as an instance of a model, or None if there was something wrong with it."""
+    def validate(self, model: type[M], value: object, where: Where, *, said: Collection[str] = frozenset()) -> M | None:
+        """The value as an instance of a model, or None if there was something wrong with it.
+
+        Of keys that are `said` to be unknown, that is not said again.
+        """
         try:
             return model.model_validate(value)
         except ValidationError as error:
-            found = [(self._locate(details, where), details) for details in error.errors(include_url=False)]
+            wrong = [each for each in error.errors(include_url=False) if not _is_said(each, said)]
+            found = [(self._locate(details, where), details) for details in wrong]
             for at, details in found:
                 if not any(_inside(other, at) for other, _ in found):  # the other members of a union
                     self._take(model, details, at)
@@ -119,6 +123,11 @@ class Report:
         path = self._source.path
         found = {(problem.line, _path(problem.where), problem.text) for problem in self._problems}
         raise ConfigError("\n".join(f"{path}:{line}: {where}{text}" for line, where, text in sorted(found)))
+
+
+def _is_said(details: ErrorDetails, said: Collection[str]) -> bool:
+    loc = details["loc"]
+    return details["type"] == "extra_forbidden" and len(loc) == 1 and loc[0] in said
 
 
 def _path(where: Where) -> str:

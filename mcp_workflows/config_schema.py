@@ -153,11 +153,11 @@ def config_schema() -> Schema:
         "properties": {
             "server": shapes[ServerSettings],
             "store": {"anyOf": [{"type": "string", "description": "The URL alone."}, shapes[StoreSettings]]},
-            "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}),
+            "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
             "tools": _by_name("Tools, by name.", _tool_entry(shapes[Tool], [shapes[model] for model in options], gate))
             | {"propertyNames": {"pattern": shapes.name_pattern}},
         },
-        "required": ["engines", "tools"],
+        "required": ["engines"],  # tools may all be found on the engines
         "additionalProperties": False,
     }
     return {**schema, "$defs": shapes.used_in(schema)}
@@ -172,7 +172,7 @@ def _loadable() -> Iterator[tuple[str, type[Adapter]]]:
 
 
 def _by_name(description: str, entry: Schema) -> Schema:
-    return {"type": "object", "description": description, "minProperties": 1, "additionalProperties": entry}
+    return {"type": "object", "description": description, "additionalProperties": entry}
 
 
 def _engine_entry(adapter: str, settings: Schema) -> Schema:

@@ -13,13 +13,17 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mcp_workflows.adapter import JSON, Failure, Start, StartGuarantee
+from mcp_workflows.adapter import JSON, Adapter, Failure, Start, StartGuarantee
+from mcp_workflows.capabilities import is_fleeting
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, EngineRefused, EngineUnavailable, RequestError
 from mcp_workflows.store import Store, changed
-from mcp_workflows.task import Task, attempt, bind, refuse
+from mcp_workflows.task import Task, attempt, bind, lose, refuse
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed before anything was started
+OUTCOME_UNKNOWN = Failure(
+    text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
+)
 
 
 def digest(value: JSON) -> str:
@@ -97,11 +101,8 @@ class Creation:
         """The row, whose attempt is noted, with its handle; a bind that a power cut undoes heals under the key."""
         try:
             async with self._engines.calling(row.engine) as adapter:
-                if adapter.starts is not StartGuarantee.KEYED and row.attempts > 1:
-                    raise EngineRefused(
-                        "outcome unknown: it may have been started, and is never started again", final=True
-                    )
-                handle, keyed = await adapter.start(_order(row)), adapter.starts is StartGuarantee.KEYED
+                keyed = _keyed(adapter, row)
+                handle = await adapter.start(_order(row)) if keyed or row.attempts == 1 else None
         except EngineRefused as error:
             if not await self._close(row, str(error), final=error.final):
                 raise EngineUnavailable(
@@ -112,6 +113,8 @@ class Creation:
             if error.sent or not await self._close(row, "nothing was started"):
                 raise EngineUnavailable(str(error)) from None
             raise
+        if handle is None:
+            return await changed(self._store, row, lambda task: lose(task, OUTCOME_UNKNOWN, self._clock()))
         now = self._clock()
         return await changed(self._store, row, lambda task: bind(task, handle, now), durable=not keyed)
 
@@ -124,6 +127,11 @@ class Creation:
 def _closed(task: Task) -> bool:
     failure = task.execution.failure
     return failure is not None and failure.kind == NOT_STARTED
+
+
+def _keyed(adapter: Adapter, row: Task) -> bool:
+    """Whether starting it again under its key is safe."""
+    return adapter.starts is StartGuarantee.KEYED and not is_fleeting(adapter, row.options)
 
 
 def _order(task: Task) -> Start:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from mcp_workflows.adapter import Adapter, Execution, Failure, Status
-from mcp_workflows.capabilities import Checks, Finding
+from mcp_workflows.capabilities import Allowance, Checks, Finding
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable, WorkflowsError
 
 logger = logging.getLogger(__name__)
@@ -31,12 +31,17 @@ _EXECUTION = TypeAdapter(Execution)
 def sound(execution: Execution) -> Execution:
     """The look as it can be kept: JSON all the way down. A result that is not ends the task with that reason.
 
+    What a failure brings beside its text is left out if that is what cannot be kept: it has ended all the same.
+
     Raises:
         EngineUnavailable: it is no look at all; nothing is known.
     """
     try:
         return _EXECUTION.validate_json(_as_json(execution))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        failure = getattr(execution, "failure", None)
+        if isinstance(failure, Failure) and failure.data is not None:
+            return sound(replace(execution, failure=replace(failure, data=None)))
         if getattr(execution, "status", None) is not Status.SUCCEEDED:
             raise EngineUnavailable(
                 f"its adapter failed: it told what cannot be kept ({type(error).__name__})"
@@ -73,7 +78,9 @@ class Opened:
                 await self._stopping.wait()
                 with anyio.move_on_after(patience if self._calls else 0):
                     await self._idle.wait()
-        except Exception:  # an adapter is a stranger's code: see docs/decisions/0002
+        except Exception as error:  # an adapter is a stranger's code: see docs/decisions/0002
+            if not opened and isinstance(error, ConfigError):
+                raise ConfigError(f"engine {self.name}: {error}") from None
             if not opened:
                 raise
             logger.exception("the adapter of engine %r failed to close", self.name)
@@ -100,6 +107,7 @@ class Engines:
         self._opened: Mapping[str, Opened] = {name: Opened(name, adapter) for name, adapter in adapters.items()}
         self._patience = patience
         self._group: TaskGroup | None = None
+        self.swapped = anyio.Event()  # at the next `use`; then it is another one
 
     async def __aenter__(self) -> Self:
         self._group = await anyio.create_task_group().__aenter__()
@@ -154,6 +162,8 @@ class Engines:
     def use(self, opened: Mapping[str, Opened]) -> None:
         """Have these from now on; those that are none of them are closed when the calls under way have finished."""
         before, self._opened = self._opened, opened
+        swapped, self.swapped = self.swapped, anyio.Event()
+        swapped.set()
         for name, old in before.items():
             if opened.get(name) is not old:
                 old.stop()
@@ -172,6 +182,15 @@ class Engines:
         """The adapter of this name, to see what it can do."""
         opened = self._opened.get(name)
         return None if opened is None else opened.adapter
+
+    def allowance(self, name: str) -> Allowance | None:
+        """What its quotas leave us now; None: it has none, or its adapter cannot tell."""
+        try:
+            found = getattr(self.get(name), "allowance", None)
+        except Exception:  # an adapter is a stranger's code: see docs/decisions/0002
+            logger.exception("the adapter of engine %r broke the contract", name)
+            return None
+        return found if isinstance(found, Allowance) else None
 
     @asynccontextmanager
     async def calling(self, name: str, *, bounded: bool = True) -> AsyncGenerator[Adapter]:

@@ -55,11 +55,15 @@ class EngineUnavailable(EngineError):
 
     `sent` is False only when the request certainly never reached the engine (connection refused,
     unknown host): then nothing was started, answered or cancelled.
+
+    `throttled` if the engine is there and turns us away for now, or we hold ourselves back so that it need not: who
+    waits for an execution then goes on waiting.
     """
 
-    def __init__(self, message: str, *, sent: bool = True) -> None:
+    def __init__(self, message: str, *, sent: bool = True, throttled: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.throttled = throttled
 
 
 class EngineRefused(EngineError):

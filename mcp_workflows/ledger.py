@@ -281,7 +281,7 @@ class Ledger:
         except EngineError as error:
             raise _undelivered(task, "answer", error) from None
 
-    async def _look(self, task: Task, row: Task | None = None) -> Task:
+    async def _look(self, task: Task, row: Task | None, asks: Callable[[], None]) -> Task:
         """One look, kept: the only place where executions are described; `row` is the row if it was read just now."""
         row = row or await self._store.get(task.id, task.owner) or task
         if row.tombstone and task.handle is not None:
@@ -294,6 +294,7 @@ class Ledger:
             return row
         if row.cancel_requested and not row.cancel_delivered:
             await self._deliver_cancel(row, row.handle)
+        asks()
         execution = await self._describe(row, row.handle)
         if observe(row, execution, row.updated) is row:
             return row
@@ -315,7 +316,7 @@ class Ledger:
             async with self._engines.calling(task.engine) as adapter:
                 return await adapter.describe(ref_of(task, handle))
         except ExecutionNotFound:
-            if self._clock() - task.created < SETTLING:
+            if self._clock() - task.updated < SETTLING:  # created: perhaps long before it could be started
                 raise EngineUnavailable("it does not show the execution yet") from None
             text = f"engine {task.engine} has no such execution any more: its outcome is not known"
             failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)

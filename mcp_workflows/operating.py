@@ -15,7 +15,7 @@ import anyio
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Status
 from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
-from mcp_workflows.capabilities import Explains, Explanation, Terminates
+from mcp_workflows.capabilities import Explains, Explanation, Terminates, same_workflow
 from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError
 from mcp_workflows.sight import ref_of
@@ -162,7 +162,7 @@ class Operator:
             ref = await self._adoption.find(tool, execution_id)
         except EngineError as error:
             raise OperatorError(f"engine {tool.engine}: {error}") from None
-        if ref.workflow != tool.workflow:
+        if not same_workflow(self._engines.get(tool.engine), tool.workflow, ref.workflow):
             raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
         ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
         adopted = Adopted(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})

@@ -18,7 +18,6 @@ from mcp_workflows.adapter import Adapter
 from mcp_workflows.config import Config, Engine, load_config
 from mcp_workflows.config_source import read_text
 from mcp_workflows.errors import ConfigError, WorkflowsError
-from mcp_workflows.receiver import swap
 from mcp_workflows.sidecar import Sidecar
 
 logger = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ class Reloading:
         _forget_code(self._files, self._path.parent)
         try:
             config = await to_thread.run_sync(load_config, self._path, self._environ)
-            listed = await swap(sidecar.workflows, tools=config.tools, engines=self._adapters(config, sidecar))
+            await sidecar.offering.reload(config.tools, self._adapters(config, sidecar))
         except WorkflowsError as error:
             logger.error("not reloaded, the last good configuration stays:\n%s", error)
             return
@@ -78,8 +77,6 @@ class Reloading:
             if getattr(config, section) != getattr(self._started_with, section):
                 logger.warning("%s has changed: that takes effect only after a restart", section)
         self._config = config
-        if listed:
-            await sidecar.changes.tools_changed()
 
     async def _until_saved(self) -> None:
         """Until one of the files is another than it was; also if that happened before the watch began."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -12,6 +13,9 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+MAX_SIZE = 65_536  # characters of a schema that a stranger wrote, as JSON
+MAX_DEPTH = 40  # objects and lists in each other, and references one after the other
+MAX_STEPS = 1_000  # subschemas that one value may have to meet
 MAX_COMPLAINTS = 5  # about one value; a client needs no more to see what is wrong
 _LONGEST = 200  # characters of one part of a complaint
 
@@ -89,6 +93,69 @@ def _check_references(schema: Schema) -> None:
             resolver.lookup(reference)
         except (Unresolvable, ValueError):
             raise ValueError(f"$ref {reference!r} is not in this schema: inline what it points to, in $defs") from None
+
+
+def excess(schema: Schema) -> str | None:
+    """What is too much in a schema that a stranger wrote: to check values by it could take for ever. None: nothing.
+
+    Patterns are not judged: they cost what the values that callers send make of them.
+    """
+    if not all(_nodes(schema)):
+        return f"it is nested more than {MAX_DEPTH} deep"
+    if (size := len(json.dumps(schema))) > MAX_SIZE:
+        return f"it is {size} characters, and at most {MAX_SIZE} are taken"
+    steps: dict[int, int] = {}
+    if any(_steps(node, schema, steps) > MAX_STEPS for node in _nodes(schema) if isinstance(node, dict)):
+        return "its references multiply, or refer to themselves or to somewhere else: write #/$defs/NAME"
+    return None
+
+
+def _nodes(schema: Schema) -> Iterator[Any]:  # any JSON value
+    """All objects and lists in it; None for what is nested too deeply, which is not gone into."""
+    left: list[tuple[Any, int]] = [(schema, 1)]
+    while left:
+        node, depth = left.pop()
+        yield node if depth <= MAX_DEPTH else None
+        inner = cast("Iterable[Any]", node.values() if isinstance(node, dict) else node)
+        if depth <= MAX_DEPTH:
+            left += [(item, depth + 1) for item in inner if item and isinstance(item, dict | list)]
+
+
+def _steps(schema: Any, root: Schema, known: dict[int, int], depth: int = 0) -> int:  # any JSON value
+    """How many subschemas a value that has to meet this one has to meet, itself not taken apart."""
+    if not isinstance(schema, dict):
+        return 0
+    if depth > MAX_DEPTH:
+        return MAX_STEPS + 1
+    key = id(cast("object", schema))
+    if key not in known:
+        inner = list(_alongside(cast("Schema", schema), root))
+        known[key] = MAX_STEPS + 1  # if it comes back to itself
+        known[key] = min(MAX_STEPS + 1, 1 + sum(_steps(each, root, known, depth + 1) for each in inner))
+    return known[key]
+
+
+def _alongside(schema: Schema, root: Schema) -> Iterator[Any]:  # any JSON value
+    """The subschemas that the same value has to meet."""
+    for word in ("$ref", "$dynamicRef"):
+        if isinstance(reference := schema.get(word), str):
+            yield _meant(reference, root)
+    for word in ("allOf", "anyOf", "oneOf"):
+        if isinstance(several := schema.get(word), list):
+            yield from several
+    yield from (schema.get(word) for word in ("not", "if", "then", "else"))
+    if isinstance(dependent := schema.get("dependentSchemas"), dict):
+        yield from cast("Schema", dependent).values()
+
+
+def _meant(reference: str, root: Schema) -> Any:  # any JSON value
+    """What a reference into the schema means; what leads out of it is as good as one to itself."""
+    found: Any = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = cast("Schema", found).get(name) if isinstance(found, dict) else None
+    inside = reference == "#" or reference.startswith("#/")
+    return found if inside and found is not None else {"$ref": reference}
 
 
 def _references(value: Any) -> Iterable[str]:  # any JSON value

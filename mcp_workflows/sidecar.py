@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import anyio
@@ -24,9 +25,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError, WorkflowsError
+from mcp_workflows.offering import Offering
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
-from mcp_workflows.stopping import DrainingServer, Ended, Ending, ending_on_signals
+from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, ending_on_signals
 from mcp_workflows.store import open_store
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class Sidecar:
     server: Server[Workflows]
     workflows: Workflows  # its lifespan enters them
     listening: ListenHandler
-    changes: Changes
+    offering: Offering
     ending: Ending = field(default_factory=Ending)
 
     def stop_streams(self) -> None:
@@ -66,7 +68,17 @@ class _Uvicorn(DrainingServer):
 Beside = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: what a coroutine is sent and sends
 
 
-def build(config: Config, beside: Beside | None = None, *, local: Principal = LOCAL) -> Sidecar:
+class Looking(StrEnum):
+    """How often engines are looked at for workflows that are marked as tools."""
+
+    NEVER = "never"
+    ONCE = "once"  # before anything is served
+    ON = "on"  # again and again, as their settings say
+
+
+def build(
+    config: Config, beside: Beside | None = None, *, local: Principal = LOCAL, looking: Looking = Looking.ON
+) -> Sidecar:
     """The sidecar of a configuration; nothing is opened yet. `beside` it something may go on that changes it.
 
     `local` is who asks where there is no network in between.
@@ -74,7 +86,7 @@ def build(config: Config, beside: Beside | None = None, *, local: Principal = LO
 
     @asynccontextmanager
     async def lifespan(_: Server[Workflows]) -> AsyncGenerator[Workflows]:
-        async with workflows, _accompanied(beside, sidecar):
+        async with workflows, _accompanied(beside, sidecar, looking):
             yield workflows
 
     bus = InMemorySubscriptionBus()
@@ -100,15 +112,20 @@ def build(config: Config, beside: Beside | None = None, *, local: Principal = LO
         local=local,
         pacing=Pacing(looks_per_second=config.server.max_looks_per_second, open_waits=config.server.max_open_waits),
     )
-    if beside:
+    offering = Offering(workflows, changes, config.tools)
+    if beside or offering.looks:
         server.middleware.append(changes.serve)
-    sidecar: Sidecar = Sidecar(server=server, workflows=workflows, listening=listening, changes=changes)
+    sidecar: Sidecar = Sidecar(server=server, workflows=workflows, listening=listening, offering=offering)
     return sidecar
 
 
 @asynccontextmanager
-async def _accompanied(beside: Beside | None, sidecar: Sidecar) -> AsyncGenerator[None]:
+async def _accompanied(beside: Beside | None, sidecar: Sidecar, looking: Looking) -> AsyncGenerator[None]:
+    if looking is Looking.ONCE:
+        await sidecar.offering.look()
     async with anyio.create_task_group() as group:
+        if looking is Looking.ON:
+            group.start_soon(sidecar.offering.run)
         if beside:
             group.start_soon(beside, sidecar)
         yield
@@ -128,14 +145,15 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
     """Serve Streamable HTTP at `/mcp`, until told to stop.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or an engine cannot be set up.
         StoreError: the store cannot be used.
     """
     anyio.run(_check_store, config)
     listening = _listen(host, port)
     sidecar = build(config, beside)
+    app = Beginning(http_app(sidecar, config, host, listening.getsockname()[1]))
     settings = uvicorn.Config(
-        http_app(sidecar, config, host, listening.getsockname()[1]),
+        app,
         loop="uvloop",
         http="httptools",
         lifespan="on",
@@ -145,7 +163,12 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
         timeout_keep_alive=_IDLE_CONNECTIONS,
     )
     server = _Uvicorn(settings, ending=sidecar.ending, drain=config.server.drain, stop=sidecar.stop_streams)
-    server.run(sockets=[listening])
+    try:
+        server.run(sockets=[listening])
+    except SystemExit:
+        if app.failure is None:
+            raise
+        raise app.failure from None
     if not server.started:
         raise ConfigError("the sidecar could not start; see the log above")
 

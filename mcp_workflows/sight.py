@@ -1,13 +1,15 @@
-"""What the watch sees of engines beside single looks: sweeps over many executions, and waits for one to end."""
+"""What the watch sees of engines beside single looks: sweeps over many executions, waits, hints, and their quotas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import anyio
+
 from mcp_workflows.adapter import Adapter, Execution, Ref, Status
-from mcp_workflows.capabilities import Sweeps, Waits
+from mcp_workflows.capabilities import Allowance, Hints, Sweeps, Waits
 from mcp_workflows.engines import Engines
 from mcp_workflows.task import Task
 
@@ -46,6 +48,33 @@ class Sight:
         adapter = self._engines.get(engine)
         return adapter is not None and _waits(type(adapter))
 
+    def hears(self, engine: str) -> bool:
+        """Whether this engine may tell which executions changed."""
+        return engine in self.hinting()
+
+    def hinting(self) -> Mapping[str, Adapter]:
+        """The adapters that may be told which executions changed, by engine."""
+        return {name: adapter for name, adapter in self._engines.adapters.items() if _hints(type(adapter))}
+
+    @property
+    def swapped(self) -> anyio.Event:
+        """Set when other adapters are in use."""
+        return self._engines.swapped
+
+    def allowance(self, engine: str) -> Allowance | None:
+        """What the quotas of this engine leave us now, if it has any."""
+        return self._engines.allowance(engine)
+
+    async def hints(self, engine: str, changed: Callable[[str], None]) -> None:
+        """Call `changed` with handles for as long as the engine tells them; returns if it never will.
+
+        Raises:
+            EngineError: it cannot tell now.
+        """
+        async with self._engines.calling(engine, bounded=False) as adapter:
+            if isinstance(adapter, Hints):
+                await adapter.hints(changed)
+
     async def sweep(self, engine: str, tasks: Sequence[Task]) -> Mapping[str, Glimpse]:
         """Glimpses by task id, of those the engine did not leave out.
 
@@ -57,7 +86,9 @@ class Sight:
             if not isinstance(adapter, Sweeps):
                 return {}
             found = await adapter.describe_many(list(refs.values()))
-            return {name: glimpse(found[ref.handle]) for name, ref in refs.items() if ref.handle in found}
+            different = {id(seen): seen for seen in found.values()}  # many may be the same object
+            glimpses = {key: glimpse(seen) for key, seen in different.items()}
+            return {name: glimpses[id(found[ref.handle])] for name, ref in refs.items() if ref.handle in found}
 
     async def wait(self, task: Task) -> None:
         """Return when the execution may have ended, for as long as that takes.
@@ -78,3 +109,8 @@ def _sweeps(kind: type[Adapter]) -> bool:
 @cache
 def _waits(kind: type[Adapter]) -> bool:
     return issubclass(kind, Waits)
+
+
+@cache
+def _hints(kind: type[Adapter]) -> bool:
+    return issubclass(kind, Hints)

@@ -19,7 +19,7 @@ import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_workflows.errors import ServerStopping
+from mcp_workflows.errors import ServerStopping, WorkflowsError
 
 _ANSWER_WITHIN = 1.0  # seconds for calls that waited to get their answers out, before connections are closed
 _FLUSH = 0.25  # seconds for the same on stdio, where nobody tells when they are out
@@ -38,6 +38,29 @@ class Ending:
 
     stopping: bool = False
     answering: int = 0  # POST requests without their whole response
+
+
+class Beginning:
+    """ASGI middleware for an end before anything is served: what we raise on purpose then is kept as `failure`.
+
+    It is a message for who starts the server; without this, uvicorn logs a stack trace and tells nobody.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.failure: WorkflowsError | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+
+        async def tell(message: Message) -> None:
+            if message["type"] == "lifespan.startup.failed":  # sent by Starlette while it handles the exception
+                error = sys.exception()
+                if isinstance(error, WorkflowsError):
+                    self.failure, message = error, {**message, "message": ""}
+            await send(message)
+
+        await self._app(scope, receive, tell if scope["type"] == "lifespan" else send)
 
 
 class Ended:

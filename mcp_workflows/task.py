@@ -151,6 +151,13 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
     return replace(closed, idempotency_key=None, arguments=None)
 
 
+def lose(task: Task, failure: Failure, at: datetime) -> Task:
+    """Nobody knows whether it was started: it has ended, and its idempotency key stays, or it could start again."""
+    if task.handle is not None or task.ended:
+        return task
+    return replace(observe(task, Execution(status=Status.FAILED, failure=failure), at), arguments=None)
+
+
 def release(task: Task, now: datetime) -> Task:
     """Expired: its idempotency key is free again. Only for what was adopted: nothing is ever started for that."""
     return replace(task, idempotency_key=None) if task.expired(now) else task

@@ -13,6 +13,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -97,6 +98,10 @@ class Tool(BaseModel):
         description="How arguments reach the workflow: a template, a list for positional arguments. "
         "Default: the whole object as the one argument, none if there are none.",
     )
+    send: Any = Field(  # likewise
+        default=None,
+        description="The one input of the workflow, as a template: `send: X` is the same as `args: [X]`.",
+    )
     output: Schema | None = Field(default=None, description="JSON Schema of the result (an object).")
     annotations: Annotations | None = Field(default=None, description="Hints for hosts (MCP ToolAnnotations).")
     tasks: TaskSupport = Field(default=TaskSupport.OPTIONAL, description="Whether a call becomes a task.")
@@ -156,7 +161,7 @@ class Tool(BaseModel):
         if not isinstance(values, dict) or cast("dict[str, Any]", values).get("kind") != Kind.WATCH:
             return values  # pyright: ignore[reportUnknownVariableType]
         written = cast("dict[str, Any]", values)
-        if useless := sorted(written.keys() & {"input", "args", "ask"}):
+        if useless := sorted(written.keys() & {"input", "args", "send", "ask"}):
             raise ValueError(f"kind: watch takes an execution id and starts nothing: leave out {', '.join(useless)}")
         return {**written, "input": WATCH_INPUT}
 
@@ -181,11 +186,18 @@ class Tool(BaseModel):
     def _is_object_schema(cls, schema: Schema | None) -> Schema | None:
         return None if schema is None else check_schema(schema)
 
-    @field_validator("args")
+    @field_validator("args", "send")
     @classmethod
-    def _args_is_template(cls, args: Any) -> Any:  # any JSON value
-        check_template(args)
-        return args
+    def _is_template(cls, value: Any) -> Any:  # any JSON value
+        check_template(value)
+        return value
+
+    @field_validator("send")
+    @classmethod
+    def _instead_of_args(cls, send: Any, info: ValidationInfo) -> Any:  # any JSON value
+        if send is not None and info.data.get("args") is not None:
+            raise ValueError("is another way to write args: [...]; leave one of the two out")
+        return send
 
     @field_validator("options")
     @classmethod
@@ -195,7 +207,8 @@ class Tool(BaseModel):
 
     @cached_property
     def _args_template(self) -> Template | None:
-        return None if self.args is None else Template(self.args)
+        args = self.args if self.send is None else [self.send]
+        return None if args is None else Template(args)
 
     @cached_property
     def _options_template(self) -> Template:
@@ -242,6 +255,7 @@ class Tool(BaseModel):
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
         """All that placeholders can stand in, with where that is."""
         yield "args", self.args
+        yield "send", self.send
         yield from self.options.items()
         yield from ((f"ask.{name}.message", ask.message) for name, ask in self.ask.items())
         for name, gate in self.gates.items():

@@ -5,25 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
 
+from mcp_workflows.beat import Beat
 from mcp_workflows.errors import EngineUnavailable, ServerStopping, WorkflowsError
+from mcp_workflows.hearing import Hearing
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.patrol import Patrol
 from mcp_workflows.sight import Sight
+from mcp_workflows.sweeper import Sweeper
 from mcp_workflows.task import Task
 from mcp_workflows.waiting import Waiting
-from mcp_workflows.watched import Watched
+from mcp_workflows.watched import FOREVER, Watched
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_AFTER = 1.0  # seconds, when a patrol broke
+_AGAIN_AFTER = 1.0  # seconds, when a patrol or a sweeper broke
 
-Look = Callable[[Task, Task | None], Awaitable[Task]]
+Look = Callable[[Task, Task | None, Callable[[], None]], Awaitable[Task]]
 Listener = Callable[[Task], Awaitable[bool | None]]
 
 
@@ -31,15 +35,16 @@ class Watch:
     """Single flight, a short cache and back-off by age and load, for as many executions as there are.
 
     `look` asks the engine and keeps what it saw; it is called once at a time for each task, with the row if that was
-    read just now. What sweeps and waits tell (`sight`) only decides when.
+    read just now, and says when it asks. What sweeps, waits and hints tell (`sight`) only decides when.
     """
 
     def __init__(self, look: Look, sight: Sight, pacing: Pacing = SHIPPED) -> None:
         self._look = look
         self._sight = sight
         self._pacing = pacing
-        self._patrols: dict[str, Patrol] = {}
+        self._beats: dict[str, Beat] = {}
         self._waiting = Waiting(sight, pacing.open_waits, self.nudge)
+        self._hearing = Hearing(sight, self._hint)
         self._following: dict[str, Watched] = {}
         self._stopped = False
         self._stack = AsyncExitStack()
@@ -47,6 +52,7 @@ class Watch:
 
     async def __aenter__(self) -> Self:
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        self._group.start_soon(self._hearing.run)
         return self
 
     async def __aexit__(
@@ -65,16 +71,17 @@ class Watch:
         Raises:
             EngineUnavailable, StoreUnavailable: what the look raised; it too is kept for a moment.
         """
-        patrol, watched = self._known(task)
+        beat = self._beat(task.engine)
+        watched = beat.known(task)
         began = anyio.current_time()
-        patrol.mind(watched)
+        beat.mind(watched)
         row: Task | None = task
-        while not patrol.fresh(watched, began):
-            if watched.flight or watched.stale or urgent or patrol.budget.roomy:
+        while not beat.fresh(watched, began):
+            if watched.flight or watched.stale or urgent or beat.budget.roomy:
                 await self._fly(watched, row)
             else:
-                patrol.expect(watched, began)
-                if patrol.good_enough(watched):
+                beat.expect(watched, began)
+                if beat.good_enough(watched):
                     break
                 await watched.landing().wait()
             row = None  # it may have changed meanwhile
@@ -83,13 +90,14 @@ class Watch:
         return watched.latest(task)
 
     def pace(self, task: Task) -> float:
-        """Seconds between two looks at it: the older it is and the more there are, the longer."""
-        return self._patrol(task.engine).pace(task)
+        """Seconds after which it is worth asking again: the older it is and the more there are, the longer."""
+        return self._beat(task.engine).pace(task)
 
     def age(self, task: Task) -> float:
         """Seconds since the engine last answered about it."""
-        watched = self._patrol(task.engine).watched.get(task.id)
-        return 0.0 if watched is None else anyio.current_time() - watched.heard
+        beat = self._beat(task.engine)
+        watched = beat.watched.get(task.id)
+        return 0.0 if watched is None else beat.age(watched)
 
     async def follow(self, task: Task, on_change: Listener, *, patience: float = float("inf")) -> Task:
         """Call `on_change` with the task now and at each change a client can see.
@@ -98,7 +106,8 @@ class Watch:
 
         Raises:
             ServerStopping: it is.
-            EngineUnavailable, EngineRefused: for `patience` seconds no look got an answer.
+            EngineUnavailable, EngineRefused: for `patience` seconds no look got an answer, not even that the engine
+                turns us away for now.
         """
         async with self._followed(task) as watched:
             told: Task | None = None
@@ -106,14 +115,15 @@ class Watch:
             while True:
                 if self._stopped:
                     raise ServerStopping
-                landed, current = watched.landing(), watched.latest(task)
+                landed = watched.landing()
+                current = watched.latest(task) if told is None else watched.since(told)
                 if told is None or current.shown != told.shown:
                     told = current
                     if await on_change(current):
                         return current
                 if current.ended:
                     return current
-                if watched.error and anyio.current_time() - max(began, watched.heard) > patience:
+                if watched.error and anyio.current_time() - max(began, watched.failing) > patience:
                     raise watched.error
                 await landed.wait()
 
@@ -130,24 +140,29 @@ class Watch:
 
     def note(self, task: Task) -> None:
         """What was done to it counts at once for those who follow, also when the engine gives no answer."""
-        for patrol in self._patrols.values():
-            if watched := patrol.watched.get(task.id):
+        for beat in self._beats.values():
+            if watched := beat.watched.get(task.id):
                 watched.task = watched.latest(task)
                 watched.tell()
 
     def nudge(self, task_id: str) -> None:
         """Something was done to it: the next look is a fresh one, and followers get theirs now."""
-        for patrol in self._patrols.values():
-            if watched := patrol.watched.get(task_id):
+        for beat in self._beats.values():
+            if watched := beat.watched.get(task_id):
                 watched.stale_at = anyio.current_time()
                 self._look_for_followers(watched)
+
+    def _hint(self, engine: str, handle: str) -> None:
+        """The engine says that it may have changed; what nobody watches is nobody's business."""
+        if beat := self._beats.get(engine):
+            beat.hint(handle)
 
     # --- flights
 
     async def _fly(self, watched: Watched, row: Task | None) -> None:
         """Join the flight under way, or start one that lands even if whoever asked goes away."""
         if watched.flight is None:
-            self._patrol(watched.task.engine).budget.spend()
+            self._beat(watched.task.engine).budget.spend(watched)
             self._take_off(watched, row)
         if watched.flight is not None:
             await watched.flight.wait()
@@ -157,9 +172,10 @@ class Watch:
         self._tasks.start_soon(self._land, watched, row)
 
     async def _land(self, watched: Watched, row: Task | None) -> None:
-        began = anyio.current_time()
+        began, beat = anyio.current_time(), self._beat(watched.task.engine)
+        asks = partial(beat.budget.made, watched)
         try:
-            watched.task, watched.error = await self._look(watched.task, row), None
+            watched.task, watched.error = await self._look(watched.task, row, asks), None
             watched.sure, watched.heard = began, anyio.current_time()
         except WorkflowsError as error:
             watched.error = error
@@ -167,9 +183,11 @@ class Watch:
             logger.exception("a look at a task failed")
             watched.error = EngineUnavailable("the look at it failed; see the log")
         finally:
+            asks()  # or it never came to that
             watched.began, watched.at = began, anyio.current_time()
+            watched.failing = _failing_since(watched)
             watched.land()
-            self._patrol(watched.task.engine).landed(watched)
+            beat.landed(watched)
             self._look_for_followers(watched)
 
     def _look_for_followers(self, watched: Watched) -> None:
@@ -177,7 +195,7 @@ class Watch:
         if watched.followers and watched.task.ended is None:
             self._waiting.want(self._tasks, watched.task)
             if watched.stale and watched.flight is None:
-                self._patrol(watched.task.engine).budget.spend()
+                self._beat(watched.task.engine).budget.spend(watched)
                 self._take_off(watched)
 
     # --- who is known and followed
@@ -185,11 +203,12 @@ class Watch:
     @asynccontextmanager
     async def _followed(self, task: Task) -> AsyncGenerator[Watched]:
         """While anybody follows, somebody looks."""
-        patrol, watched = self._known(task)
+        beat = self._beat(task.engine)
+        watched = beat.known(task)
         watched.followers += 1
         self._following[task.id] = watched
         self._look_for_followers(watched)
-        patrol.expect(watched, max(anyio.current_time(), watched.at + patrol.pace(task)))
+        beat.follow(watched)
         try:
             yield watched
         finally:
@@ -198,27 +217,22 @@ class Watch:
                 del self._following[task.id]
                 self._waiting.drop(task.id)
 
-    def _known(self, task: Task) -> tuple[Patrol, Watched]:
-        patrol = self._patrol(task.engine)
-        watched = patrol.watched.get(task.id)
-        if watched is None:
-            watched = patrol.watched[task.id] = Watched(task)
-        return patrol, watched
-
-    def _patrol(self, engine: str) -> Patrol:
-        found = self._patrols.get(engine)
+    def _beat(self, engine: str) -> Beat:
+        found = self._beats.get(engine)
         if found is None:
-            found = self._patrols[engine] = Patrol(engine, self._sight, self._pacing, self._take_off)
-            self._tasks.start_soon(self._keep_going, found)
+            found = self._beats[engine] = Beat(engine, self._sight, self._pacing)
+            sweeper = Sweeper(found, self._sight)
+            for run in (Patrol(found, sweeper, self._take_off).run, sweeper.run):
+                self._tasks.start_soon(self._keep_going, run)
         return found
 
-    async def _keep_going(self, patrol: Patrol) -> None:
-        """A patrol never ends: see docs/decisions/0002."""
+    async def _keep_going(self, run: Callable[[], Awaitable[None]]) -> None:
+        """A patrol and a sweeper never end: see docs/decisions/0002."""
         while True:
             try:
-                await patrol.run()
+                await run()
             except Exception:
-                logger.exception("the patrol of an engine broke, goes on in %g s", _AGAIN_AFTER)
+                logger.exception("what looks at an engine in the background broke, goes on in %g s", _AGAIN_AFTER)
                 await anyio.sleep(_AGAIN_AFTER)
 
     @property
@@ -226,3 +240,9 @@ class Watch:
         if self._group is None:
             raise RuntimeError("Watch is not entered")
         return self._group
+
+
+def _failing_since(watched: Watched) -> float:
+    """Since when its looks get no answer, after one that landed just now; to be turned away is an answer."""
+    throttled = isinstance(watched.error, EngineUnavailable) and watched.error.throttled
+    return FOREVER if watched.error is None or throttled else min(watched.failing, watched.at)

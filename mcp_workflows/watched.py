@@ -23,8 +23,10 @@ class Watched:
     began: float = NEVER  # of the last look that landed
     at: float = NEVER  # when that landed, or when a sweep found nothing new
     heard: float = NEVER  # when the engine last answered about it
+    failing: float = FOREVER  # since when looks get no answer, though the engine does not say that it is throttled
     sure: float = NEVER  # when the last look began that got an answer
-    doubt: float = NEVER  # when a sweep last gave a reason to look
+    doubt: float = NEVER  # when a sweep or a hint last gave a reason to look
+    hinted: float = NEVER  # when a hint last was news
     stale_at: float = NEVER  # looks that began before this do not count
     asked: float = NEVER  # when somebody last asked
     due: float = FOREVER  # when it is worth a look in the background
@@ -40,22 +42,30 @@ class Watched:
 
     @property
     def doubtful(self) -> bool:
-        """Whether a sweep gave a reason to look that no look has answered yet."""
+        """Whether there is a reason to look that no look has answered yet."""
         return self.doubt > self.sure
 
     @property
     def sweepable(self) -> bool:
         """Whether a sweep can say that nothing is new; what has to be started or cancelled needs a look."""
+        return self.listed and not self.error
+
+    @property
+    def listed(self) -> bool:
+        """Whether a sweep can say that it still runs."""
         task = self.task
         undelivered = task.cancel_requested is not None and not task.cancel_delivered
-        return task.handle is not None and not (undelivered or self.stale or self.error)
+        return task.handle is not None and not (undelivered or self.stale)
 
     def latest(self, task: Task) -> Task:
         """What was seen last, unless the row at hand is newer: something was done to it since, perhaps elsewhere."""
+        return task if self.stale and not self.task.ended else self.since(task)
+
+    def since(self, told: Task) -> Task:
+        """What was seen last, unless what was told is newer: nobody is told what was before that."""
         seen = self.task
-        if seen.ended:
-            return seen
-        return task if self.stale or task.updated > seen.updated or task.answered > seen.answered else seen
+        newer = told.updated > seen.updated or told.answered > seen.answered
+        return told if newer and not seen.ended else seen
 
     def landing(self) -> anyio.Event:
         """Set at the next landing."""

@@ -14,9 +14,9 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -29,13 +29,14 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.capabilities import Finding, Use
 from mcp_workflows.check import State, check
 from mcp_workflows.cli import main
 from mcp_workflows.cli.serving import Address, read_address
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.testing import MemoryAdapter
 from scripts.processes import free_port
+from tests.strangers import installed
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "mcp-workflows")
 
@@ -400,3 +401,88 @@ def test_connect_inspector_hands_the_variables_on(terminal: Terminal, tmp_path: 
     config = tmp_path / "outside.yaml"
     config.write_text(VARIABLES)
     assert '-e ENGINE_NAME="$ENGINE_NAME" -e REGION="$REGION"' in terminal.call("connect", "inspector", str(config)).out
+
+
+class PermittingAdapter(MemoryAdapter):
+    """Tells what it was asked for."""
+
+    async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
+        await self._call("permissions")
+        return {"Version": "2012-10-17", "Statement": [asdict(use) for use in uses]}
+
+
+PERMITS = """\
+engines:
+  orders: {adapter: permitting}
+  other: {adapter: memory}
+tools:
+  pay: {engine: orders, workflow: echo}
+  see: {engine: orders, workflow: ask, kind: watch, allow_answer: true}
+  ship:
+    engine: orders
+    workflow: gated
+    gates:
+      go:
+        when: {after_seconds: 0}
+        ask: {message: Go?, schema: {type: object, properties: {ok: {type: boolean}}}}
+        send: "{{answer.ok}}"
+  far: {engine: other, workflow: echo}
+"""
+
+
+@pytest.fixture
+def permits(terminal: Terminal, config_file: Path) -> Path:
+    installed(config_file.parent, terminal.monkeypatch, {"permitting": PermittingAdapter})
+    config_file.write_text(PERMITS)
+    return config_file
+
+
+def test_iam_prints_what_the_tools_of_an_engine_need_and_nothing_else(terminal: Terminal, permits: Path) -> None:
+    ended = terminal.call("iam", str(permits))
+    policy = json.loads(ended.out)
+    assert (ended.code, policy["Version"]) == (0, "2012-10-17")
+    pay, see, ship = policy["Statement"]
+    gate = {"when": {"after_seconds": 0.0}, "send": "{{answer.ok}}", "decline": None}
+    shared: dict[str, Any] = {"options": {}, "gates": {}, "watches": False, "answers": True, "cancels": True}
+    assert pay == {**shared, "tool": "pay", "workflow": "echo"}
+    assert see == {**shared, "tool": "see", "workflow": "ask", "watches": True, "cancels": False}
+    assert ship == {**shared, "tool": "ship", "workflow": "gated", "gates": {"go": gate}}
+    assert ended.err == "note: engine other: nothing for it, the adapter 'memory' has no policies\n"
+    chosen = terminal.call("iam", str(permits), "--engine", "orders")
+    assert (chosen.out, chosen.err) == (ended.out, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--engine", "order"], "no engine named 'order'; did you mean 'orders'? (engines: orders, other)"),
+        (["--engine", "other"], "engine other: the adapter 'memory' cannot tell which permissions it needs"),
+    ],
+)
+def test_iam_says_which_engines_there_are_and_which_cannot_tell(
+    terminal: Terminal, permits: Path, arguments: list[str], complaint: str
+) -> None:
+    ended = terminal.call("iam", str(permits), *arguments)
+    assert (ended.code, ended.out, ended.err) == (1, "", f"{complaint}\n")
+
+
+def test_iam_where_no_engine_can_tell_says_so(terminal: Terminal, config_file: Path) -> None:
+    ended = terminal.call("iam", str(config_file))
+    complaint = "engine orders: the adapter 'memory' cannot tell which permissions it needs\n"
+    assert (ended.code, ended.out, ended.err) == (1, "", complaint)
+
+
+def test_iam_of_several_engines_is_one_policy_each(terminal: Terminal, permits: Path) -> None:
+    permits.write_text(PERMITS.replace("{adapter: memory}", "{adapter: permitting}"))
+    ended = terminal.call("iam", str(permits))
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith("each is printed by itself: say --engine orders or other\n")
+    policy = json.loads(terminal.call("iam", str(permits), "--engine", "other").out)
+    assert [use["tool"] for use in policy["Statement"]] == ["far"]
+
+
+def test_iam_of_an_engine_that_gives_no_answer_says_so(terminal: Terminal, permits: Path) -> None:
+    permits.write_text(PERMITS.replace("{adapter: permitting}", "{adapter: permitting, unreachable: true}"))
+    ended = terminal.call("iam", str(permits), "--engine", "orders")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "engine orders: the engine in memory does not answer\n"

@@ -155,6 +155,11 @@ def test_what_is_written_out_wins_over_what_the_code_says(tmp_path: Path, code: 
     assert (tool.output, tool.args) == ({"type": "object", "title": "Mine"}, ["x"])
 
 
+def test_what_is_sent_wins_over_the_arguments_that_the_code_says(tmp_path: Path, code: str) -> None:
+    text = _with_input(f"input: {code}:FulfilOrder\n    send: {{id: '{{{{order_id}}}}'}}")
+    assert load(tmp_path, text).tools[0].map({"args": {"order_id": "A-1", "express": True}}) == [{"id": "A-1"}]
+
+
 def test_code_that_returns_no_object_gives_no_output_schema(tmp_path: Path, code: str) -> None:
     assert load(tmp_path, _with_input(f"input: {code}:CountOrders")).tools[0].output is None
     (problem,) = problems(tmp_path, _with_input(f"output: {code}:CountOrders"))

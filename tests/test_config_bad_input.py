@@ -63,6 +63,18 @@ TEXT = "{type: string}"
 
 BAD: Mapping[str, tuple[str, int, str, str]] = {
     # what: (text, line, path, essence)
+    "a slip in an adapter": (
+        f"engines:\n  orders: {{adapter: memroy}}\n{TOOL}",
+        2,
+        "engines.orders.adapter",
+        "'memory'?",
+    ),
+    "no adapter of ours": (
+        f"engines:\n  orders: {{adapter: sfn}}\n{TOOL}",
+        2,
+        "engines.orders.adapter",
+        "stepfunctions, ",
+    ),
     "an unknown section": (f"serverr: {{}}\n{FINE}", 1, "serverr", "unknown key; did you mean 'server'?"),
     "a key of the server": (f"server: {{nam: x}}\n{FINE}", 1, "server.nam", "did you mean 'name'?"),
     "a server that is a word": (f"server: x\n{FINE}", 1, "server", "must be a mapping"),
@@ -118,6 +130,24 @@ BAD: Mapping[str, tuple[str, int, str, str]] = {
     "a schema file": (f"{FINE}    output: ./none.json\n", 7, "tools.wait.output", "none.json: no such file"),
     "code for an adapter that cannot": (f"{FINE}    input: shop:Order\n", 7, "tools.wait.input", "from code"),
     "a template": (f'{FINE}    args: ["{{{{a b}}}}"]\n', 7, "tools.wait.args", "is not a JMESPath expression"),
+    "a template that is sent": (
+        f'{FINE}    send: {{a: "{{{{a b}}}}"}}\n',
+        7,
+        "tools.wait.send",
+        "is not a JMESPath expression",
+    ),
+    "both ways to write arguments": (
+        f"{FINE}    send: {{}}\n    args: [1]\n",
+        7,
+        "tools.wait.send",
+        "is another way to write args: [...]; leave one of the two out",
+    ),
+    "an argument that is sent and not there": (
+        f'{FINE}    input: {{type: object, properties: {{order_id: {{}}}}}}\n    send: {{order: "{{{{ordr_id}}}}"}}\n',
+        8,
+        "tools.wait.send",
+        "there is no argument 'ordr_id'; did you mean 'order_id'?",
+    ),
     "open braces": (f'{FINE}    args: "{{{{order"\n', 7, "tools.wait.args", "braces that are not closed"),
     "an unquoted template": (f"{FINE}    args: [{{{{order}}}}]\n", 7, "tools.wait.args[0]", "a template needs quotes"),
     "tasks": (f"{FINE}    tasks: forbiden\n", 7, "tools.wait.tasks", "did you mean 'forbidden'?"),
@@ -209,6 +239,14 @@ def test_bad_input_is_named_with_its_line(tmp_path: Path, text: str, line: int, 
     assert found[0].startswith(f"{line}: {path}: ")
     assert essence in found[0]
     assert not any(noise in found[0] for noise in ("pydantic", "Value error", "input_value", "For further"))
+
+
+def test_what_an_adapter_says_of_a_key_it_does_not_take_is_told_too(tmp_path: Path) -> None:
+    engine = f"engines:\n  shop: {{adapter: stepfunctions, aws_secret_access_key: {SECRET}}}\n"
+    unknown, said = problems(tmp_path, f"{engine}tools:\n  buy: {{engine: shop, workflow: buy}}\n")
+    assert "no credentials here; name a profile" in said
+    assert "engines.shop.aws_secret_access_key: unknown key" in unknown
+    assert SECRET not in said + unknown
 
 
 @pytest.mark.parametrize(

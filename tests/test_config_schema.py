@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,20 @@ def test_the_published_schema_accepts_what_comes_from_outside_in_place_of_anythi
 )
 def test_the_published_schema_rejects_a_misspelt_key(right: str, wrong: str) -> None:
     assert complaints(SAMPLE.replace(right, wrong, 1)) != []
+
+
+def test_the_published_schema_accepts_what_the_pages_show() -> None:
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    blocks = [block for page in pages for block in re.findall(r"(?ms)^```yaml\n(.*?)^```", page.read_text("utf-8"))]
+    shown = [block for block in blocks if re.match(r"(# workflows.yaml\n)?engines:", block) and "acme" not in block]
+    assert len(shown) > 10
+    assert [(block, found) for block in shown if (found := complaints(block))] == []
+
+
+def test_an_account_may_be_written_as_a_number() -> None:
+    engine = "engines: {shop: {adapter: stepfunctions, account: %s}}"
+    assert complaints(engine % "123456789012") == complaints(engine % "'123456789012'") == []
+    assert complaints(engine % "1234-5678") != []
 
 
 def test_the_sample_in_the_reference_loads(tmp_path: Path) -> None:

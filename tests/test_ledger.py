@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ import pytest
 
 from mcp_workflows import Fallback, Tool
 from mcp_workflows.access import ANONYMOUS, Principal
-from mcp_workflows.adapter import Execution, Progress, Ref, Start, Status
+from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
-from mcp_workflows.ledger import Ledger
+from mcp_workflows.ledger import SETTLING, Ledger
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store import open_store
 from mcp_workflows.task import Task, observe
@@ -426,6 +427,7 @@ def _deep(levels: int) -> Any:
         (Execution(status=Status.RUNNING, progress=Progress(value=float("nan"))), Status.RUNNING),
         (Execution(status=Status.SUCCEEDED, output=object()), Status.FAILED),
         (Execution(status=Status.SUCCEEDED, output=_deep(300)), Status.FAILED),
+        (Execution(status=Status.FAILED, failure=Failure(text="no", data=_deep(300))), Status.FAILED),
         (Execution(status=Status.SUCCEEDED, output={"\ud800": "\udfff"}), Status.SUCCEEDED),
         (asyncio.CancelledError(), Status.RUNNING),
         (ExceptionGroup("several", [KeyError("x")]), Status.RUNNING),
@@ -437,6 +439,7 @@ def _deep(levels: int) -> Any:
         "no number",
         "no JSON",
         "too deep",
+        "too deep beside a failure",
         "half characters",
         "cancelled",
         "group",
@@ -528,6 +531,16 @@ async def test_an_execution_its_engine_has_forgotten_is_an_error_not_a_mystery(
         gone = await until(bridge, task.task_id, Status.FAILED)
         assert gone.error is not None
         assert "no such execution any more" in gone.error.message
+
+
+async def test_an_execution_that_was_started_late_may_not_show_yet(tmp_path: Path) -> None:
+    async with replica(tmp_path) as (bridge, engine):
+        task = await call(bridge, "forever")
+        engine.forget(engine.handles[0])
+        async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:  # the engine was down when it was called
+            await store.change(task.task_id, ANONYMOUS.id, lambda row: replace(row, created=row.created - 5 * SETTLING))
+        seen = await get(bridge, task.task_id)
+        assert (seen.status, seen.error) == (Status.RUNNING, None)
 
 
 async def test_an_answered_question_is_never_shown_again(tmp_path: Path) -> None:

@@ -230,6 +230,18 @@ async def test_what_cannot_be_adopted_says_why(here: Office) -> None:
         await here.operator.adopt(SLEEP.model_copy(update={"engine": "other"}), "x", OLGA, {}, DAY)
 
 
+async def test_a_workflow_that_the_engine_knows_by_another_name_is_adopted_too() -> None:
+    class TwoNames(MemoryAdapter):
+        @staticmethod
+        def same_workflow(written: str, found: str) -> bool:
+            return found.endswith(written)
+
+    async with office(TwoNames) as here:
+        task = await here.task("sleep", 0)
+        nap = SLEEP.model_copy(update={"workflow": "eep"})
+        assert (await here.operator.adopt(nap, task.handle or "", OLGA, {}, DAY)).task.workflow == "sleep"
+
+
 async def test_an_adopted_execution_can_be_read_by_the_ref_it_was_given(here: Office) -> None:
     task = await here.task("sleep", 0)
     ref = await here.adapter.adopt(task.handle or "")

@@ -111,7 +111,13 @@ def test_a_schema_may_refer_to_itself(reference: str) -> None:
 BAD_FIELDS: list[dict[str, Any]] = [  # Any: any field of Tool
     *[{"name": name} for name in ("", "a b", "é", "a\n", "a/b", "x" * 65)],
     *[{"workflow": ""}, {"tasks": "maybe"}, {"ttl": "0s"}, {"ttl": 7}, {"max_result": 0}, {"timeout": 5}],
-    *[{"args": "{{"}, {"args": ["{{a b}}"]}, {"annotations": {"readonlyHint": True}}],
+    *[
+        {"args": "{{"},
+        {"args": ["{{a b}}"]},
+        {"send": "{{"},
+        {"send": 1, "args": [1]},
+        {"annotations": {"readonlyHint": True}},
+    ],
     {"ask": {"why": {"message": "Why {{", "schema": {"type": "string"}}}},
     {"ask": {"why": {"message": "Why?"}}},
     {"ask": {"why": {"message": "Why?", "schema": {}}}},
@@ -188,6 +194,14 @@ MAPPED: list[tuple[Any, dict[str, Any], Any]] = [  # Any: any JSON value
 @pytest.mark.parametrize(("args", "arguments", "mapped"), MAPPED)
 def test_arguments_reach_the_workflow_as_mapped(args: Any, arguments: dict[str, Any], mapped: Any) -> None:  # Any: JSON
     assert make_tool(args=args).map({"args": arguments}) == mapped
+
+
+@pytest.mark.parametrize("sent", [{"detail": {"orderId": "{{a}}", "by": "{{b}}"}}, "{{args}}", "{{a}}", ["{{a}}"], 7])
+def test_what_is_sent_is_the_one_argument(sent: Any) -> None:  # Any: any JSON value
+    for arguments in ({"a": [1, 2]}, {"a": 1, "b": 2}, {}):
+        scope = {"args": arguments}
+        assert make_tool(send=sent).map(scope) == make_tool(args=[sent]).map(scope)
+    assert make_tool(send={"detail": {"orderId": "{{a}}"}}).map({"args": {"a": 1}}) == [{"detail": {"orderId": 1}}]
 
 
 TEXT = {"type": "string"}

@@ -476,6 +476,7 @@ def test_it_is_written_as_every_tool(tmp_path: Path) -> None:
     ("more", "said"),
     [
         ("    input: {type: object}\n", "kind: watch takes an execution id and starts nothing: leave out input"),
+        ("    send: {a: 1}\n", "leave out send"),
         ("    cancel_on_disconnect: true\n", "cancel_on_disconnect: with kind: watch only together with allow_cancel"),
         ("    description: x\n    title: '{{x}}'\n    allow_cancel: maybe\n", "allow_cancel"),
     ],

@@ -19,6 +19,7 @@ from mcp_workflows.cli import (
     embedding,
     importing,
     new_adapter,
+    permitting,
     replaying,
     serving,
     tasks,
@@ -30,7 +31,19 @@ from mcp_workflows.errors import WorkflowsError
 __all__ = ["COMMANDS", "main"]
 
 # importing them hangs them on the application, in this order
-COMMANDS = (serving, developing, checking, calling, tasks, replaying, importing, connecting, embedding, new_adapter)
+COMMANDS = (
+    serving,
+    developing,
+    checking,
+    calling,
+    tasks,
+    replaying,
+    importing,
+    permitting,
+    connecting,
+    embedding,
+    new_adapter,
+)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from mcp_workflows.config import Config
 from mcp_workflows.config_problems import did_you_mean
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 from mcp_workflows.operating import owner_of
-from mcp_workflows.sidecar import build
+from mcp_workflows.sidecar import Looking, Sidecar, build
 from mcp_workflows.store import open_store
 from mcp_workflows.tool import Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
@@ -195,7 +195,7 @@ async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Ou
 
 async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
     config = None if order.url else load(order.config)
-    server = order.url if config is None else build(config, local=await _who(order, config)).server
+    server = order.url if config is None else (await _sidecar(order, config)).server
     outcome = Outcome()
     async with connect(server, era=order.era, on_status=screen.state, elicit=answers) as connection:
         try:
@@ -204,6 +204,13 @@ async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> 
         except (MCPError, TaskCancelled) as error:
             outcome = Outcome.of(error)
     return outcome
+
+
+async def _sidecar(order: Order, config: Config) -> Sidecar:
+    """One of our own; a tool that is not in the file may be one that is marked on its engine."""
+    unknown = order.tool is not None and _ours(config, order.tool) is None
+    looking = Looking.ONCE if unknown else Looking.NEVER
+    return build(config, local=await _who(order, config), looking=looking)
 
 
 async def _who(order: Order, config: Config) -> Principal:

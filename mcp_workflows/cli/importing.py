@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import anyio
 import typer
 
-from mcp_workflows.capabilities import Discovered, Discovers
+from mcp_workflows.capabilities import Discovered, Discovers, one_workflow
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, log
 from mcp_workflows.config import Engine, load_engines
 from mcp_workflows.config_draft import draft
@@ -33,7 +33,7 @@ def import_tools(
     seen = anyio.run(_discover, engines[engine])
     if not seen:
         raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
-    for line in draft(engine, seen, configured=_configured(tools, engine), taken=tools):
+    for line in draft(engine, seen, configured=_configured(tools, engines[engine], seen), taken=tools):
         typer.echo(line)
 
 
@@ -54,11 +54,13 @@ async def _discover(engine: Engine) -> Sequence[Discovered]:
         raise EngineUnavailable(f"engine {engine.name}: {error}") from None
 
 
-def _configured(tools: Mapping[str, object], engine: str) -> Mapping[str, Sequence[str]]:
-    """The tools of this engine by workflow, as far as they are written right."""
+def _configured(tools: Mapping[str, object], engine: Engine, seen: Sequence[Discovered]) -> Mapping[str, Sequence[str]]:
+    """The tools there are for what was seen, by workflow, as far as they are written right."""
     found = defaultdict[str, list[str]](list)
     for name, written in tools.items():
         entry = cast("Mapping[str, object]", written if isinstance(written, dict) else {})
-        if entry.get("engine") == engine:
-            found[str(entry.get("workflow"))].append(name)
+        if entry.get("engine") == engine.name:
+            mine = str(entry.get("workflow"))
+            for workflow in (each.workflow for each in seen if one_workflow(engine.kind, mine, each.workflow)):
+                found[workflow].append(name)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import mcp_types as types
@@ -10,15 +10,13 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateBoundary
 from mcp.shared.exceptions import MCPError
 from mcp_types import jsonrpc
-from pydantic import ValidationError
 
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.adoption import unwatchable
-from mcp_workflows.capabilities import GATE_WORDS, gate_settings
 from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.fitting import wrong
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.receiver.callers import Callers, Context
 from mcp_workflows.receiver.changes import Changes
@@ -88,66 +86,15 @@ def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks:
         for name, adapter in engines.items()
         if isinstance(adapter, type) or not hasattr(adapter, "describe")
     ]
-    problems = problems or [*_wrong_options(tools, engines), *_wrong_gates(tools, engines)]
-    problems += [
-        f"tool {tool.name!r}: no engine named {tool.engine!r} (engines: {', '.join(engines) or 'none'})"
-        for tool in tools
-        if tool.engine not in engines
-    ]
-    problems += [
-        f"tool {tool.name!r}: ask {question!r} brings {key!r}, which the tool's input does not take"
-        for tool in tools
-        for question, key in tool.unanswerable()
-    ]
-    problems += [
-        f"tool {tool.name!r}: {place} names {', '.join(strangers)}, which the tool's input does not have"
-        for tool in tools
-        for place, strangers in tool.strangers().items()
-    ]
-    problems += [
-        f"tool {tool.name!r}: {place} takes {field!r} from the answer, which has no such field"
-        for tool in tools
-        for place, field, _ in tool.unanswered()
-    ]
-    problems += [
-        f"tool {tool.name!r}: {setting}: {wrong}"
-        for tool in tools
-        for setting, wrong in (unwatchable(tool, engines[tool.engine]) if tool.engine in engines else ())
-    ]
-    problems += [f"tool {name!r}: {wrong}" for name, wrong in clashes(tools, my_tasks=my_tasks)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    problems += [f"tool {tool.name!r}: {text}" for tool in tools for text in wrong(tool, engines)]
+    problems += [f"tool {name!r}: {text}" for name, text in clashes(tools, my_tasks=my_tasks)]
     names = [tool.name for tool in tools]
     problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems:
         raise ConfigError("\n".join(problems))
     return {tool.name: tool for tool in tools}
-
-
-def _wrong_options(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Iterator[str]:
-    for tool in tools:
-        try:
-            if adapter := engines.get(tool.engine):
-                adapter.Options.model_validate(tool.options)
-        except ValidationError as error:
-            yield f"tool {tool.name!r}: options.{_first(error)}"
-
-
-def _wrong_gates(tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> Iterator[str]:
-    for tool in tools:
-        model = gate_settings(engines.get(tool.engine))
-        if model is None:
-            if tool.gates:
-                yield f"tool {tool.name!r}: the adapter of engine {tool.engine!r} knows no gates"
-            continue
-        for name, gate in tool.gates.items():
-            try:
-                model.model_validate(gate.model_dump(include=set(GATE_WORDS)))
-            except ValidationError as error:
-                yield f"tool {tool.name!r}: gates.{name}.{_first(error)}"
-
-
-def _first(error: ValidationError) -> str:
-    wrong = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
 
 
 class _NoTools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -18,10 +18,10 @@ from mcp_types import jsonrpc
 
 from mcp_workflows.adapter import JSON, Adapter
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.capabilities import Exposed, Exposes, Finding
 from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.engines import Engines
-from mcp_workflows.errors import ConfigError, RequestError, WorkflowsError
+from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver.at_hand import at_hand
@@ -35,6 +35,7 @@ from mcp_workflows.tool import Tool
 from mcp_workflows.trial import Trial
 from mcp_workflows.wire import v2026_07_28 as wire
 
+LONGEST_LOOK = 120.0  # seconds for all marked workflows of an engine: page by page, within its quotas
 DIALOGUE_SECONDS = 24 * 3600.0  # how long a person may take to answer the questions before a start
 _SEALING_KEY = "request-state"  # its name in the store
 _EVERYBODY = [
@@ -148,6 +149,19 @@ class Workflows:
     async def check_engines(self) -> Mapping[str, Finding]:
         """How each engine is, by name."""
         return await self._engines.check()
+
+    async def exposed(self, engine: str) -> Sequence[Exposed]:
+        """The workflows of an engine that are marked there to be tools; none where nobody looks.
+
+        Raises:
+            EngineError: it cannot be told.
+        """
+        try:
+            with anyio.fail_after(LONGEST_LOOK):
+                async with self._engines.calling(engine, bounded=False) as adapter:
+                    return list(await adapter.exposed()) if isinstance(adapter, Exposes) else []
+        except TimeoutError:
+            raise EngineUnavailable(f"no answer within {LONGEST_LOOK:g} s") from None
 
     @asynccontextmanager
     async def testing(self) -> AsyncGenerator[Trial]:

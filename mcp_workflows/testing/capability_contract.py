@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Sequence
 from typing import NoReturn
 
 import anyio
 import pytest
+from jsonschema import Draft202012Validator
 
 from mcp_workflows.adapter import Adapter, Execution, Ref, Status
-from mcp_workflows.capabilities import Adopts, Explains, Sweeps, Terminates, Waits
+from mcp_workflows.capabilities import Adopts, Allowance, Explains, Exposes, Hints, Sweeps, Terminates, Waits
 from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
 from mcp_workflows.testing.subject import (
     STACK_TRACES,
@@ -22,6 +24,8 @@ from mcp_workflows.testing.subject import (
     unreachable,
     until_ended,
 )
+
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class CapabilityLaws:
@@ -146,6 +150,65 @@ class CapabilityLaws:
                     await adapter.wait(ref)
                 assert (await adapter.describe(ref)).status is Status.RUNNING
 
+    # --- Exposes
+
+    async def test_what_is_marked_can_be_offered(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: a name for a tool, a source for people, a JSON Schema of an object, options as tools have them."""
+        if not isinstance(adapter, Exposes):
+            skip_without("Exposes")
+        if adapter.expose_every is None:
+            pytest.skip("the subject does not look for marked workflows")
+        assert adapter.expose_every > 0
+        for each in await adapter.exposed():
+            assert TOOL_NAME.fullmatch(each.name)
+            assert each.workflow
+            assert each.source
+            assert each.input.get("type") == "object"
+            Draft202012Validator.check_schema(each.input)
+            adapter.Options.model_validate(each.options)
+
+    # --- Limited
+
+    async def test_an_allowance_leaves_something(self, adapter: Adapter) -> None:
+        """Law: it can be read at any time, without asking the engine, and lets us ask now and then."""
+        allowance = getattr(adapter, "allowance", None)
+        if allowance is None:
+            skip_without("Limited")
+        assert isinstance(allowance, Allowance)
+        assert min(allowance.looks_per_second, allowance.sweep_every, allowance.batch) > 0
+        assert allowance.burst >= 0
+
+    # --- Hints
+
+    async def test_an_execution_that_ends_is_hinted_at_by_its_handle(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: who listens is told the handle that `start` returned, until it stops listening."""
+        if not isinstance(adapter, Hints):
+            skip_without("Hints")
+        listening, over = anyio.Event(), anyio.Event()
+        heard: set[str] = set()
+
+        async def listen(telling: Hints, wanted: str) -> None:
+            def hear(handle: str) -> None:
+                if handle == wanted:
+                    heard.add(handle)
+                    over.set()
+
+            listening.set()
+            await telling.hints(hear)
+            over.set()
+
+        async with anyio.create_task_group() as group:
+            async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+                group.start_soon(listen, adapter, ref.handle)
+                await listening.wait()
+            with anyio.move_on_after(subject.patience):
+                await over.wait()
+            group.cancel_scope.cancel()
+        if over.is_set() and not heard:
+            pytest.skip("the subject's settings are without hints")
+        assert over.is_set()
+        assert heard
+
     # --- when the engine is not there
 
     async def test_no_capability_lets_anything_else_cross(self, subject: Subject) -> None:
@@ -163,6 +226,8 @@ class CapabilityLaws:
                 calls.append(nobody.describe_many([ref]))
             if isinstance(nobody, Waits):
                 calls.append(nobody.wait(ref))
+            if isinstance(nobody, Exposes) and nobody.expose_every is not None:
+                calls.append(nobody.exposed())
             for call in calls:
                 with anyio.fail_after(subject.glance), pytest.raises(EngineUnavailable) as unavailable:
                     await call

@@ -105,7 +105,10 @@ def translate(error: RPCError, place: Place) -> EngineError:
         kind, words = EngineRefused, f"it has no namespace {place.namespace!r}"
     if error.status is RPCStatusCode.RESOURCE_EXHAUSTED and "larger than max" in error.message:
         kind = EngineRefused  # a gRPC message over 4 MiB: trying again will not help
-    return kind(f"{_who(place)}: {words}")
+    text = f"{_who(place)}: {words}"
+    if kind is EngineUnavailable:
+        return EngineUnavailable(text, throttled=error.status is RPCStatusCode.RESOURCE_EXHAUSTED)
+    return kind(text)
 
 
 def has_detail(error: RPCError, detail: type[details.NamespaceNotFoundFailure]) -> bool:

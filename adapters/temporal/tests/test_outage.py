@@ -124,6 +124,7 @@ def test_a_message_over_the_grpc_limit_is_refused_though_it_looks_like_an_overlo
 def test_an_overload_is_no_refusal() -> None:
     error = translate(RPCError("namespace rate limit exceeded", RPCStatusCode.RESOURCE_EXHAUSTED, b""), HERE)
     assert isinstance(error, EngineUnavailable)
+    assert error.throttled
     assert error.sent
 
 

@@ -1,0 +1,96 @@
+"""mcp-workflows iam: the permissions of an engine that the tools of a configuration need, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import anyio
+import typer
+
+from mcp_workflows.capabilities import GATE_WORDS, Permits, Use
+from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.config import Config, Engine
+from mcp_workflows.config_problems import did_you_mean, names
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
+from mcp_workflows.tool import Kind, Tool
+
+
+@app.command()
+def iam(
+    config: ConfigFile,
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="ENGINE", help="Of which engine, if there are several.")
+    ] = None,
+) -> None:
+    """Print the least-privilege policy for what the configured tools use, as JSON."""
+    log(LogLevel.WARNING)
+    loaded = load(config)
+    chosen = _chosen(loaded, engine)
+    for other in _without_permissions(loaded) if engine is None else ():
+        typer.echo(
+            f"note: engine {other.name}: nothing for it, the adapter {other.adapter!r} has no policies", err=True
+        )
+    uses = [_use(tool) for tool in loaded.tools if tool.engine == chosen.name]
+    typer.echo(json.dumps(anyio.run(_permissions, chosen, uses), indent=2))
+
+
+def _chosen(config: Config, name: str | None) -> Engine:
+    """The engine that is meant; without a name there must be only one that it can be."""
+    engines = config.engines
+    if name is not None:
+        if name not in engines:
+            raise ConfigError(f"no engine named {name!r}{did_you_mean(name, engines)} (engines: {names(engines)})")
+        return _that_permits(engines[name])
+    can = [engine.name for engine in engines.values() if _permits(engine)]
+    if len(can) > 1:
+        raise ConfigError(
+            f"several engines have policies, and each is printed by itself: say --engine {' or '.join(can)}"
+        )
+    return _that_permits(engines[can[0]] if can else next(iter(engines.values())))
+
+
+def _that_permits(engine: Engine) -> Engine:
+    if not _permits(engine):
+        raise ConfigError(
+            f"engine {engine.name}: the adapter {engine.adapter!r} cannot tell which permissions it needs"
+        )
+    return engine
+
+
+def _permits(engine: Engine) -> bool:
+    return isinstance(engine.kind, Permits)
+
+
+def _without_permissions(config: Config) -> Sequence[Engine]:
+    return [engine for engine in config.engines.values() if not _permits(engine)]
+
+
+def _use(tool: Tool) -> Use:
+    watches = tool.kind is Kind.WATCH
+    return Use(
+        tool=tool.name,
+        workflow=tool.workflow,
+        options=tool.options,
+        gates={name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()},
+        watches=watches,
+        answers=tool.allow_answer or not watches,
+        cancels=tool.allow_cancel or not watches,
+    )
+
+
+async def _permissions(engine: Engine, uses: Sequence[Use]) -> Mapping[str, Any]:  # Any: JSON
+    """The policy.
+
+    Raises:
+        EngineError: the engine gives no answer.
+    """
+    adapter = engine.kind(engine.settings)
+    assert isinstance(adapter, Permits), "the class says so"
+    try:
+        async with Engines({engine.name: adapter}) as engines, engines.calling(engine.name):
+            return await adapter.permissions(uses)
+    except EngineError as error:
+        raise EngineUnavailable(f"engine {engine.name}: {error}") from None

@@ -1,0 +1,69 @@
+"""Whether a tool fits the engines there are: what is wrong with it, for who writes it down or marks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import BaseModel, ValidationError
+
+from mcp_workflows.adapter import Adapter
+from mcp_workflows.adoption import unwatchable
+from mcp_workflows.capabilities import GATE_WORDS, gate_settings, is_fleeting
+from mcp_workflows.tool import Kind, TaskSupport, Tool
+
+
+def misfits(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
+    """What this adapter (or its class) cannot do for the tool, by the setting that asks for it."""
+    yield from unwatchable(tool, adapter)
+    if not is_fleeting(adapter, tool.options):
+        return
+    if tool.kind is Kind.WATCH:
+        yield "kind", "this workflow is too short-lived to be watched, the engine keeps nothing to look up"
+    elif tool.tasks is not TaskSupport.FORBIDDEN:
+        yield "tasks", "this workflow is too short-lived to be a task: write `tasks: forbidden`"
+
+
+def wrong(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:
+    """All that is wrong with one tool on these engines, a line each."""
+    adapter = engines.get(tool.engine)
+    if adapter is None:
+        yield f"no engine named {tool.engine!r} (engines: {', '.join(engines) or 'none'})"
+        return
+    yield from _validated(adapter.Options, tool.options, "options")
+    yield from _wrong_gates(tool, adapter)
+    yield from (
+        f"ask {question!r} brings {key!r}, which the tool's input does not take"
+        for question, key in tool.unanswerable()
+    )
+    yield from (
+        f"{place} names {', '.join(strangers)}, which the tool's input does not have"
+        for place, strangers in tool.strangers().items()
+    )
+    yield from (
+        f"{place} takes {field!r} from the answer, which has no such field" for place, field, _ in tool.unanswered()
+    )
+    yield from (f"{setting}: {text}" for setting, text in misfits(tool, adapter))
+
+
+def first(error: ValidationError) -> str:
+    """The first thing that is wrong, and where; never the value itself."""
+    found = error.errors(include_url=False, include_input=False)[0]
+    text = found["msg"].removeprefix("Value error, ").replace("String should ", "must ", 1)
+    return f"{'.'.join(map(str, found['loc']))}: {text}"
+
+
+def _wrong_gates(tool: Tool, adapter: Adapter) -> Iterator[str]:
+    model = gate_settings(adapter)
+    if model is None:
+        if tool.gates:
+            yield f"the adapter of engine {tool.engine!r} knows no gates"
+        return
+    for name, gate in tool.gates.items():
+        yield from _validated(model, gate.model_dump(include=set(GATE_WORDS)), f"gates.{name}")
+
+
+def _validated(model: type[BaseModel], values: object, where: str) -> Iterator[str]:
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        yield f"{where}.{first(error)}"

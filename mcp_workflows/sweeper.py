@@ -1,0 +1,117 @@
+"""Sweeps: many executions of one engine at once, as a hint which of them to look at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from heapq import nsmallest
+from typing import Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mcp_workflows.adapter import TERMINAL
+from mcp_workflows.beat import CONFIRM_EVERY, Beat
+from mcp_workflows.errors import EngineError
+from mcp_workflows.pacing import BATCH, SWEEP_EVERY
+from mcp_workflows.sight import Glimpse, Sight, glimpse
+from mcp_workflows.watched import FOREVER, NEVER, Watched
+
+logger = logging.getLogger(__name__)
+
+_PAUSES: Final = (1.0, 30.0)  # seconds after a sweep that failed: from, to
+_IDLE: Final = 1.0  # seconds until it is found out that there is something to sweep
+_UNSURE: Final = 10  # looks after one sweep at those who were not looked at for long
+
+
+class Sweeper:
+    """Sweeps one engine: in turn with looks, under the same cap; or by the engine's own quota for sweeps."""
+
+    def __init__(self, beat: Beat, sight: Sight) -> None:
+        self._beat = beat
+        self._sight = sight
+        self._swept = NEVER
+        self._pause = _PAUSES[0]
+
+    async def run(self) -> None:
+        """Sweep an engine with quotas, beside all looks, for ever; what is due for a look stays due."""
+        while True:
+            pause = _IDLE
+            if self._beat.limits.by_quota and self._beat.sweeping:
+                pause = self._beat.limits.sweep_every
+                await self._sweep(self._wanted())
+            await anyio.sleep(pause)
+
+    async def sweep_in_turn(self, due: Sequence[Watched], now: float) -> Sequence[Watched]:
+        """Who is due as far as sweeps show them. Returns those found as before, but not looked at for long."""
+        if not (batch := self._batch(due, now)):
+            return []
+        await anyio.sleep(max(0.0, self._swept + SWEEP_EVERY - anyio.current_time()))
+        await self._beat.budget.turn()
+        self._beat.budget.spend(self, in_turn=True)
+        self._beat.budget.made(self)
+        self._swept = began = anyio.current_time()
+        if not await self._sweep(batch):
+            return []
+        for watched in batch:
+            wanted = self._beat.wanted(watched)
+            self._beat.schedule(watched, anyio.current_time() + self._beat.pace(watched.task) if wanted else FOREVER)
+        unsure = [each for each in batch if not each.doubtful and began - each.sure > CONFIRM_EVERY]
+        return sorted(unsure, key=lambda watched: watched.sure)[:_UNSURE]
+
+    def _batch(self, due: Sequence[Watched], now: float) -> Sequence[Watched]:
+        """Who is due, and if there is room, also who is more than halfway there: fewer sweeps see as much."""
+        batch = [watched for watched in due if watched.sweepable]
+        if batch and len(batch) < BATCH:
+            halfway = (watched for watched in self._beat.idle() if watched.at + watched.due <= 2 * now)
+            batch = sorted((each for each in halfway if each.sweepable), key=lambda watched: watched.due)
+        return batch[:BATCH]
+
+    def _wanted(self) -> Sequence[Watched]:
+        """Who is of interest and in no doubt anyhow; those first of whom nothing was heard for longest."""
+        beat = self._beat
+        wanted = (
+            watched
+            for watched in beat.watched.values()
+            if watched.listed and watched not in beat.doubts and beat.wanted(watched)
+        )
+        return nsmallest(beat.limits.batch, wanted, key=lambda watched: watched.at)
+
+    async def _sweep(self, batch: Sequence[Watched]) -> bool:
+        """Ask for all of them at once; whether there was an answer."""
+        began = anyio.current_time()
+        try:
+            found = await self._sight.sweep(self._beat.engine, [watched.task for watched in batch])
+        except EngineError as error:
+            self._later(error)
+            return False
+        self._pause = _PAUSES[0]
+        for number, watched in enumerate(batch):
+            if number % BATCH == 0:
+                await checkpoint()  # 10,000 at once would hold up everybody
+            self._compare(watched, found.get(watched.task.id), began)
+        return True
+
+    def _compare(self, watched: Watched, found: Glimpse | None, began: float) -> None:
+        """With the sweep before it, as sweeps show less than looks; the first one with what is known."""
+        known, first = watched.task.execution, watched.mark is None
+        before = glimpse(known).mark if first else watched.mark
+        watched.mark = None if found is None else found.mark
+        changed = found is None or found.status in TERMINAL or found.mark != before
+        if first and found is not None and self._beat.limits.by_quota:
+            changed = found.status in TERMINAL  # it shows far less than looks, and these go on anyhow
+        if changed or watched.doubtful:
+            news = self._beat.limits.by_quota if found is None else found.status is not known.status
+            self._beat.doubts.add(watched, began if changed else watched.doubt, news=news)
+        elif not watched.stale and watched.at <= began:
+            asked = watched.asked >= watched.at
+            watched.at, watched.heard, watched.error = began, anyio.current_time(), None
+            watched.failing = FOREVER
+            if asked:
+                watched.tell()  # to who waits for it; followers hear of changes only, and there may be 10,000
+
+    def _later(self, error: EngineError) -> None:
+        """What is known stays, and looks go on one by one."""
+        logger.warning("engine %r cannot be swept, next try in %g s: %s", self._beat.engine, self._pause, error)
+        self._beat.sweep_after = anyio.current_time() + self._pause
+        self._pause = min(self._pause * 2, _PAUSES[1])
