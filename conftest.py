@@ -7,4 +7,4 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["tests.dev_server", "adapters.temporal.tests.typescript_worker"]
+pytest_plugins = ["tests.dev_server", "tests.stepfunctions_engine", "adapters.temporal.tests.typescript_worker"]

@@ -5,32 +5,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
-import psutil
 import pytest
 
-from scripts.processes import free_port
+from tests.engine_process import EngineProcess
 
 PAUSE = {"frontend.WorkflowPauseEnabled": "true"}
-PATIENCE = 60.0  # seconds until a server that does not answer is given up
-
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL; kept over exec
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit("the parent is gone already")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def temporal_binary() -> str:
@@ -42,97 +27,32 @@ def temporal_binary() -> str:
     return found
 
 
-class DevServer:
-    """`temporal server start-dev` on a free port; it can be killed, frozen and started again on the same file.
-
-    Dies with this process, however that ends (Linux).
-    """
+class DevServer(EngineProcess):
+    """`temporal server start-dev`, its database in a file: what it knows outlives a kill."""
 
     def __init__(self, folder: Path, *, port: int | None = None, config: Mapping[str, str] = PAUSE) -> None:
-        self.folder = folder
-        self.port = port or free_port()
-        self.log = folder / "temporal.log"
+        super().__init__(folder, port, "temporal.log")
         self._config = config
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
+        """Where clients connect to."""
         return f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> DevServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start, or start again with what the database file holds, and wait until it answers."""
+    def argv(self) -> Sequence[str]:
+        """The dev server, without its UI."""
         values = [f"--dynamic-config-value={name}={value}" for name, value in self._config.items()]
         server = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(self.port)]
-        server += ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "error", *values]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *server],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._wait_until_it_answers()
+        return [*server, "--db-filename", str(self.folder / "temporal.db"), "--log-level", "error", *values]
 
-    def kill(self) -> None:
-        """kill -9: nothing is flushed, nobody is told."""
-        self._running.kill()
-        self._running.wait()
-        self._process = None
-
-    def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers; returns when every thread has stopped."""
-        self._running.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + PATIENCE
-        while any(psutil.Process(thread).status() != psutil.STATUS_STOPPED for thread in self._threads()):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the dev server does not stop")
-            time.sleep(0.01)
-
-    def _threads(self) -> Iterable[int]:
-        return [thread.id for thread in psutil.Process(self._running.pid).threads()]
-
-    def thaw(self) -> None:
-        self._running.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """Stop if it runs; kill it if it takes longer than 10 s."""
-        if self._process is None:
-            return
-        self.thaw()
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+    def answers(self) -> bool:
+        """Whether the namespace is there."""
+        return self.cli("operator", "namespace", "describe", "default").returncode == 0
 
     def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The `temporal` CLI against this server."""
         command = [temporal_binary(), *words, "--address", self.address]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-
-    @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("the dev server does not run")
-        return self._process
-
-    def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while self.cli("operator", "namespace", "describe", "default").returncode:
-            if self._running.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the dev server does not answer; {self.log} ends:\n{self.log.read_text()[-2000:]}")
-            time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

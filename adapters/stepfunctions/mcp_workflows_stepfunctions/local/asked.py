@@ -1,0 +1,91 @@
+"""What a start is asked for, checked as AWS checks it; moto takes anything."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+from mcp_workflows_stepfunctions.local.refusing import RefusedError
+
+MAX_BYTES: Final = 262_144
+_FORBIDDEN: Final = re.compile(r'[\s?*<>{}\[\]"#%\\^|~`$&,;:/\x00-\x1f\x7f-\x9f]')
+_LONGEST_NAME: Final = 80
+_TOO_LONG: Final = "1 validation error detected: Value at '{}' failed to satisfy constraint: Member must have length less than or equal to {}"  # noqa: E501 AWS's words
+_NOT_IN_EXPRESS: Final = {
+    ".waitForTaskToken": "'.waitForTaskToken' service integration",
+    ".sync": "'.sync' service integration",
+    ":activity:": "Activity ARN",
+}
+
+
+def check_name(name: str) -> None:
+    """Moto takes names of any length and character for executions.
+
+    Raises:
+        RefusedError: InvalidName, ValidationException.
+    """
+    if len(name) > _LONGEST_NAME or _FORBIDDEN.search(name):
+        raise RefusedError("InvalidName", f"Invalid Name: '{name}'")
+
+
+def check_input(text: str) -> None:
+    """Moto takes an input of any size, and its error for one that is not JSON has no code.
+
+    Raises:
+        RefusedError: ValidationException, InvalidExecutionInput.
+    """
+    if len(text.encode()) > MAX_BYTES:
+        raise RefusedError("ValidationException", _TOO_LONG.format("input", MAX_BYTES))
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise RefusedError("InvalidExecutionInput", f"Invalid State Machine Execution Input: '{error}'") from error
+
+
+def check_output(text: str) -> None:
+    """Moto takes an answer that is not JSON, or too big, and then fails the execution.
+
+    Raises:
+        RefusedError: InvalidOutput, ValidationException.
+    """
+    if len(text.encode()) > MAX_BYTES:
+        raise RefusedError("ValidationException", _TOO_LONG.format("output", MAX_BYTES))
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise RefusedError("InvalidOutput", f"Invalid Output: '{error}'") from error
+
+
+def check_express(definition: str) -> None:
+    """Moto takes states in Express machines that can wait for more than five minutes.
+
+    Raises:
+        RefusedError: InvalidDefinition.
+    """
+    for resource in _resources(json.loads(definition)):
+        for mark, what in _NOT_IN_EXPRESS.items():
+            if mark in resource:
+                raise RefusedError(
+                    "InvalidDefinition",
+                    f"Invalid State Machine Definition: 'SCHEMA_VALIDATION_FAILED: Express state machine does not "
+                    f"support {what}'",
+                )
+
+
+def _resources(part: Any) -> Iterator[str]:
+    """What the Task states of a definition call, also those in Map and Parallel states."""
+    match part:
+        case {"Type": "Task", "Resource": str(resource)}:
+            yield resource
+        case dict() | list():
+            for value in _values(part):
+                yield from _resources(value)
+        case _:
+            pass
+
+
+def _values(container: Any) -> list[Any]:
+    mapping = isinstance(container, dict)
+    return list(cast("dict[str, Any]", container).values() if mapping else cast("list[Any]", container))
