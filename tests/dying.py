@@ -1,6 +1,6 @@
-"""A sidecar that kills itself (SIGKILL) at one step of the first creation; its parts are the real ones.
+"""A sidecar that kills itself (SIGKILL) at one step of the first creation or answer; its parts are the real ones.
 
-`python -m tests.dying workflows.yaml PORT row|start|bind|reply`
+`python -m tests.dying workflows.yaml PORT row|start|bind|reply|answer`
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from typing import Any
 import uvicorn
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
-from mcp_workflows_temporal import TemporalAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from mcp_workflows import attach
-from mcp_workflows.adapter import Start
+from mcp_workflows.adapter import JSON, Adapter, Ref, Start
 from mcp_workflows.config import load_config
 from mcp_workflows.store.sqlite import SQLiteStore
 from mcp_workflows.task import Task
@@ -55,14 +54,19 @@ class DyingStore(SQLiteStore):
         return row
 
 
-class DyingAdapter(TemporalAdapter):
-    """Dies once the engine has started it."""
+def dying(kind: type[Adapter]) -> type[Adapter]:
+    """An adapter like this one, but that it dies once the engine has started an execution, or taken an answer."""
 
-    async def start(self, start: Start) -> str:
-        """The start."""
-        handle = await super().start(start)
+    async def start(self: Adapter, start: Start) -> str:
+        handle = await kind.start(self, start)
         die_at("start")
         return handle
+
+    async def answer(self: Adapter, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        await kind.answer(self, ref, responses)
+        die_at("answer")
+
+    return type(f"Dying{kind.__name__}", (kind,), {"start": start, "answer": answer})
 
 
 async def die_before_the_reply(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -84,7 +88,7 @@ def main() -> None:
 
     server: Server[Any] = Server("dying", lifespan=lifespan)
     server.middleware.append(die_before_the_reply)
-    engines = {name: DyingAdapter(engine.settings) for name, engine in config.engines.items()}  # pyright: ignore[reportArgumentType]  # all its engines are Temporal
+    engines = {name: dying(engine.kind)(engine.settings) for name, engine in config.engines.items()}
     workflows = attach(server, tools=config.tools, engines=engines, store=DyingStore(config.store.url))
     app = server.streamable_http_app(custom_starlette_routes=[Route("/readyz", ready)])
     uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")

@@ -85,17 +85,17 @@ class Process:
 
 
 @contextmanager
-def sidecar(config: Path, *, port: int | None = None) -> Generator[Process]:
+def sidecar(config: Path, *options: str, port: int | None = None) -> Generator[Process]:
     """`mcp-workflows serve CONFIG --http ...`, ready."""
     chosen = port or free_port()
-    command = [COMMAND, "serve", str(config), "--http", f"127.0.0.1:{chosen}"]
+    command = [COMMAND, "serve", str(config), "--http", f"127.0.0.1:{chosen}", *options]
     with _running(command, chosen, config.with_suffix(".log")) as process:
         yield process
 
 
 @contextmanager
 def dying_sidecar(config: Path, step: str) -> Generator[Process]:
-    """A sidecar that kills itself with SIGKILL at one step of the first creation: row, start, bind or reply."""
+    """A sidecar that kills itself with SIGKILL at one step of the first creation or answer: see `tests.dying`."""
     port = free_port()
     command = [sys.executable, "-m", "tests.dying", str(config), str(port), step]
     with _running(command, port, config.with_suffix(".dying.log")) as process:

@@ -1,0 +1,132 @@
+"""Amazon Resource Names of state machines and executions, taken apart and put together.
+
+Source: https://docs.aws.amazon.com/step-functions/latest/dg/concepts-amazon-resource-names.html, and the shapes in
+botocore's model of the API.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from mcp_workflows.errors import EngineRefused
+
+REGION = r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]+"
+_PLACE = rf"arn:(?P<partition>aws[a-z-]*):states:(?P<region>{REGION}):(?P<account>[0-9]{{12}})"
+_NAMED = r"(?P<name>[^\s\x00-\x1f\x7f-\x9f:/?*<>{}\[\]\"#%\\^|~`$&,;]{1,80})(?::(?P<qualifier>[A-Za-z0-9_.-]{1,80}))?"
+_NAME = re.compile(_NAMED, re.ASCII)
+_MACHINE = re.compile(f"{_PLACE}:stateMachine:{_NAMED}", re.ASCII)
+_TEXT = r"[^\s\x00-\x1f\x7f-\x9f"
+_EXECUTION = re.compile(
+    rf"{_PLACE}:(?P<kind>execution|express):(?P<machine>{_TEXT}:/]{{1,80}})(?:/(?P<label>{_TEXT}:/]{{1,80}}))?"
+    rf":(?P<name>{_TEXT}]{{1,200}})"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an engine's state machines are."""
+
+    partition: str
+    region: str
+    account: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A state machine, or one of its versions (`:3`) or aliases (`:PROD`)."""
+
+    place: Place
+    name: str
+    qualifier: str | None = None  # of a version or alias
+
+    @property
+    def arn(self) -> str:
+        """What starts are sent to."""
+        return self.unqualified + (f":{self.qualifier}" if self.qualifier else "")
+
+    @property
+    def unqualified(self) -> str:
+        """The machine itself, whatever version or alias is meant."""
+        return f"{_prefix(self.place)}:stateMachine:{self.name}"
+
+    def execution(self, name: str) -> str:
+        """The ARN of an execution of it; names are unique in the whole machine."""
+        return f"{_prefix(self.place)}:execution:{self.name}:{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionName:
+    """An execution ARN, taken apart."""
+
+    place: Place
+    machine: str
+    name: str
+    express: bool
+    label: str | None = None  # of the distributed Map that it is a child of
+
+    @classmethod
+    def parse(cls, arn: str) -> Self:
+        """Take it apart.
+
+        Raises:
+            EngineRefused: it is none.
+        """
+        found = _EXECUTION.fullmatch(arn)
+        if found is None:
+            raise EngineRefused(
+                "this is no execution ARN; write arn:aws:states:REGION:ACCOUNT:execution:MACHINE:NAME", final=True
+            )
+        return cls(
+            place=_place(found),
+            machine=found["machine"],
+            name=found["name"],
+            express=found["kind"] == "express",
+            label=found["label"],
+        )
+
+
+def _place(found: re.Match[str]) -> Place:
+    return Place(partition=found["partition"], region=found["region"], account=found["account"])
+
+
+def _prefix(place: Place) -> str:
+    return f"arn:{place.partition}:states:{place.region}:{place.account}"
+
+
+def is_machine_arn(workflow: str) -> bool:
+    """Whether a workflow is written as an ARN, right or wrong; otherwise it is a name."""
+    return workflow.startswith("arn:")
+
+
+def parse_machine(workflow: str) -> Machine:
+    """A state machine by its ARN.
+
+    Raises:
+        EngineRefused: it is no ARN of a state machine, version or alias.
+    """
+    found = _MACHINE.fullmatch(workflow)
+    if found is None:
+        raise EngineRefused(
+            f"{workflow!r} is no state machine ARN; write arn:aws:states:REGION:ACCOUNT:stateMachine:NAME, with "
+            ":VERSION or :ALIAS if you like, or the name alone",
+            final=True,
+        )
+    return Machine(place=_place(found), name=found["name"], qualifier=found["qualifier"])
+
+
+def named_machine(workflow: str, place: Place) -> Machine:
+    """A state machine by its name, `name:alias` or `name:version`, at this place.
+
+    Raises:
+        EngineRefused: it cannot be the name of one.
+    """
+    found = _NAME.fullmatch(workflow)
+    if found is None:
+        raise EngineRefused(
+            f"{workflow!r} cannot be the name of a state machine: 1 to 80 characters, without spaces, brackets or any "
+            'of "#%\\^|~`$&,;/?*',
+            final=True,
+        )
+    return Machine(place=place, name=found["name"], qualifier=found["qualifier"])

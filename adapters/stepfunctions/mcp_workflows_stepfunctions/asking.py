@@ -1,0 +1,94 @@
+"""What an execution asks, and how answers are sent: its own questions, and the gates of its tool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
+
+from mcp_workflows.adapter import JSON, Gate, InputRequest
+from mcp_workflows_stepfunctions.envelope import Asked
+from mcp_workflows_stepfunctions.fold import Fold, Waiting
+from mcp_workflows_stepfunctions.gates import Rule, read_rules, read_sending
+from mcp_workflows_stepfunctions.payloads import payload
+
+SUCCESS: Final = "send_task_success"
+FAILURE: Final = "send_task_failure"
+_ACCEPT: Final = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One answer, as a call of the API."""
+
+    key: str
+    operation: str
+    params: Mapping[str, str] = field(repr=False)  # with the task token
+
+
+def requests(fold: Fold, gates: Mapping[str, Gate]) -> Mapping[str, InputRequest]:
+    """The open questions. The key of each is the id of the event that opened it: no other ever has it."""
+    return {str(event): asked.request for event, asked in _asked(fold, gates) if asked.request is not None}
+
+
+def complaints(fold: Fold, gates: Mapping[str, Gate]) -> Sequence[str]:
+    """What cannot be asked, and why: for whoever wrote the state machine, or the configuration."""
+    found = (asked.complaint for _, asked in _asked(fold, gates))
+    return [*dict.fromkeys([*read_rules(gates)[1], *(text for text in found if text is not None)])]
+
+
+def deliveries(fold: Fold, gates: Mapping[str, Gate], responses: Mapping[str, JSON]) -> Sequence[Delivery]:
+    """The calls that answer open questions; responses to what is not open are passed over.
+
+    Raises:
+        EngineRefused: an answer cannot be sent: it is too large, or a gate does not say how.
+    """
+    open_now = {str(event): asked for event, asked in _asked(fold, gates)}
+    return [
+        _delivery(key, open_now[key], gates, cast("Mapping[str, JSON]", response))
+        for key, response in responses.items()
+        if key in open_now and open_now[key].request is not None and isinstance(response, Mapping)
+    ]
+
+
+def _asked(fold: Fold, gates: Mapping[str, Gate]) -> Iterator[tuple[int, Asked]]:
+    rules, _ = read_rules(gates)
+    for event, waiting in fold.waiting.items():
+        rule = rules.get(waiting.state)
+        yield event, waiting.own if rule is None else _gated(waiting, rule)
+
+
+def _gated(waiting: Waiting, rule: Rule) -> Asked:
+    token = rule.token(waiting.parameters)
+    if token is not None:
+        return Asked(request=replace(rule.request, gate=rule.name), token=token)
+    if rule.when.token is not None:
+        where = f"there is no task token at {rule.when.token}"
+    else:
+        where = "nothing in them is named like a task token; say where it is in when.token"
+    return Asked(complaint=f"gate {rule.name}: the parameters of state {waiting.state} were read, and {where}")
+
+
+def _delivery(key: str, asked: Asked, gates: Mapping[str, Gate], response: Mapping[str, JSON]) -> Delivery:
+    token, gate = asked.token or "", asked.request.gate if asked.request else None
+    if gate is None:
+        return _success(key, token, _answer(response))
+    action = response.get("action")
+    written = gates[gate].send if action == _ACCEPT else gates[gate].decline
+    sending = read_sending(gate, response.get("send"), written)
+    if sending.succeeds:
+        return _success(key, token, sending.output)
+    failing = {"error": sending.error or "", **({} if sending.cause is None else {"cause": sending.cause})}
+    return Delivery(key=key, operation=FAILURE, params={"taskToken": token, **failing})
+
+
+def _answer(response: Mapping[str, JSON]) -> JSON:
+    """What the state gets of a person: content is empty unless they accepted."""
+    action, content = response.get("action"), response.get("content")
+    return {"action": action, "content": content if action == _ACCEPT and content is not None else {}}
+
+
+def _success(key: str, token: str, output: JSON) -> Delivery:
+    return Delivery(
+        key=key, operation=SUCCESS, params={"taskToken": token, "output": payload(output, "answer", "make it shorter")}
+    )

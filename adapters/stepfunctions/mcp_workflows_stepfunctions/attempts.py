@@ -1,0 +1,145 @@
+"""What happened to one call under way: botocore retries by itself, and tells only of the last attempt."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+# Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError
+from botocore.parsers import ResponseParserError
+
+NOT_SENT: Final = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+THROTTLING: Final = frozenset(
+    {"ThrottlingException", "Throttling", "ThrottledException", "RequestThrottledException", "RequestThrottled"}
+    | {"TooManyRequestsException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException"}
+    | {"SlowDown", "PriorRequestNotComplete", "TransactionInProgressException", "KmsThrottlingException"}
+    | {"ProvisionedThroughputExceededException", "EC2ThrottledException"}
+)
+_SERVER_ERROR: Final = 500
+_PAUSE: Final = 0.2  # seconds: the longest between attempts that were not throttled
+_TALKATIVE: Final = (  # they tell bodies of requests and answers at DEBUG: task tokens, inputs, signatures
+    *("botocore.endpoint", "botocore.parsers", "botocore.auth", "botocore.hooks", "botocore.httpsession"),
+    *("botocore.client", "botocore.awsrequest", "botocore.regions", "botocore.retries.standard"),
+)
+_COMPLAINING: Final = ("botocore.credentials", "botocore.tokens")  # at WARNING, with a stack trace each time
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """The attempts of one call, in the thread that makes it."""
+
+    deadline: float  # of `time.monotonic`: no attempt begins that could not end by then
+    longest: float  # seconds that one attempt may take
+    made: int = 0
+    answered: int = 0
+    unsent: int = 0
+    throttled: int = 0
+
+    def count(self) -> None:
+        """One more is on its way."""
+        self.made += 1
+
+    def judge(self, status: int, code: str | None, error: Exception | None) -> None:
+        """How it ended: with an answer (its HTTP status, AWS's code), or with none."""
+        self.answered += error is None and status < _SERVER_ERROR  # AWS may have done it before it broke
+        self.unsent += isinstance(error, NOT_SENT)
+        self.throttled += code in THROTTLING
+
+    @property
+    def reached(self) -> bool:
+        """Whether one of them may have reached the engine."""
+        return self.made > self.unsent
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether one of them may have reached the engine and nobody knows what became of it."""
+        return self.made > self.unsent + self.answered
+
+    def late(self, code: str | None) -> bool:
+        """Whether there is no time for another, after the longest pause that botocore may make before it."""
+        pause = 2.0 ** (self.made - 1) if code in THROTTLING else _PAUSE
+        return time.monotonic() + pause + self.longest > self.deadline
+
+
+CURRENT: ContextVar[Attempts | None] = ContextVar("mcp_workflows_stepfunctions_attempts", default=None)
+
+
+def follow(client: Any) -> Any:  # Any: a botocore client has no types
+    """The same client; from now on it tells the `CURRENT` call about its attempts."""
+    client.meta.events.register_first("before-send", _before_send)
+    client.meta.events.register_first("needs-retry", _needs_retry)
+    return client
+
+
+def send(client: Any, operation: str, params: Mapping[str, Any], attempts: Attempts) -> Mapping[str, Any]:
+    """Make the call, in this thread. Any: as boto3 takes and gives them.
+
+    Raises:
+        Exception: those of `translating.FOREIGN`.
+    """
+    CURRENT.set(attempts)
+    call = getattr(client, operation)
+    try:
+        reply: Mapping[str, Any] = call(**params)
+    except (AttributeError, TypeError, LookupError, RecursionError):
+        raise ResponseParserError from None  # JSON, but not at all what AWS answers: boto3 minds in many ways
+    shape = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation]).output_shape
+    expected: Collection[str] = shape.required_members if shape else ()
+    if expected and not any(member in reply for member in expected):
+        raise ResponseParserError  # 200 from something that is not AWS: boto3 would not mind
+    return reply
+
+
+def _before_send(**_: Any) -> None:
+    if attempts := CURRENT.get():
+        attempts.count()
+
+
+def _needs_retry(
+    response: Any, caught_exception: Exception | None, operation: Any, **_: Any
+) -> None:  # Any: as botocore emits it
+    attempts = CURRENT.get()
+    if attempts is None:
+        return
+    answer = response[1] if response else {}
+    code = answer["Error"].get("Code") if "Error" in answer else None
+    attempts.judge(response[0].status_code if response else 0, code, caught_exception)
+    if not attempts.late(code):
+        return
+    if caught_exception is not None:
+        raise caught_exception
+    if code is not None:
+        raise ClientError(answer, operation.name)
+
+
+class _NotOurs(logging.Filter):
+    """Lets pass what is not of a call of ours, or is more than chatter."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG or CURRENT.get() is None
+
+
+_NOT_OURS: Final = _NotOurs()
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """The call of ours that needed the credentials says why there are none: no stack trace on top of it."""
+    if CURRENT.get() is not None:
+        record.exc_info = None
+    return True
+
+
+def keep_quiet() -> None:
+    """Have botocore not log our requests and answers: there are task tokens in them; and no stack traces."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).addFilter(_NOT_OURS)
+    for name in _COMPLAINING:
+        logging.getLogger(name).addFilter(_without_trace)

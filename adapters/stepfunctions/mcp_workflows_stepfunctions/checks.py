@@ -1,0 +1,65 @@
+"""Whether a workflow could run now: Step Functions answers, the state machine is there and of the right type."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.errors import EngineError
+from mcp_workflows_stepfunctions.arns import Machine
+from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
+from mcp_workflows_stepfunctions.machines import Machines
+from mcp_workflows_stepfunctions.options import StepFunctionsOptions
+from mcp_workflows_stepfunctions.settings import Events
+
+_DENIED: Final = "AccessDeniedException"
+_ANSWERS: Final = frozenset({_DENIED, "ResourceNotFound", "StateMachineDoesNotExist"})
+
+
+async def check_engine(calls: Calls, events: Events | None) -> Finding:
+    """Whether Step Functions answers these credentials; who may not list machines is answered too.
+
+    A queue of `events` that cannot be read is said, and no problem: everything goes on without it.
+    """
+    try:
+        await calls.call("list_state_machines", known={_DENIED}, maxResults=1)
+    except AnsweredError:
+        pass  # it knows us, and that is enough: what each tool needs is checked with the tool
+    except EngineError as error:
+        return Finding(ok=False, text=str(error), hint="check region, endpoint_url, profile and assume_role")
+    answers = f"Step Functions answers in {calls.region}"
+    try:
+        if events is not None:  # a look that hides no message from others
+            await calls.queue("receive_message", QueueUrl=events.queue_url, WaitTimeSeconds=0, VisibilityTimeout=0)
+    except EngineError as error:
+        return Finding(ok=True, text=f"{answers}, but events tell nothing: {error}")
+    return Finding(ok=True, text=answers)
+
+
+async def check_machine(calls: Calls, machines: Machines, workflow: str, options: StepFunctionsOptions) -> Finding:
+    """Whether the state machine is there, and its version or alias too."""
+    try:
+        machine = await machines.named(workflow)
+        machines.forget(machine)
+        await machines.expect(machine, express=options.express)
+        if machine.qualifier:
+            return await _check_qualified(calls, machine)
+    except EngineError as error:
+        return Finding(ok=False, text=str(error))
+    kind = "Express" if options.express else "Standard"
+    return Finding(ok=True, text=f"{kind} state machine {machine.name} is there")
+
+
+async def _check_qualified(calls: Calls, machine: Machine) -> Finding:
+    """A version is described like a machine, an alias has a call of its own."""
+    word = "version" if str(machine.qualifier).isdigit() else "alias"
+    try:
+        if word == "version":
+            await calls.call("describe_state_machine", known=_ANSWERS, stateMachineArn=machine.arn)
+        else:
+            await calls.call("describe_state_machine_alias", known=_ANSWERS, stateMachineAliasArn=machine.arn)
+    except AnsweredError as answered:
+        if answered.code == _DENIED:
+            return Finding(ok=True, text=f"{machine.name} is there; nobody may look whether its {word} is")
+        return Finding(ok=False, text=f"{machine.name} has no {word} {machine.qualifier}")
+    return Finding(ok=True, text=f"{machine.name} is there, with its {word} {machine.qualifier}")

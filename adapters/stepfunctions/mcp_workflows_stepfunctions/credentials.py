@@ -1,0 +1,120 @@
+"""Who we are for AWS: what boto3 finds by itself, and the role that is assumed with it; both by the first call.
+
+boto3 would look for credentials already when it makes a client, maybe over the network.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+# Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from botocore.credentials import AssumeRoleCredentialFetcher, Credentials, DeferredRefreshableCredentials
+from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
+
+from mcp_workflows_stepfunctions.settings import AssumeRole
+
+_EARLY: Final = 900  # seconds before its end that a session is renewed, as botocore does it
+_LOOK_AGAIN: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
+
+
+class FoundLater(Credentials):  # type: ignore[misc]  # botocore has no types
+    """What boto3's own chain finds, looked for by the first call that needs it, and again after it found nothing."""
+
+    def __init__(self, chain: Any) -> None:  # Any: botocore's CredentialResolver
+        super().__init__("", "", method="found-later")
+        self._chain = chain
+        self._found: Any = None  # botocore's Credentials
+        self._missed = float("-inf")
+        self._looking = threading.Lock()
+
+    def get_frozen_credentials(self) -> Any:
+        """Any: botocore's ReadOnlyCredentials.
+
+        Raises:
+            NoCredentialsError: there are none.
+            CredentialRetrievalError: a credential_process of the profile, say, gives something else.
+        """
+        try:
+            with self._looking:
+                if self._found is None and time.monotonic() - self._missed > _LOOK_AGAIN:
+                    self._found = self._chain.load_credentials()
+                    self._missed = float("-inf") if self._found else time.monotonic()
+                found = self._found
+            if found is None:
+                raise NoCredentialsError
+            return found.get_frozen_credentials()
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise CredentialRetrievalError(provider="not readable", error_msg="") from None
+
+    def forget(self) -> None:
+        """Look again: AWS does not take them any more, and the file they are from may have others by now."""
+        with self._looking:
+            self._found = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What botocore asks for credentials, when they are known already."""
+
+    credentials: Credentials
+
+    def load_credentials(self) -> Credentials:
+        """As botocore's resolver of credentials does."""
+        return self.credentials
+
+
+class _Session(DeferredRefreshableCredentials):  # type: ignore[misc]  # botocore has no types
+    """A session of a role. Botocore would renew one of 15 minutes with each call: it has less than 15 left at once."""
+
+    def __init__(self, refresh: Callable[[], Any], early: int) -> None:  # Any: what botocore's fetchers return
+        super().__init__(refresh_using=refresh, method="assume-role")
+        self._advisory_refresh_timeout = early
+        self._mandatory_refresh_timeout = early * 2 // 3
+
+
+class _BriefClient:
+    """A client of STS for one call."""
+
+    def __init__(self, client: Any) -> None:  # Any: botocore has no types
+        self._client = client
+
+    def assume_role(self, **arguments: Any) -> Any:
+        """Any: as botocore's fetcher calls it."""
+        try:
+            return self._client.assume_role(**arguments)
+        finally:
+            self._client.close()
+
+
+def assumed(role: AssumeRole, own: Credentials, make: Callable[..., Any]) -> Credentials:
+    """Those of the role. Any: `make` makes a client of STS with the credentials it is given.
+
+    Nothing is assumed until the first call; then, and again in time before it ends, in the thread of a call.
+    """
+    wanted = {
+        "RoleSessionName": role.session_name,
+        "ExternalId": role.external_id,
+        "SourceIdentity": role.source_identity,
+        "DurationSeconds": int(role.duration.total_seconds()),
+    }
+    early = min(_EARLY, int(role.duration.total_seconds()) // 3)
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=partial(_brief, make),
+        source_credentials=own,
+        role_arn=role.arn,
+        extra_args={key: value for key, value in wanted.items() if value is not None},
+        expiry_window_seconds=early,
+    )
+    return _Session(fetcher.fetch_credentials, early)
+
+
+def _brief(make: Callable[..., Any], service: str, **keys: str | None) -> _BriefClient:
+    return _BriefClient(make(service, **keys))

@@ -1,0 +1,65 @@
+"""What the definition of a state machine (Amazon States Language) says of its states.
+
+Source: https://states-language.net/spec.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from mcp_workflows_stepfunctions.names import MCP_INPUT
+
+WAITS_FOR_TOKEN: Final = ".waitForTaskToken"  # noqa: S105  # the end of a Resource, no password
+_WITHIN: Final = ("ItemProcessor", "Iterator")  # of a Map
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One state, wherever it is nested."""
+
+    name: str
+    fields: Mapping[str, Any]  # Any: JSON
+    limited: bool = False  # the whole machine has a TimeoutSeconds
+
+    @property
+    def waits_for_token(self) -> bool:
+        """Whether it waits until somebody answers with its task token."""
+        return str(self.fields.get("Resource", "")).endswith(WAITS_FOR_TOKEN)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks people in our words."""
+        return self.waits_for_token and MCP_INPUT in json.dumps(self._parameters)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends if nobody ever answers."""
+        own = (f"{name}Seconds{path}" for name in ("Timeout", "Heartbeat") for path in ("", "Path"))
+        return self.limited or any(name in self.fields for name in own)
+
+    @property
+    def _parameters(self) -> Any:  # Any: JSON
+        return self.fields.get("Parameters", self.fields.get("Arguments"))
+
+
+def states(definition: str) -> Mapping[str, State]:
+    """The states by name, those of branches and Maps too; none if it is not readable."""
+    try:
+        machine = json.loads(definition)
+    except ValueError:
+        return {}
+    whole = cast("dict[str, Any]", machine) if isinstance(machine, dict) else {}
+    return {state.name: state for state in _states(whole, limited="TimeoutSeconds" in whole)}
+
+
+def _states(machine: object, *, limited: bool) -> Iterator[State]:
+    found = cast("dict[str, Any]", machine).get("States") if isinstance(machine, dict) else None
+    for name, fields in cast("dict[str, Any]", found if isinstance(found, dict) else {}).items():
+        if isinstance(fields, dict):
+            state = cast("dict[str, Any]", fields)
+            yield State(name=name, fields=state, limited=limited)
+            for nested in (*state.get("Branches", ()), *(state.get(each) for each in _WITHIN)):
+                yield from _states(nested, limited=limited)

@@ -1,0 +1,94 @@
+"""Express executions: they run within one call of at most 5 minutes, and nobody can look them up later.
+
+So this is the one place where the adapter remembers: a handle is good in this process only, and a start is made once.
+Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_StartSyncExecution.html
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from mcp_workflows.adapter import Execution, Failure, Ref, Status
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows_stepfunctions.calls import Calls
+from mcp_workflows_stepfunctions.options import StepFunctionsOptions
+from mcp_workflows_stepfunctions.seeing import finished
+from mcp_workflows_stepfunctions.starting import Request
+
+KEPT: Final = 1_000  # executions that have ended; who waits for one looks within seconds
+_PREFIX: Final = "express:"
+_GRACE: Final = 10.0  # seconds for its outcome to be kept
+
+
+class Expresses:
+    """The Express executions that this process has started."""
+
+    def __init__(self, calls: Calls, group: TaskGroup) -> None:
+        self._calls = calls
+        self._group = group
+        self._seen: OrderedDict[str, Execution] = OrderedDict()
+
+    def start(self, order: Request, patience: timedelta) -> str:
+        """Begin to run it. Returns its handle, which tells since when: another process knows nothing else of it."""
+        handle = f"{_PREFIX}{time.time():.0f}:{order.name}"
+        self._seen[handle] = Execution(status=Status.RUNNING, execution_id=order.name)
+        self._group.start_soon(self._run, handle, order, patience.total_seconds())
+        return handle
+
+    def describe(self, ref: Ref) -> Execution:
+        """What is known of it.
+
+        Raises:
+            EngineUnavailable: another process started it, and may still wait for it; later, nobody will ever know.
+        """
+        found = self._seen.get(ref.handle)
+        if found is not None:
+            return found
+        patience = StepFunctionsOptions.read(ref.options).patience.total_seconds()
+        if time.time() < _started(ref.handle) + patience + _GRACE:
+            raise EngineUnavailable("only the process that started an Express execution hears how it ends")
+        text = "its outcome is not known, and it is not started again: the process that waited for it is gone"
+        return _lost(text, "OutcomeUnknown")
+
+    async def _run(self, handle: str, order: Request, patience: float) -> None:
+        """Until it has ended; what has begun is not stopped by anybody."""
+        seen = _lost(f"it did not end within {patience:g} s, and may still go on", "States.Timeout")
+        with anyio.move_on_after(patience):
+            try:
+                reply = await self._calls.run_sync(**order.params)
+                seen = replace(finished(reply["status"], reply), execution_id=str(reply["executionArn"]))
+            except EngineRefused as error:
+                seen = _lost(f"Step Functions refused to run it: {error}", "Refused")
+            except EngineError as error:
+                seen = _lost(f"its outcome is not known, and it is not started again: {error}", "OutcomeUnknown")
+        self._seen[handle] = seen
+        self._seen.move_to_end(handle)
+        self._forget()
+
+    def _forget(self) -> None:
+        """The oldest of those that have ended."""
+        ended = [handle for handle, seen in self._seen.items() if seen.terminal]
+        for handle in ended[: max(0, len(ended) - KEPT)]:
+            del self._seen[handle]
+
+
+def _started(handle: str) -> float:
+    """When its process started it, in seconds since 1970."""
+    began, _, _ = handle.removeprefix(_PREFIX).partition(":")
+    return float(began) if began.isdigit() else 0.0
+
+
+def is_express(handle: str) -> bool:
+    """Whether this is the handle of an Express execution."""
+    return handle.startswith(_PREFIX)
+
+
+def _lost(text: str, kind: str) -> Execution:
+    return Execution(status=Status.FAILED, failure=Failure(text=text, kind=kind))

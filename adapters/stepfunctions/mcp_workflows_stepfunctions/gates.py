@@ -1,0 +1,211 @@
+"""Gates in the words of Step Functions: states that wait for a task token and were not written for us."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Self, cast
+
+import jmespath
+from jmespath.exceptions import JMESPathError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from mcp_workflows.adapter import JSON, Gate, InputRequest
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_stepfunctions.envelope import is_token, objects
+
+MAX_ERROR: Final = 256  # characters, of SendTaskFailure
+MAX_CAUSE: Final = 32_768
+_TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # letters only; the surest first
+_NO_LETTER: Final = re.compile(r"[^a-z]")
+
+
+class When(BaseModel):
+    """The state that waits for a person."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    state: str = Field(
+        min_length=1, max_length=80, description="The name of the state; its Resource ends in .waitForTaskToken."
+    )
+    token: str | None = Field(
+        default=None,
+        min_length=1,
+        description="JMESPath into the state's resolved parameters, where its task token is. Without it the token is "
+        "looked for by name: taskToken, TaskToken, task_token, callbackToken, token, ...",
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _is_jmespath(cls, token: str | None) -> str | None:
+        if token is not None:
+            try:
+                jmespath.compile(token)
+            except JMESPathError as error:
+                raise ValueError(f"not a JMESPath expression: {str(error).splitlines()[0]}") from None
+        return token
+
+
+def _as_text(value: object) -> object:
+    """What an answer filled in, as a text; a text stays as it is."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+_Text = Annotated[str | None, BeforeValidator(_as_text)]
+
+
+class Sending(BaseModel):
+    """How an answer reaches the state: it succeeds with `output`, or fails with `error` and `cause`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"oneOf": [{"required": ["output"]}, {"required": ["error"]}]},
+    )
+
+    output: Any = Field(  # any JSON value
+        default=None, description="The state succeeds with this as its result (SendTaskSuccess)."
+    )
+    error: _Text = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_ERROR,
+        description="The state fails with this error (SendTaskFailure), for a Catch or Retry of it to match.",
+    )
+    cause: _Text = Field(default=None, max_length=MAX_CAUSE, description="With `error`: its cause, a text.")
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        given = self.model_fields_set
+        if ("output" in given) == (self.error is not None):
+            raise ValueError("write either {output: value} or {error: name}; cause, a text, may stand beside error")
+        if "output" in given and "cause" in given:
+            raise ValueError("cause belongs to error, not to output")
+        return self
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether the state succeeds by it."""
+        return self.error is None
+
+
+def _long(when: object) -> object:
+    return {"state": when} if isinstance(when, str) else when
+
+
+class GateSettings(BaseModel):
+    """What a gate may be on Step Functions; texts may hold {{placeholders}}."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    when: Annotated[When, BeforeValidator(_long, json_schema_input_type=When | str)] = Field(
+        description="The state that waits for a person: its name, or {state: name, token: JMESPath}."
+    )
+    send: Sending = Field(description="How the answer reaches it.")
+    decline: Sending | None = Field(default=None, description="How a refusal does.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One gate, ready to be used."""
+
+    name: str
+    when: When
+    request: InputRequest
+
+    def token(self, parameters: JSON) -> str | None:
+        """The task token in the parameters of its state; None: it is not where it should be."""
+        if self.when.token is None:
+            return find_token(parameters)
+        try:
+            found: object = jmespath.search(self.when.token, parameters)
+        except JMESPathError:
+            return None
+        return cast("str", found) if is_token(found) else None
+
+
+def find_token(parameters: JSON) -> str | None:
+    """What is named like a task token, depth first; the surest name first."""
+    everything = list(objects(parameters))
+    for wanted in _TOKEN_NAMES:
+        for each in everything:
+            for name, value in _fields(each):
+                if _NO_LETTER.sub("", name.lower()) == wanted and is_token(found := _text(value)):
+                    return str(found)
+    return None
+
+
+def _fields(found: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
+    """Its fields, and what has its name beside it: an environment variable of an ECS task."""
+    yield from found.items()
+    name = found.get("Name")
+    if isinstance(name, str):
+        yield name, found.get("Value")
+
+
+def _text(value: JSON) -> JSON:
+    """What a header of API Gateway (a list of one) or an attribute of SQS and SNS says."""
+    if isinstance(value, list):
+        several = cast("Sequence[JSON]", value)
+        return several[0] if len(several) == 1 else None
+    return cast("Mapping[str, JSON]", value).get("StringValue") if isinstance(value, dict) else value
+
+
+def state_named(when: JSON) -> str:
+    """The state that a `when` means, as it is written; nothing is checked."""
+    found = cast("Mapping[str, JSON]", when).get("state") if isinstance(when, dict) else when
+    return found if isinstance(found, str) else ""
+
+
+def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[str]]:
+    """The gates of a task by state, and what is wrong with those that are none now that they are filled in."""
+    rules: dict[str, Rule] = {}
+    wrong: list[str] = []
+    for name, gate in gates.items():
+        try:
+            rule = _rule(name, gate)
+        except EngineRefused as error:
+            wrong.append(str(error))
+        else:
+            wrong += _taken(rule, rules)
+            rules.setdefault(rule.when.state, rule)
+    return rules, wrong
+
+
+def _taken(rule: Rule, rules: Mapping[str, Rule]) -> Iterator[str]:
+    first = rules.get(rule.when.state)
+    if first is not None:
+        yield f"gate {rule.name}: state {rule.when.state} is asked about by gate {first.name} already"
+
+
+def _rule(name: str, gate: Gate) -> Rule:
+    try:
+        when = When.model_validate(_long(gate.when))
+    except ValidationError as error:
+        raise EngineRefused(f"gate {name}: {_complaint(error, 'when')}") from None
+    return Rule(name=name, when=when, request=gate.request)
+
+
+def read_sending(name: str, send: JSON, written: JSON) -> Sending:
+    """How one answer is to be sent, filled in from what is `written` in the gate.
+
+    Raises:
+        EngineRefused: it is not a way to send.
+    """
+    filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
+    if isinstance(written, dict) and "output" in written:
+        filled = {"output": None, **filled}  # what an answer left empty is left out when it is filled in
+    try:
+        return Sending.model_validate(filled)
+    except ValidationError as error:
+        raise EngineRefused(f"gate {name}: {_complaint(error, 'send')}") from None
+
+
+def _complaint(error: ValidationError, part: str) -> str:
+    wrong = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join([part, *map(str, wrong["loc"])])
+    return f"{where}: {wrong['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,116 @@
+"""The state machines of one engine: what a workflow names, and of which type it is."""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import WeakValueDictionary
+
+import anyio
+
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_stepfunctions.arns import Machine, Place, is_machine_arn, named_machine, parse_machine
+from mcp_workflows_stepfunctions.calls import Calls
+
+EXPRESS: Final = "EXPRESS"
+_NOT_ASKED_FOR: Final = "ACCOUNT"
+
+
+class Machines:
+    """Machines by what tools call them. The type of each is asked for once: it cannot change, only be replaced."""
+
+    def __init__(self, calls: Calls, account: str | None) -> None:
+        self._calls = calls
+        self._account = account
+        self._types: dict[str, str] = {}  # by unqualified ARN
+        self._asking: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    async def named(self, workflow: str) -> Machine:
+        """The machine that a tool names: by ARN, or by its name in the engine's account and Region.
+
+        Raises:
+            EngineRefused: it is no such name, or it is somewhere else than the engine.
+            EngineUnavailable: the account cannot be told.
+        """
+        if is_machine_arn(workflow):
+            return self._by_arn(workflow)
+        return named_machine(workflow, await self._calls.place())
+
+    def named_unasked(self, workflow: str) -> Machine:
+        """The same as far as it can be told without a call: the account of a name may be left open.
+
+        Raises:
+            EngineRefused: see `named`.
+        """
+        if is_machine_arn(workflow):
+            return self._by_arn(workflow)
+        place = Place(
+            partition=self._calls.partition, region=self._calls.region, account=self._account or _NOT_ASKED_FOR
+        )
+        return named_machine(workflow, place)
+
+    async def to_start(self, workflow: str, *, express: bool) -> Machine:
+        """The machine that a tool names, of the type it says.
+
+        Raises:
+            EngineRefused: there is none, or not here, or it is of the other type.
+            EngineUnavailable: it cannot be looked up now; nothing was started.
+        """
+        try:
+            machine = await self.named(workflow)
+            await self.expect(machine, express=express)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None
+        return machine
+
+    async def expect(self, machine: Machine, *, express: bool) -> None:
+        """Make sure that the machine is of the type its tool says.
+
+        Raises:
+            EngineRefused: it is of the other, or it is not there.
+            EngineUnavailable: no answer.
+        """
+        found = await self.type_of(machine)
+        if (found == EXPRESS) is express:
+            return
+        if express:
+            raise EngineRefused(f"{machine.name} is a Standard state machine: leave out express: true", final=True)
+        raise EngineRefused(
+            f"{machine.name} is an Express state machine, whose executions can be no tasks: set express: true and "
+            "tasks: forbidden, or start it from a Standard one (docs/stepfunctions.md, Express)",
+            final=True,
+        )
+
+    async def type_of(self, machine: Machine) -> str:
+        """STANDARD or EXPRESS, by one DescribeStateMachine for as long as we run."""
+        arn = machine.unqualified
+        async with self._asking.setdefault(arn, anyio.Lock()):
+            if arn not in self._types:
+                found = await self._calls.call(
+                    "describe_state_machine", stateMachineArn=arn, includedData="METADATA_ONLY"
+                )
+                self._types[arn] = str(found["type"])
+        return self._types[arn]
+
+    def forget(self, machine: Machine) -> None:
+        """It seems to have been replaced: ask again next time."""
+        self._types.pop(machine.unqualified, None)
+
+    def _by_arn(self, arn: str) -> Machine:
+        machine = parse_machine(arn)
+        self._refuse_foreign(machine.place)
+        return machine
+
+    def _refuse_foreign(self, place: Place) -> None:
+        calls = self._calls
+        if (place.region, place.partition) != (calls.region, calls.partition):
+            raise EngineRefused(
+                f"the state machine is in {place.region}, this engine is set up for {calls.region}: "
+                "give the other Region an engine of its own",
+                final=True,
+            )
+        if self._account not in (None, place.account):
+            raise EngineRefused(
+                f"the state machine is in account {place.account}, this engine is set up for {self._account}: "
+                "give the other account an engine of its own, with assume_role",
+                final=True,
+            )

@@ -1,0 +1,12 @@
+"""Names that state machines and we agree upon; see docs/stepfunctions-contract.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MCP_INPUT: Final = "mcpInput"  # in the parameters of a `.waitForTaskToken` state: the question, beside the token
+TASK_TOKEN: Final = "taskToken"  # noqa: S105  # beside it: the name of a field, no password
+CANCELLED: Final = "Mcp.Cancelled"  # the error of an execution that we stopped
+PROTOCOL_ERROR: Final = "McpError"  # the error of a Fail state whose Cause is {"code", "message", "data"}
+
+MAX_PAYLOAD: Final = 262_144  # bytes (UTF-8) of an input, an output, an answer

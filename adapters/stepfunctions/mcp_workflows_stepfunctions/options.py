@@ -1,0 +1,64 @@
+"""What one tool may set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mcp_workflows import Duration
+from mcp_workflows.adapter import JSON
+from mcp_workflows.errors import EngineRefused
+
+LONGEST_EXPRESS = timedelta(minutes=5)  # StartSyncExecution: an Express workflow runs for at most so long
+
+
+class StepFunctionsOptions(BaseModel):
+    """One tool on AWS Step Functions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    express: bool = Field(
+        default=False,
+        description="The state machine is an Express one. It runs within the call and is no task (`tasks: forbidden`).",
+    )
+    timeout: Duration | None = Field(
+        default=None,
+        description="With `express`: how long a call waits for it. Default, and at most: 5m, Express's own limit.",
+    )
+    history: bool = Field(
+        default=True,
+        description="Whether a look at a running execution reads its history: for questions, gates, the state it is "
+        "in and the progress of a Map. `false` saves one call of a scarce quota where nobody is asked.",
+    )
+
+    @model_validator(mode="after")
+    def _only_what_counts(self) -> Self:
+        if self.timeout is not None and not self.express:
+            raise ValueError("timeout: only with express: true; a Standard state machine has its own TimeoutSeconds")
+        if self.timeout is not None and self.timeout > LONGEST_EXPRESS:
+            raise ValueError("timeout: an Express workflow ends within 5m")
+        if self.express and "history" in self.model_fields_set:
+            raise ValueError("history: an Express execution has none; leave it out")
+        return self
+
+    @classmethod
+    def read(cls, options: Mapping[str, JSON]) -> Self:
+        """The options of a start, frozen with its task.
+
+        Raises:
+            EngineRefused: they are wrong.
+        """
+        try:
+            return cls.model_validate(options)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, wrong["loc"]))
+            raise EngineRefused(f"{place}: {wrong['msg']}" if place else wrong["msg"], final=True) from None
+
+    @property
+    def patience(self) -> timedelta:
+        """How long a call waits for an Express execution."""
+        return self.timeout or LONGEST_EXPRESS

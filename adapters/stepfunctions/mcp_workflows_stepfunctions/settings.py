@@ -1,0 +1,229 @@
+"""What can be set of a Step Functions engine; of one tool on it, see `options`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from mcp_workflows import Duration
+from mcp_workflows_stepfunctions.arns import REGION
+
+_MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+_REGION = re.compile(REGION, re.ASCII)
+_ACCOUNT = re.compile(r"\d{12}", re.ASCII)
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/[\w+=,.@/-]{1,512}", re.ASCII)
+_EXTERNAL_ID = re.compile(r"[\w+=,.@:/-]{2,1224}", re.ASCII)
+_SESSION = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
+_QUEUE = re.compile(r"/\d{12}/[A-Za-z0-9_-]{1,80}(\.fifo)?")
+_TAG = re.compile(r"(?P<key>[^=]{1,128})=(?P<value>.{0,256})")
+_SHORTEST_SESSION, _LONGEST_SESSION = timedelta(minutes=15), timedelta(hours=12)
+_SECRETS: Final = frozenset(
+    {"access_key", "secret_key", "session_token", "access_key_id", "secret_access_key"}
+    | {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
+)
+
+
+def _account(written: object) -> object:
+    """YAML reads an account as a number, and drops its leading zeros."""
+    account = f"{written:012d}" if isinstance(written, int) and not isinstance(written, bool) else written
+    if isinstance(account, str) and not _ACCOUNT.fullmatch(account):
+        raise ValueError("write an AWS account without dashes: 123456789012")
+    return account
+
+
+Account = Annotated[
+    str, BeforeValidator(_account, json_schema_input_type=str | int), Field(json_schema_extra={"pattern": r"^\d{12}$"})
+]
+
+
+def _a_url(url: str | None) -> str | None:
+    parts = urlsplit(url or "https://aws")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or parts.port == 0:
+        raise ValueError("write a URL: http://localhost:4566")
+    if "@" in parts.netloc:
+        raise ValueError("no credentials in a URL")
+    return url.rstrip("/") if url else url
+
+
+class AssumeRole(BaseModel):
+    """A role that is assumed (AWS STS) before anything else is called."""
+
+    model_config = _MODEL
+
+    arn: str = Field(description="The role, arn:aws:iam::ACCOUNT:role/NAME.")
+    external_id: str | None = Field(default=None, description="What the role's trust policy asks for; no secret.")
+    source_identity: str | None = Field(default=None, description="Who it is for, in CloudTrail. 2 to 64 characters.")
+    session_name: str = Field(default="mcp-workflows", description="The session's name, in CloudTrail too.")
+    duration: Duration = Field(
+        default=timedelta(hours=1),
+        description="How long a session lasts, 15m to 12h; it is renewed in time. "
+        "More than 1h needs the role's consent, and is not possible from another role.",
+    )
+
+    @field_validator("arn")
+    @classmethod
+    def _arn_is_of_a_role(cls, arn: str) -> str:
+        if not _ROLE.fullmatch(arn):
+            raise ValueError("write the ARN of a role: arn:aws:iam::123456789012:role/NAME")
+        return arn
+
+    @field_validator("external_id")
+    @classmethod
+    def _external_id_is_one(cls, external_id: str | None) -> str | None:
+        if external_id is not None and not _EXTERNAL_ID.fullmatch(external_id):
+            raise ValueError("2 to 1224 letters, digits or any of _+=,.@:/-")
+        return external_id
+
+    @field_validator("source_identity", "session_name")
+    @classmethod
+    def _name_is_one(cls, name: str | None) -> str | None:
+        if name is not None and not _SESSION.fullmatch(name):
+            raise ValueError("2 to 64 letters, digits or any of _+=,.@-")
+        return name
+
+    @field_validator("duration")
+    @classmethod
+    def _duration_is_allowed(cls, duration: timedelta) -> timedelta:
+        if not _SHORTEST_SESSION <= duration <= _LONGEST_SESSION:
+            raise ValueError("15m to 12h")
+        return duration
+
+    @property
+    def account(self) -> str:
+        """The account that the role is in, and with it all that it may do."""
+        return self.arn.split(":")[4]
+
+
+class Rate(BaseModel):
+    """A token bucket, as AWS tells its quotas."""
+
+    model_config = _MODEL
+
+    bucket: float = Field(gt=0, description="Calls at once.")
+    refill: float = Field(gt=0, description="Calls per second from then on.")
+
+
+class Quota(BaseModel):
+    """How much of AWS's quotas this process may use: they are of the whole account in its Region."""
+
+    model_config = _MODEL
+
+    share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
+    replicas: int = Field(default=1, gt=0, description="How many processes like this one share that.")
+    start_execution: Rate | None = Field(default=None, description="The account's quota, if it is not AWS's default.")
+    describe_execution: Rate | None = Field(default=None, description="Likewise.")
+    get_execution_history: Rate | None = Field(default=None, description="Likewise.")
+    list_executions: Rate | None = Field(default=None, description="Likewise.")
+    stop_execution: Rate | None = Field(default=None, description="Likewise.")
+    send_task: Rate | None = Field(default=None, description="Likewise, of SendTaskSuccess and SendTaskFailure.")
+    describe_state_machine: Rate | None = Field(default=None, description="Likewise.")
+
+
+class Events(BaseModel):
+    """Hints instead of looks: EventBridge tells a queue what has changed."""
+
+    model_config = _MODEL
+
+    queue_url: str = Field(description="The SQS queue, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.")
+
+    @field_validator("queue_url")
+    @classmethod
+    def _queue_url_is_one(cls, url: str) -> str:
+        if not url.startswith(("https://", "http://")) or not _QUEUE.fullmatch(urlsplit(url).path):
+            raise ValueError("write the URL of an SQS queue: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME")
+        _a_url(url)
+        return url
+
+
+class Discover(BaseModel):
+    """State machines that their owners have tagged to be tools."""
+
+    model_config = _MODEL
+
+    tag: str = Field(default="mcp:expose=true", description="The tag, KEY=VALUE.")
+    every: Duration = Field(default=timedelta(minutes=5), description="How often they are looked for.")
+
+    @field_validator("tag")
+    @classmethod
+    def _tag_is_key_and_value(cls, tag: str) -> str:
+        if not _TAG.fullmatch(tag):
+            raise ValueError("write KEY=VALUE: mcp:expose=true")
+        return tag
+
+    @property
+    def key_and_value(self) -> tuple[str, str]:
+        """The tag, taken apart."""
+        key, _, value = self.tag.partition("=")
+        return key, value
+
+
+class StepFunctionsSettings(BaseModel):
+    """The state machines of one account in one Region.
+
+    What is not given comes from where boto3 has it from: `AWS_*` in the environment, the profile in `~/.aws`, the
+    role of the machine. Credentials are never written here.
+    """
+
+    model_config = _MODEL
+
+    region: str | None = Field(default=None, description="The Region. Default: AWS_DEFAULT_REGION, or the profile's.")
+    profile: str | None = Field(default=None, min_length=1, description="A profile of AWS's configuration files.")
+    endpoint_url: str | None = Field(
+        default=None,
+        description="Where the API is: a VPC endpoint of Step Functions, or another engine that is called for "
+        "all of AWS's services. Default: AWS's own, or AWS_ENDPOINT_URL_SFN, AWS_ENDPOINT_URL.",
+    )
+    assume_role: AssumeRole | None = Field(default=None, description="A role to assume first.")
+    account: Account | None = Field(
+        default=None, description="The account, 12 digits. Default: that of assume_role, or AWS STS is asked."
+    )
+    quota: Quota | None = Field(
+        default=None, description="How much of AWS's quotas to use. Default: half of them on AWS, elsewhere no limit."
+    )
+    events: Events | None = Field(default=None, description="A queue of EventBridge's status events, as hints.")
+    discover: Discover | None = Field(default=None, description="Offer tagged state machines as tools. Default: none.")
+    console_url: str | None = Field(
+        default=None, description="Where the console is, for links. Default: AWS's, of the Region."
+    )
+    timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
+    max_connections: int = Field(default=16, ge=1, le=256, description="Most calls at once.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, values: Any) -> Any:  # Any: not yet validated
+        secrets = sorted(name for name in _SECRETS if name in values) if isinstance(values, Mapping) else ()
+        if secrets:
+            raise ValueError(
+                f"{', '.join(secrets)}: no credentials here; name a profile, or set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY in the environment"
+            )
+        return values  # pyright: ignore[reportUnknownVariableType]
+
+    @field_validator("region")
+    @classmethod
+    def _region_is_one(cls, region: str | None) -> str | None:
+        if region is not None and not _REGION.fullmatch(region):
+            raise ValueError("write a Region: eu-west-1")
+        return region
+
+    @field_validator("endpoint_url", "console_url")
+    @classmethod
+    def _url_is_one(cls, url: str | None) -> str | None:
+        return _a_url(url)
+
+    @model_validator(mode="after")
+    def _the_role_is_of_the_account(self) -> Self:
+        if self.account and self.assume_role and self.assume_role.account != self.account:
+            raise ValueError("the role of assume_role is of another account: leave account out")
+        return self
+
+    @property
+    def known_account(self) -> str | None:
+        """The account, as far as the settings say."""
+        return self.account or (self.assume_role.account if self.assume_role else None)

@@ -1,0 +1,27 @@
+"""Stop an execution: Step Functions stops it at once, whatever it is doing.
+
+Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_StopExecution.html
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
+
+_WITHOUT_KMS: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException", "KmsThrottlingException"})
+MAX_CAUSE: Final = 32_768  # characters
+
+
+async def stop(calls: Calls, arn: str, error: str, cause: str) -> None:
+    """Stop it and say why; on an ended one this changes nothing.
+
+    The reason of an encrypted execution is encrypted too; who may not do that can still stop it without one.
+
+    Raises:
+        ExecutionNotFound, EngineRefused, EngineUnavailable: see `Adapter.cancel`.
+    """
+    try:
+        await calls.call("stop_execution", known=_WITHOUT_KMS, executionArn=arn, error=error, cause=cause[:MAX_CAUSE])
+    except AnsweredError:
+        await calls.call("stop_execution", executionArn=arn)

@@ -1,0 +1,112 @@
+"""Blocking calls off the event loop, in threads that never hold up an exit.
+
+Threads of anyio or of concurrent.futures are waited for when the interpreter ends: an endpoint that does not answer, or
+lets one byte through now and then, would keep a stopped server from ending.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from queue import SimpleQueue
+from typing import Final, Generic, TypeVar
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T], errors: tuple[type[Exception], ...], *limiters: anyio.CapacityLimiter) -> T:
+    """What `work` returns or raises, which may be `errors`.
+
+    When cancelled, nobody waits for it any more, and it ends by itself; only then its place is somebody else's.
+    """
+    call = _Call(work, errors)
+    with ExitStack() as held:
+        for limiter in limiters:
+            await limiter.acquire_on_behalf_of(call)
+            held.callback(limiter.release_on_behalf_of, call)
+        call.begin()
+        call.held = held.pop_all()  # it cannot end before: it does that on this event loop
+    return await call.outcome()
+
+
+async def in_long_thread(
+    work: Callable[[], T], errors: tuple[type[Exception], ...], limiter: anyio.CapacityLimiter
+) -> T:
+    """The same for what may take minutes, and does not keep its place when nobody waits for it."""
+    call = _Call(work, errors)
+    async with limiter:
+        call.begin()
+        return await call.outcome()
+
+
+class _Thread:
+    """A thread that does one thing after the other."""
+
+    def __init__(self) -> None:
+        self._todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._work, daemon=True, name="mcp-workflows call to AWS").start()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """As soon as it can."""
+        self._todo.put(work)
+
+    def _work(self) -> None:
+        """What is not expected goes to `threading.excepthook`, and ends it."""
+        while True:
+            self._todo.get()()
+            _IDLE.append(self)
+
+
+_IDLE: Final[deque[_Thread]] = deque()
+
+
+class _Call(Generic[T]):
+    """One such call: its outcome, and when there is one."""
+
+    def __init__(self, work: Callable[[], T], errors: tuple[type[Exception], ...]) -> None:
+        self._work = work
+        self._errors = errors
+        self._token = anyio.lowlevel.current_token()
+        self._done = anyio.Event()
+        self._results: list[T] = []
+        self._error: Exception | None = RuntimeError("the thread of a call broke; see the log")
+        self.held = ExitStack()  # the places that it has
+
+    def begin(self) -> None:
+        """In a thread that has nothing to do, or a new one."""
+        try:
+            thread = _IDLE.pop()
+        except IndexError:
+            thread = _Thread()
+        context = contextvars.copy_context()
+        thread.do(lambda: context.run(self._run))
+
+    async def outcome(self) -> T:
+        """When there is one."""
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _run(self) -> None:
+        """In the thread."""
+        try:
+            self._results.append(self._work())
+            self._error = None
+        except self._errors as error:
+            self._error = error
+        finally:
+            with suppress(anyio.RunFinishedError):  # nobody is there any more to be told
+                anyio.from_thread.run_sync(self._over, token=self._token)
+
+    def _over(self) -> None:
+        """On the event loop."""
+        self.held.close()
+        self._done.set()

@@ -1,0 +1,82 @@
+"""Whether a state machine has the states that a tool's gates name, and what else in it will not work as meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.errors import EngineError
+from mcp_workflows_stepfunctions.arns import Machine
+from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
+from mcp_workflows_stepfunctions.definition import State, states
+from mcp_workflows_stepfunctions.gates import state_named
+from mcp_workflows_stepfunctions.options import StepFunctionsOptions
+
+_UNREADABLE: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException", "KmsThrottlingException"})
+
+
+async def verify(
+    calls: Calls, machine: Machine, options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
+) -> Sequence[Finding]:
+    """What is missing is a problem; what cannot be found out is said, and none."""
+    findings: list[Finding] = []
+    try:
+        for arn in await _started(calls, machine):
+            found = await calls.call("describe_state_machine", known=_UNREADABLE, stateMachineArn=arn)
+            there = states(str(found.get("definition", "")))
+            findings += [*_gates(there, gates), *_questions(there, options, gates)]
+    except AnsweredError:
+        return [Finding(ok=True, text="its states could not be verified: the definition is encrypted")]
+    except EngineError as error:
+        return [Finding(ok=True, text=f"its states could not be verified: {error}")]
+    return [finding for number, finding in enumerate(findings) if finding not in findings[:number]]
+
+
+async def _started(calls: Calls, machine: Machine) -> Sequence[str]:
+    """What a start runs: the machine or version that is named, the versions that an alias stands for now."""
+    if machine.qualifier is None or machine.qualifier.isdigit():
+        return [machine.arn]
+    found = await calls.call("describe_state_machine_alias", stateMachineAliasArn=machine.arn)
+    return [str(route["stateMachineVersionArn"]) for route in found["routingConfiguration"]]
+
+
+def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
+    first: dict[str, str] = {}
+    for gate, words in gates.items():
+        name = state_named(words.get("when"))
+        state = there.get(name)
+        if first.setdefault(name, gate) != gate:
+            text = f"gates.{gate}.when: state {name!r} is asked about by gate {first[name]} already"
+            yield Finding(ok=False, text=text, hint="leave one of the two out")
+            continue
+        if state is None:
+            meant = get_close_matches(name, there, n=1)
+            hint = f"did you mean {meant[0]!r}?" if meant else f"its states: {', '.join(there)}"
+            yield Finding(ok=False, text=f"gates.{gate}.when: there is no state {name!r}", hint=hint)
+        elif not state.waits_for_token:
+            yield Finding(
+                ok=False,
+                text=f"gates.{gate}.when: state {name!r} does not wait for a task token",
+                hint="its Resource must end in .waitForTaskToken: nothing else can be answered from outside",
+            )
+
+
+def _questions(
+    there: Mapping[str, State], options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
+) -> Iterator[Finding]:
+    gated = {state_named(words.get("when")) for words in gates.values()}
+    asking = [state for state in there.values() if state.asks or (state.waits_for_token and state.name in gated)]
+    if asking and not options.history:
+        names = ", ".join(state.name for state in asking)
+        yield Finding(
+            ok=False,
+            text=f"{names}: people are asked, and with history: false nobody sees it",
+            hint="leave history out",
+        )
+    if unbounded := [state.name for state in asking if not state.bounded]:
+        yield Finding(
+            ok=True, text=f"{', '.join(unbounded)} has no TimeoutSeconds: nobody's answer is waited for a year long"
+        )

@@ -1,0 +1,58 @@
+"""Fixtures of the Step Functions adapter's tests: nothing of this machine's AWS configuration counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_stepfunctions import StepFunctionsAdapter
+
+from adapters.stepfunctions.tests import scene
+from adapters.stepfunctions.tests.executions import Run, Runs, start
+from tests.stepfunctions_engine import StepFunctions
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials that nobody checks, and no file, variable or metadata service that could bring others."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    empty = tmp_path / "no-aws-configuration"
+    empty.touch()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(empty),
+        "AWS_SHARED_CREDENTIALS_FILE": str(empty),
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+async def adapter(stepfunctions: StepFunctions) -> AsyncIterator[StepFunctionsAdapter]:
+    """In front of the local engine."""
+    async with scene.adapter(stepfunctions) as adapter:
+        yield adapter
+
+
+@pytest.fixture
+def run(stepfunctions: StepFunctions) -> Iterator[Runs]:
+    """Starts a state machine of a definition with an input; whatever still runs is stopped in the end."""
+    runs: list[Run] = []
+
+    def begin(definition: Mapping[str, Any], given: Any = None) -> Run:
+        runs.append(start(stepfunctions, definition, {} if given is None else given))
+        return runs[-1]
+
+    yield begin
+    for each in runs:
+        each.stop()

@@ -1,0 +1,60 @@
+"""What the pages about permissions, tags and events show is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_stepfunctions.calls import open_calls
+from mcp_workflows_stepfunctions.commenting import said_in
+from mcp_workflows_stepfunctions.iam import caller_policy, permissions
+from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
+
+from mcp_workflows.capabilities import Use
+from mcp_workflows.config import Config, load_config
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = ("stepfunctions-access", "stepfunctions-events")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / f"{page}.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def shown(number: int) -> Any:
+    """A JSON block of the page about permissions."""
+    return json.loads(blocks("stepfunctions-access", "json")[number])
+
+
+def loaded(text: str, folder: Path) -> Config:
+    (folder / "workflows.yaml").write_text(text)
+    return load_config(folder / "workflows.yaml", {})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_configuration_loads(page: str, tmp_path: Path) -> None:
+    found = [text for text in blocks(page, "yaml") if text.startswith("engines:")]
+    assert found
+    for text in found:
+        assert loaded(text, tmp_path).engines["shop"].adapter == "stepfunctions"
+
+
+async def test_the_policy_is_the_one_that_is_printed() -> None:
+    given = StepFunctionsSettings(region="eu-west-1", account="111122223333")
+    async with open_calls(given) as calls:
+        assert await permissions(calls, given, [Use(tool="fulfil_order", workflow="fulfil_order")]) == shown(0)
+
+
+def test_the_caller_of_a_role_needs_what_is_said() -> None:
+    role = "arn:aws:iam::111122223333:role/mcp-workflows"
+    assert caller_policy(AssumeRole(arn=role, source_identity="mcp-sidecar")) == shown(1)
+
+
+def test_the_comment_says_all_it_can() -> None:
+    said = said_in(json.dumps(shown(2)))
+    assert (said.name, said.title, said.problems) == ("fulfil_order", "Fulfil an order", ())
+    assert said.input["required"] == ["order"]

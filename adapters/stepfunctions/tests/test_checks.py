@@ -1,0 +1,205 @@
+"""What `check`, `tasks why` and adopting say of a state machine and its executions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_stepfunctions import StepFunctionsAdapter
+
+from adapters.stepfunctions.tests import machines, queues, scene
+from adapters.stepfunctions.tests.looks import until, until_asked
+from adapters.stepfunctions.tests.test_start import a_start
+from mcp_workflows.adapter import Ref
+from mcp_workflows.errors import EngineRefused, ExecutionNotFound
+from scripts.processes import free_port
+from tests.stepfunctions_engine import StepFunctions
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_engine_is_there_or_what_to_check_is_said(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    assert (await adapter.check_engine()).text == "Step Functions answers in us-east-1"
+    async with scene.adapter(stepfunctions, endpoint_url=f"http://127.0.0.1:{free_port()}") as nowhere:
+        found = await nowhere.check_engine()
+    assert not found.ok
+    assert "endpoint_url" in (found.hint or "")
+
+
+async def test_a_queue_that_cannot_be_read_is_told_and_no_message_is_taken_from_one_that_can(
+    stepfunctions: StepFunctions,
+) -> None:
+    queue = queues.new_queue(stepfunctions)
+    queues.send(stepfunctions, queue, "a message")
+    async with scene.adapter(stepfunctions, events={"queue_url": queue}) as adapter:
+        assert (await adapter.check_engine()).text == "Step Functions answers in us-east-1"
+    assert "Messages" in stepfunctions.client("sqs").receive_message(QueueUrl=queue)
+    async with scene.adapter(stepfunctions, events={"queue_url": f"{queue}-not"}) as adapter:
+        found = await adapter.check_engine()
+    assert found.ok
+    assert f"but events tell nothing: SQS at {stepfunctions.url}: there is no queue {queue}-not" in found.text
+
+
+async def test_a_machine_its_versions_and_aliases_are_looked_for(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    arn, client = stepfunctions.machine(machines.ECHO), stepfunctions.client()
+    version = client.publish_state_machine_version(stateMachineArn=arn)["stateMachineVersionArn"]
+    routing = [{"stateMachineVersionArn": version, "weight": 100}]
+    client.create_state_machine_alias(name="PROD", routingConfiguration=routing)
+    for there in (arn, version, f"{arn}:PROD"):
+        assert (await adapter.check(there, {})).ok
+    for missing, said in {
+        f"{arn}:9": "has no version 9",
+        f"{arn}:TEST": "has no alias TEST",
+        "nobody": "nobody",
+        "arn:aws:states:us-east-1:123:stateMachine:x": "no state machine ARN",
+    }.items():
+        found = await adapter.check(missing, {})
+        assert not found.ok
+        assert said in found.text
+
+
+async def test_the_type_of_a_machine_is_looked_at(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
+    express = stepfunctions.machine(machines.ECHO, "EXPRESS")
+    assert (await adapter.check(express, {"express": True})).ok
+    assert "tasks: forbidden" in (await adapter.check(express, {})).text
+    assert "express" in (await adapter.check(express, {"express": "sometimes"})).text
+
+
+GATED = machines.one_state("Approve", {**machines.asking("?"), "TimeoutSeconds": 60})
+
+
+@pytest.mark.parametrize(
+    ("when", "options", "said"),
+    [
+        ({"state": "Approve"}, {}, None),
+        ({"state": "Aprove"}, {}, "there is no state 'Aprove'"),
+        ({"state": "Wrap"}, {}, "does not wait for a task token"),
+        ({"state": "Approve"}, {"history": False}, "nobody sees it"),
+    ],
+)
+async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
+    adapter: StepFunctionsAdapter,
+    stepfunctions: StepFunctions,
+    when: Mapping[str, str],
+    options: Mapping[str, Any],
+    said: str | None,
+) -> None:
+    wrap = {"Type": "Map", "ItemProcessor": GATED, "ItemsPath": "$.items", "End": True}
+    arn = stepfunctions.machine(machines.one_state("Wrap", wrap))
+    found = await adapter.verify(arn, options, {"approval": {"when": when, "send": {"output": {}}}})
+    wrong = [finding.text for finding in found if not finding.ok]
+    assert len(wrong) == (said is not None)
+    assert all(str(said) in text for text in wrong)
+
+
+async def test_two_gates_of_one_state_are_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
+    gate: Mapping[str, Any] = {"when": {"state": "Approve"}, "send": {"output": {}}}
+    found = await adapter.verify(
+        stepfunctions.machine(GATED), {}, {"first": gate, "second": {**gate, "when": "Approve"}}
+    )
+    (wrong,) = [finding.text for finding in found if not finding.ok]
+    assert wrong == "gates.second.when: state 'Approve' is asked about by gate first already"
+
+
+async def test_the_states_are_those_of_the_version_that_is_started(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    arn, client = stepfunctions.machine(GATED), stepfunctions.client()
+    version = client.publish_state_machine_version(stateMachineArn=arn)["stateMachineVersionArn"]
+    routing = [{"stateMachineVersionArn": version, "weight": 100}]
+    client.create_state_machine_alias(name="PROD", routingConfiguration=routing)
+    client.update_state_machine(stateMachineArn=arn, definition=json.dumps(machines.ECHO))
+    gates: Mapping[str, Any] = {"approval": {"when": "Approve", "send": {"output": {}}}}
+    assert await adapter.verify(version, {}, gates) == await adapter.verify(f"{arn}:PROD", {}, gates) == []
+    (found,) = await adapter.verify(arn, {}, gates)
+    assert "there is no state 'Approve'" in found.text
+    (unknown,) = await adapter.verify(f"{arn}:TEST", {}, gates)
+    assert unknown.ok
+    assert "could not be verified" in unknown.text
+
+
+async def test_a_question_without_a_time_limit_is_mentioned(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    endless = {key: value for key, value in machines.asking("Ship it?").items() if key != "TimeoutSeconds"}
+    (found,) = await adapter.verify(stepfunctions.machine(machines.one_state("Ask", endless)), {}, {})
+    assert found.ok
+    assert "Ask has no TimeoutSeconds" in found.text
+    limited = {**machines.one_state("Ask", endless), "TimeoutSeconds": 60}
+    assert await adapter.verify(stepfunctions.machine(limited), {}, {}) == []
+
+
+async def test_why_it_waits_is_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
+    start = a_start(stepfunctions.machine(machines.ASKS), [])
+    ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+    await until_asked(adapter, ref)
+    asked = await adapter.explain(ref)
+    assert "waits for an answer in state Ask" in asked.reason
+    assert "mcp-workflows call --resume" in str(asked.advice)
+    await adapter.cancel(ref)
+    await until(adapter, ref, lambda seen: seen.terminal)
+    assert "it has ended: cancelled" in (await adapter.explain(ref)).reason
+    start = a_start(stepfunctions.machine(machines.FOREVER), [])
+    ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+    await until(adapter, ref, lambda seen: seen.message == "Sleep")
+    told = await adapter.explain(ref)
+    await adapter.terminate(ref, "enough")
+    assert told.reason == "state Sleep waits for time to pass"
+    assert told.facts["state"].startswith("Sleep, for ")
+
+
+async def test_an_activity_that_nobody_polls_is_told(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    activity = stepfunctions.client().create_activity(name="nobody-polls-this")["activityArn"]
+    start = a_start(
+        stepfunctions.machine(machines.one_state("Work", {"Type": "Task", "Resource": activity, "End": True})), []
+    )
+    ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+    with anyio.fail_after(10):
+        while "no worker has taken" not in (told := await adapter.explain(ref)).reason:
+            await anyio.sleep(0.02)
+    await adapter.cancel(ref)
+    assert told.advice == f"start a worker that polls {activity}"
+
+
+async def test_an_execution_of_somebody_else_is_found_by_its_arn(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    arn = stepfunctions.machine(machines.ECHO)
+    client = stepfunctions.client()
+    execution = client.start_execution(stateMachineArn=arn, name="by-hand", input="{}")["executionArn"]
+    assert await adapter.adopt(f" {execution}\n") == Ref(workflow=arn, handle=execution)
+    with pytest.raises(ExecutionNotFound):
+        await adapter.adopt(f"{execution}-not")
+    with pytest.raises(ExecutionNotFound):
+        await adapter.adopt(execution.replace("us-east-1", "eu-west-1"))
+    with pytest.raises(EngineRefused):
+        await adapter.adopt("by-hand")
+
+
+async def test_a_sweep_tells_who_runs_and_leaves_out_who_does_not(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    forever, echo = stepfunctions.machine(machines.FOREVER), stepfunctions.machine(machines.ECHO)
+    client = stepfunctions.client()
+    running = [
+        client.start_execution(stateMachineArn=forever, name=f"run-{number}", input="{}")["executionArn"]
+        for number in range(3)
+    ]
+    ended = client.start_execution(stateMachineArn=echo, name="done", input="{}")["executionArn"]
+    stepfunctions.ended(ended)
+    refs = [Ref(workflow="any", handle=handle) for handle in (*running, ended, "express:x", "nonsense")]
+    assert set(await adapter.describe_many(refs)) == set(running)
+    start = a_start(echo, [])
+    fresh = await adapter.start(start)
+    assert fresh in await adapter.describe_many([Ref(workflow=echo, handle=fresh)])  # started after that list
+    for handle in running:
+        await adapter.cancel(Ref(workflow=forever, handle=handle))

@@ -1,0 +1,126 @@
+"""StepFunctionsAdapter keeps the laws of the boundary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
+
+from adapters.stepfunctions.tests import machines
+from adapters.stepfunctions.tests.queues import new_queue
+from adapters.stepfunctions.tests.scene import settings
+from mcp_workflows.adapter import Adapter, Status
+from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
+from mcp_workflows.testing.subject import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
+from scripts.processes import free_port
+from tests.stepfunctions_engine import StepFunctions
+
+
+class TestStepFunctionsAdapter(AdapterContract):
+    """Against the local engine, through a proxy that can lose replies."""
+
+    @pytest.fixture
+    async def subject(self, anyio_backend: str, stepfunctions: StepFunctions) -> AsyncIterator[Subject]:
+        async with lossy_proxy(stepfunctions.port) as proxy:
+            yield tell(proxy, stepfunctions)
+
+    async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
+        """Names of executions are unique in a state machine only: the same key at another machine is another one.
+
+        The core makes its keys of the tool and of a secret, so that two machines never get the same.
+        """
+        start = new_start(subject.finishes)
+        other = replace(new_start(subject.fails), key=start.key)
+        assert await adapter.start(start) != await adapter.start(other)
+
+    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
+        """ListExecutions tells who runs; who has ended is left out, and then described."""
+        assert isinstance(adapter, StepFunctionsAdapter)
+        ended, running, nobody = (
+            new_start(role) for role in (subject.finishes, subject.endless, replace(subject.endless, workflow="nobody"))
+        )
+        over = ref_of(ended, await adapter.start(ended))
+        await until_ended(subject, adapter, over)
+        async with cancelled_afterwards(subject, adapter, running) as ref:
+            swept = await adapter.describe_many([ref, over, ref_of(nobody, subject.unknown_handle)])
+        assert {handle: seen.status for handle, seen in swept.items()} == {ref.handle: Status.RUNNING}
+        assert await adapter.describe_many([]) == {}
+
+    async def test_a_sweep_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
+        """ListExecutions knows no questions: they are seen by a look, or told by an event. See test_hints.py."""
+        assert isinstance(adapter, StepFunctionsAdapter)
+        ref, seen = await see_questions(subject, adapter, subject.asks)
+        (swept,) = (await adapter.describe_many([ref])).values()
+        await adapter.cancel(ref)
+        assert (seen.status, swept.status) == (Status.INPUT_REQUIRED, Status.RUNNING)
+        assert not swept.requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What is deployed once for all tests: state machines by the part they play, and a queue of status events."""
+
+    echo: str
+    declines: str
+    asks: str
+    asks_two: str
+    forever: str
+    queue: str
+
+
+@cache
+def deployed(engine: StepFunctions) -> Parts:
+    queue, events = new_queue(engine), engine.client("events")
+    rule = queue.rpartition("/")[2]
+    events.put_rule(Name=rule, EventPattern=json.dumps({"source": ["aws.states"]}))
+    events.put_targets(Rule=rule, Targets=[{"Id": "1", "Arn": f"arn:aws:sqs:{engine.region}:{engine.account}:{rule}"}])
+    return Parts(
+        echo=engine.machine(machines.ECHO, tags=[{"key": "mcp:contract", "value": "true"}]),
+        declines=engine.machine(machines.DECLINES),
+        asks=engine.machine(machines.ASKS),
+        asks_two=engine.machine(machines.ASKS_TWO),
+        forever=engine.machine(machines.FOREVER),
+        queue=queue,
+    )
+
+
+def tell(proxy: LossyProxy, engine: StepFunctions) -> Subject:
+    parts = deployed(engine)
+    here = settings(
+        engine,
+        endpoint_url=f"http://127.0.0.1:{proxy.port}",
+        timeout_seconds=5,
+        events={"queue_url": parts.queue},
+        discover={"tag": "mcp:contract=true"},
+    )
+    nowhere = StepFunctionsSettings.model_validate(
+        {"endpoint_url": f"http://127.0.0.1:{free_port()}", "region": engine.region, "timeout_seconds": 3}
+    )
+
+    @asynccontextmanager
+    async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
+        assert isinstance(adapter, StepFunctionsAdapter)
+        assert (await adapter.check(parts.echo, {})).ok  # so that only the reply of the start is to be lost
+        async with proxy.losing():
+            yield
+
+    return Subject(
+        new_adapter=lambda: StepFunctionsAdapter(here),
+        finishes=Role(workflow=parts.echo, arguments=[{"text": "hi"}]),
+        output={"text": "hi"},
+        other_arguments=[{"text": "ho"}],
+        fails=Role(workflow=parts.declines),
+        failure="the card was declined",
+        asks=Role(workflow=parts.asks),
+        asks_two=Role(workflow=parts.asks_two),
+        content={"answer": "yes"},
+        endless=Role(workflow=parts.forever),
+        unknown_handle=f"arn:aws:states:{engine.region}:{engine.account}:execution:nobody:nothing",
+        unreachable=lambda: StepFunctionsAdapter(nowhere),
+        losing_replies=losing_replies,
+    )

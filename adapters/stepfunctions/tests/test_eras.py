@@ -1,0 +1,69 @@
+"""The same state machine for a client of 2025-11-25, and for one without tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+
+from adapters.stepfunctions.tests import machines
+from adapters.stepfunctions.tests.configured import client_of, configured, executions
+from mcp_workflows.conformance_2025.session import opened
+from mcp_workflows.conformance_2025.traffic import Traffic
+from tests.stepfunctions_engine import StepFunctions
+
+pytestmark = pytest.mark.anyio
+
+PLAIN: Final[Any] = {}  # the capabilities of a client without tasks
+ADA: Final = {"action": "accept", "content": {"answer": "Ada"}}
+
+
+async def test_a_client_of_2025_11_25_is_asked_gets_its_result_and_cancels(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    tools = {
+        "it": {"workflow": stepfunctions.machine(machines.ASKS)},
+        "fail": {"workflow": stepfunctions.machine(machines.DECLINES)},
+        "forever": {"workflow": stepfunctions.machine(machines.FOREVER)},
+    }
+    async with (
+        client_of(configured(tmp_path, stepfunctions.url, tools)) as served,
+        httpx2.AsyncClient(timeout=60) as http,
+        opened(http, served.url, {}, Traffic(), 20.0) as old,
+    ):
+
+        async def created(tool: str) -> Any:
+            asked = {"name": tool, "arguments": {"order_id": "A1"}, "task": {}}
+            return {"taskId": (await old.request("tools/call", asked)).result["task"]["taskId"]}  # type: ignore[index]
+
+        it, fail, forever = [await created(tool) for tool in tools]
+        assert (await old.request("tasks/result", it)).result["structuredContent"] == ADA
+        assert (await old.request("tasks/get", it)).result["status"] == "completed"
+        failed = (await old.request("tasks/result", fail)).result
+        assert (failed["isError"], (await old.request("tasks/get", fail)).result["status"]) == (True, "failed")
+        assert (await old.request("tasks/cancel", forever)).result["status"] == "cancelled"
+        assert "error" in (await old.request("tasks/cancel", it)).body
+    [execution] = executions(stepfunctions, str(tools["forever"]["workflow"]))
+    assert stepfunctions.ended(execution)["status"] == "ABORTED"
+
+
+async def test_a_client_without_tasks_gets_the_result_or_a_handle_to_answer_by(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    tools = {
+        "echo": {"workflow": stepfunctions.machine(machines.ECHO)},
+        "it": {"workflow": stepfunctions.machine(machines.ASKS), "wait": "100ms"},
+    }
+    async with client_of(configured(tmp_path, stepfunctions.url, tools)) as client:
+        client.capabilities = PLAIN
+        assert (await client.call("echo", {"a": 1})).result["structuredContent"] == {"a": 1}
+        handed = (await client.call("it")).result["structuredContent"]
+        task = {"taskId": handed["taskId"]}
+        waiting = (await client.call("task_wait", task)).result["structuredContent"]
+        assert waiting["status"] == "input_required"
+        assert "Ship it?" in str(waiting)
+        await client.call("task_answer", {**task, "content": {"answer": "Ada"}})
+        done = (await client.call("task_wait", task)).result
+    assert done["structuredContent"]["result"] == ADA

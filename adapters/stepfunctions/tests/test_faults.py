@@ -1,0 +1,112 @@
+"""What a client sees when an engine is in trouble: replies lost, frozen, gone. Nothing fails, nothing starts twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from adapters.stepfunctions.tests import machines
+from adapters.stepfunctions.tests.configured import (
+    KEY,
+    YES,
+    asked,
+    called,
+    client_of,
+    configured,
+    executions,
+    types,
+)
+from adapters.stepfunctions.tests.injecting import error, injecting
+from adapters.stepfunctions.tests.losing import losing
+from adapters.stepfunctions.tests.stubbed import MACHINE, execution, play
+from tests.served import ENDED, Peer
+from tests.stepfunctions_engine import StepFunctions
+
+pytestmark = pytest.mark.anyio
+
+
+async def told(client: Peer, task_id: str, text: str) -> Mapping[str, Any]:
+    """The task once its message says so; every answer on the way comes in time and is not terminal."""
+    with anyio.fail_after(30):
+        while True:
+            begun = time.monotonic()
+            seen = await client.get(task_id)
+            assert time.monotonic() - begun < 6, "an engine in trouble must not make its clients wait"
+            assert seen["status"] not in ENDED, seen
+            if text in seen.get("statusMessage", ""):
+                return seen
+            await anyio.sleep(0.05)
+
+
+async def test_a_start_whose_reply_was_lost_is_one_execution(stepfunctions: StepFunctions, tmp_path: Path) -> None:
+    machine = stepfunctions.machine(machines.ECHO)
+    async with losing(stepfunctions.port) as wire:
+        config = configured(tmp_path, wire.url, {"it": {"workflow": machine}})
+        async with client_of(config) as client:
+            with wire.replies_to("StartExecution"):
+                task_id = await called(client, meta=KEY)
+                assert (await client.get(task_id))["status"] == "working"
+                assert wire.lost > 0
+                assert len(executions(stepfunctions, machine)) == 1
+            assert await called(client, meta=KEY) == task_id
+            assert (await client.until(task_id))["status"] == "completed"
+    assert len(executions(stepfunctions, machine)) == 1
+
+
+async def test_an_answer_whose_reply_was_lost_can_be_sent_again_and_counts_once(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    machine = stepfunctions.machine(machines.ASKS)
+    async with losing(stepfunctions.port) as wire:
+        config = configured(tmp_path, wire.url, {"it": {"workflow": machine}})
+        async with client_of(config) as client:
+            task_id = await called(client)
+            key, _ = await asked(client, task_id)
+            with wire.replies_to("SendTaskSuccess"):
+                error = (await client.answer(task_id, **{key: YES})).error
+                assert "try again" in error["message"]
+            assert (await client.answer(task_id, **{key: YES})).result["resultType"] == "complete"
+            assert (await client.until(task_id))["result"]["structuredContent"] == YES
+    [execution] = executions(stepfunctions, machine)
+    assert types(stepfunctions, execution).count("TaskSucceeded") == 1
+
+
+async def test_an_engine_that_freezes_and_then_is_gone_ends_no_task(
+    own_stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    machine = own_stepfunctions.machine(machines.ASKS)
+    config = configured(tmp_path, own_stepfunctions.url, {"it": {"workflow": machine}}, timeout_seconds=1)
+    async with client_of(config) as client:
+        first, second = [await called(client) for _ in range(2)]
+        (one, _), (other, _) = [await asked(client, task_id) for task_id in (first, second)]
+        own_stepfunctions.freeze()
+        seen = await told(client, first, "no answer")
+        assert (seen["status"], list(seen["inputRequests"])) == ("input_required", [one])
+        assert "did not take the answer" in (await client.answer(first, **{one: YES})).error["message"]
+        own_stepfunctions.thaw()
+        assert (await client.answer(first, **{one: YES})).result["resultType"] == "complete"
+        done = await client.until(first)
+        assert done["status"] == "completed"
+        own_stepfunctions.kill()
+        seen = await told(client, second, "cannot connect")
+        assert (seen["status"], list(seen["inputRequests"])) == ("input_required", [other])
+        assert await client.get(first) == done
+        refused = (await client.call("it")).result
+        assert refused["isError"]
+        assert "nothing was started" in refused["content"][0]["text"]
+
+
+async def test_an_execution_that_does_not_show_yet_is_a_task_that_works(tmp_path: Path) -> None:
+    with injecting() as server:
+        play(server)
+        server.tell("DescribeExecution", error("ExecutionDoesNotExist"))
+        async with client_of(configured(tmp_path, server.url, {"it": {"workflow": MACHINE}})) as client:
+            task_id = await called(client)
+            assert (await told(client, task_id, "does not show the execution yet"))["status"] == "working"
+            server.tell("DescribeExecution", execution("SUCCEEDED", output="{}"))
+            assert (await client.until(task_id))["status"] == "completed"

@@ -1,0 +1,142 @@
+"""Gates on the local engine, through the adapter: machines that were not written for us."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import anyio
+import pytest
+from mcp_workflows_stepfunctions import StepFunctionsAdapter
+
+from adapters.stepfunctions.tests.machines import Definition, asking, one_state
+from mcp_workflows.adapter import Execution, Gate, InputRequest, Ref, Start, Status
+from mcp_workflows.errors import EngineRefused
+from tests.stepfunctions_engine import StepFunctions
+
+pytestmark = pytest.mark.anyio
+
+QUESTION: Final = InputRequest(method="elicitation/create", params={"mode": "form", "message": "Approve?"})
+
+
+def foreign(**body: Any) -> Definition:
+    """Somebody's approval: the token goes into a message, and a refusal is caught."""
+    entry = {"Source": "shop", "DetailType": "Approval", "Detail": body}
+    waits = {
+        "Type": "Task",
+        "Resource": "arn:aws:states:::events:putEvents.waitForTaskToken",
+        "Parameters": {"Entries": [entry]},
+        "TimeoutSeconds": 300,
+        "Catch": [{"ErrorEquals": ["Rejected"], "Next": "Keep"}],
+        "Next": "Ship",
+    }
+    ship, keep = {"Type": "Pass", "End": True}, {"Type": "Pass", "Result": "kept", "End": True}
+    return {"StartAt": "WaitForApproval", "States": {"WaitForApproval": waits, "Ship": ship, "Keep": keep}}
+
+
+def gates(when: Any = "WaitForApproval") -> Mapping[str, Gate]:
+    send, decline = {"output": {"approved": "{{answer.ok}}"}}, {"error": "Rejected", "cause": "no"}
+    return {"approval": Gate(when=when, request=QUESTION, send=send, decline=decline)}
+
+
+class Watched:
+    """One execution behind gates, as a task sees it."""
+
+    def __init__(self, adapter: StepFunctionsAdapter, ref: Ref) -> None:
+        self.adapter = adapter
+        self.ref = ref
+
+    async def until(self, wanted: Callable[[Execution], object]) -> Execution:
+        with anyio.fail_after(15):
+            while not wanted(seen := await self.adapter.describe(self.ref)):
+                await anyio.sleep(0.01)
+        return seen
+
+    async def asked(self) -> str:
+        [key] = (await self.until(lambda seen: seen.requests)).requests
+        return key
+
+
+async def begin(engine: StepFunctions, adapter: StepFunctionsAdapter, machine: Definition, when: Any = None) -> Watched:
+    workflow = engine.machine(machine)
+    start = Start(workflow=workflow, arguments=[{}], key=uuid.uuid4().hex, created=datetime.now(UTC))
+    handle = await adapter.start(start)
+    return Watched(adapter, Ref(workflow=workflow, handle=handle, gates=gates(when or "WaitForApproval")))
+
+
+YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"ok": True}, "send": {"output": {"approved": True}}}
+NO: Final[Mapping[str, Any]] = {"action": "decline", "send": {"error": "Rejected", "cause": "no"}}
+
+
+@pytest.mark.parametrize(("response", "output"), [(YES, {"approved": True}), (NO, "kept")])
+async def test_an_answer_at_a_gate_goes_to_its_state(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter, response: Mapping[str, Any], output: Any
+) -> None:
+    it = await begin(stepfunctions, adapter, foreign(**{"order": "A1", "callback_token.$": "$$.Task.Token"}))
+    key = await it.asked()
+    seen = await it.adapter.describe(it.ref)
+    assert (seen.status, seen.message) == (Status.INPUT_REQUIRED, "WaitForApproval")
+    assert (seen.requests[key].gate, seen.requests[key].params) == ("approval", QUESTION.params)
+    await adapter.answer(it.ref, {key: response})
+    done = await it.until(lambda seen: seen.terminal)
+    assert (done.status, done.output) == (Status.SUCCEEDED, output)
+    await adapter.answer(it.ref, {key: YES})  # too late, and ignored
+
+
+async def test_an_answer_given_elsewhere_closes_the_gate(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter
+) -> None:
+    it = await begin(stepfunctions, adapter, foreign(**{"token.$": "$$.Task.Token"}))
+    key = await it.asked()
+    scheduled = stepfunctions.event(it.ref.handle, "TaskScheduled")["taskScheduledEventDetails"]["parameters"]
+    detail = json.loads(scheduled)["Entries"][0]["Detail"]
+    token = (json.loads(detail) if isinstance(detail, str) else detail)["token"]
+    stepfunctions.client().send_task_success(taskToken=token, output='"by mail"')
+    await adapter.answer(it.ref, {key: NO})
+    done = await it.until(lambda seen: seen.terminal)
+    assert (done.status, done.output) == (Status.SUCCEEDED, "by mail")
+
+
+async def test_a_token_that_is_not_found_is_told_and_not_asked(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter
+) -> None:
+    it = await begin(stepfunctions, adapter, foreign(**{"id.$": "$$.Task.Token"}))
+    seen = await it.until(lambda seen: seen.message and "task token" in seen.message)
+    assert (seen.status, seen.requests) == (Status.RUNNING, {})
+    assert seen.message == (
+        "WaitForApproval; gate approval: the parameters of state WaitForApproval were read, and nothing in them is "
+        "named like a task token; say where it is in when.token"
+    )
+    await adapter.cancel(it.ref)
+
+
+async def test_what_is_not_the_token_of_the_state_is_refused(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter
+) -> None:
+    when = {"state": "WaitForApproval", "token": "Entries[0].Detail.order"}
+    it = await begin(stepfunctions, adapter, foreign(**{"order": "A1", "token.$": "$$.Task.Token"}), when)
+    key = await it.asked()
+    with pytest.raises(EngineRefused, match=r"does not know the task token .* state WaitForApproval: .* when\.token"):
+        await adapter.answer(it.ref, {key: YES})
+    assert list((await adapter.describe(it.ref)).requests) == [key]
+    await adapter.cancel(it.ref)
+
+
+async def test_a_token_is_in_no_log_and_in_no_look(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        it = await begin(stepfunctions, adapter, one_state("WaitForApproval", asking("Ship it?")))
+        key = await it.asked()
+        seen = await adapter.describe(it.ref)
+        await adapter.answer(it.ref, {key: YES})
+        await it.until(lambda seen: seen.terminal)
+    scheduled = stepfunctions.event(it.ref.handle, "TaskScheduled")["taskScheduledEventDetails"]["parameters"]
+    detail = json.loads(scheduled)["Entries"][0]["Detail"]
+    token = (json.loads(detail) if isinstance(detail, str) else detail)["taskToken"]
+    assert token not in repr(seen)
+    assert token not in caplog.text

@@ -1,0 +1,215 @@
+"""EventBridge -> SQS -> hints, with the rules and the queue of the docs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_stepfunctions.calls import Calls, open_calls
+from mcp_workflows_stepfunctions.hints import hints
+from mcp_workflows_stepfunctions.session import open_clients
+from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
+
+from adapters.stepfunctions.tests.queues import arn, event, left_in, new_queue, send
+from adapters.stepfunctions.tests.refusing import refusing
+from adapters.stepfunctions.tests.scene import settings
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from scripts.processes import free_port
+from tests.stepfunctions_engine import StepFunctions
+
+PATIENCE = 30.0  # seconds
+DOCS = Path(__file__).parents[3] / "docs" / "stepfunctions-events.md"
+ASK: Any = {
+    "Type": "Task",
+    "Resource": "arn:aws:states:::events:putEvents.waitForTaskToken",
+    "TimeoutSeconds": 60,
+    "Parameters": {
+        "Entries": [
+            {
+                "Source": "mcp.workflows",
+                "DetailType": "MCP Input Request",
+                "Detail": {
+                    "taskToken.$": "$$.Task.Token",
+                    "executionArn.$": "$$.Execution.Id",
+                    "mcpInput": {"method": "elicitation/create", "params": {"message": "ok?"}},
+                },
+            }
+        ]
+    },
+    "End": True,
+}
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was hinted at, and a way to wait for more."""
+
+    arns: list[str] = field(default_factory=list[str])
+    _news: anyio.Event = field(default_factory=anyio.Event)
+
+    def __call__(self, arn: str) -> None:
+        self.arns.append(arn)
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def until(self, enough: Callable[[list[str]], object]) -> None:
+        with anyio.fail_after(PATIENCE):
+            while not enough(self.arns):
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def listening(given: StepFunctionsSettings) -> AsyncGenerator[Heard]:
+    heard = Heard()
+    async with open_calls(given) as calls, anyio.create_task_group() as group:
+        group.start_soon(hints, calls, given, heard)
+        yield heard
+        group.cancel_scope.cancel()
+
+
+def deployed(engine: StepFunctions) -> str:
+    """The queue of the docs, with the rules of the docs."""
+    [template] = re.findall(r"^```yaml\n(AWSTemplate.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    name = f"events-{uuid.uuid4().hex[:8]}"
+    engine.client("cloudformation").create_stack(
+        StackName=name,
+        TemplateBody=template,
+        Parameters=[{"ParameterKey": "QueueName", "ParameterValue": name}],
+    )
+    return str(engine.client("sqs").get_queue_url(QueueName=name)["QueueUrl"])
+
+
+async def test_an_execution_that_asks_and_ends_is_heard_of_each_time(stepfunctions: StepFunctions) -> None:
+    machine = stepfunctions.machine({"StartAt": "Ask", "States": {"Ask": ASK}})
+    queue = await anyio.to_thread.run_sync(deployed, stepfunctions)
+    async with listening(settings(stepfunctions, events={"queue_url": queue})) as heard:
+        client = stepfunctions.client()
+        execution = client.start_execution(stateMachineArn=machine, name="one", input="{}")["executionArn"]
+        await heard.until(lambda arns: arns.count(execution) == 1)
+        scheduled = await anyio.to_thread.run_sync(stepfunctions.event, execution, "TaskScheduled")
+        asked = json.loads(scheduled["taskScheduledEventDetails"]["parameters"])["Entries"][0]["Detail"]
+        client.send_task_success(taskToken=asked["taskToken"], output="{}")
+        await heard.until(lambda arns: arns.count(execution) == 2)
+    assert stepfunctions.ended(execution)["status"] == "SUCCEEDED"
+
+
+async def test_the_rules_of_the_docs_keep_all_but_the_arn_out_of_the_queue(stepfunctions: StepFunctions) -> None:
+    queue = await anyio.to_thread.run_sync(deployed, stepfunctions)
+    execution = arn(stepfunctions, "one")
+    detail = {"executionArn": execution, "taskToken": "secret", "status": "SUCCEEDED", "input": "secret"}
+    stepfunctions.client("events").put_events(
+        Entries=[{"Source": "mcp.workflows", "DetailType": "MCP Input Request", "Detail": json.dumps(detail)}]
+    )
+    [message] = stepfunctions.client("sqs").receive_message(QueueUrl=queue, WaitTimeSeconds=5)["Messages"]
+    assert json.loads(message["Body"]) == {"detail": {"executionArn": execution}}
+
+
+async def test_messages_are_deleted_whatever_is_in_them(
+    stepfunctions: StepFunctions, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, last = new_queue(stepfunctions), arn(stepfunctions, "last")
+    bodies = ['{"taskToken": "secret', '{"taskToken": "secret"}', event(arn(stepfunctions, "x", region="eu-west-1"))]
+    send(stepfunctions, queue, *bodies, *[event(arn(stepfunctions, str(n))) for n in range(10)])
+    with caplog.at_level(logging.DEBUG, "mcp_workflows_stepfunctions"):
+        async with listening(settings(stepfunctions, events={"queue_url": queue})) as heard:
+            await heard.until(lambda arns: len(set(arns)) == 10)
+            with anyio.fail_after(PATIENCE):
+                while left_in(stepfunctions, queue):
+                    await anyio.sleep(0.02)
+            send(stepfunctions, queue, event(last))
+            await heard.until(lambda arns: last in arns)
+    assert not any("eu-west-1" in each for each in heard.arns)
+    assert "name no execution of ours" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_who_is_cancelled_while_nothing_comes_ends_at_once(stepfunctions: StepFunctions) -> None:
+    queue = new_queue(stepfunctions)
+    send(stepfunctions, queue, event(arn(stepfunctions, "one")))
+    async with listening(settings(stepfunctions, events={"queue_url": queue})) as heard:
+        await heard.until(len)
+        with anyio.fail_after(PATIENCE):
+            while left_in(stepfunctions, queue):  # it was deleted: the next long poll is on its way
+                await anyio.sleep(0.02)
+        began = time.monotonic()
+    assert time.monotonic() - began < 2
+
+
+async def test_without_a_queue_there_are_no_hints(stepfunctions: StepFunctions) -> None:
+    given = settings(stepfunctions)
+    async with open_calls(given) as calls:
+        with anyio.fail_after(PATIENCE):
+            await hints(calls, given, Heard())
+
+
+async def test_a_queue_that_is_not_there_is_said_by_its_name(stepfunctions: StepFunctions) -> None:
+    queue = f"{stepfunctions.url}/{stepfunctions.account}/nowhere"
+    given = settings(stepfunctions, events={"queue_url": queue})
+    async with open_calls(given) as calls:
+        with pytest.raises(EngineRefused, match=f"there is no queue {queue}"):
+            await hints(calls, given, Heard())
+
+
+async def test_who_may_not_read_the_queue_hears_which_permission_is_missing(stepfunctions: StepFunctions) -> None:
+    queue = new_queue(stepfunctions)
+    given = settings(stepfunctions, events={"queue_url": queue})
+    clients = open_clients(given)
+    denied = pytest.raises(EngineRefused, match=f"sqs:ReceiveMessage on {queue} is not allowed")
+    with refusing(clients.queue, "ReceiveMessage", "AccessDenied"), denied:
+        await hints(Calls(clients, given), given, Heard())
+    clients.close()
+
+
+async def test_a_queue_that_does_not_answer_is_tried_again_later() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    given = StepFunctionsSettings.model_validate(
+        {"region": "us-east-1", "endpoint_url": url, "events": {"queue_url": f"{url}/123456789012/q"}}
+    )
+    async with open_calls(given) as calls:
+        with pytest.raises(EngineUnavailable):
+            await hints(calls, given, Heard())
+
+
+LEAVE = """
+import sys, anyio
+from mcp_workflows_stepfunctions.calls import open_calls
+from mcp_workflows_stepfunctions.hints import hints
+from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
+
+async def main():
+    given = StepFunctionsSettings(endpoint_url=sys.argv[1], events={"queue_url": sys.argv[2]})
+    polls = []
+    async with open_calls(given) as calls, anyio.create_task_group() as group:
+        calls._clients.queue.meta.events.register("before-send.sqs.ReceiveMessage", lambda **_: polls.append(1) or None)
+        group.start_soon(hints, calls, given, lambda arn: None)
+        while len(polls) < 2:  # the second one waits for a message
+            await anyio.sleep(0.02)
+        group.cancel_scope.cancel()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.slow
+async def test_a_process_that_ends_does_not_wait_for_the_poll(stepfunctions: StepFunctions) -> None:
+    queue = new_queue(stepfunctions)
+    send(stepfunctions, queue, event(arn(stepfunctions, "one")))
+    began = time.monotonic()
+    command = [sys.executable, "-c", LEAVE, stepfunctions.url, queue]
+    done = await anyio.to_thread.run_sync(
+        lambda: subprocess.run(command, env={**stepfunctions.environ}, capture_output=True, timeout=60, check=False)
+    )
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    assert time.monotonic() - began < 19  # a poll takes 20

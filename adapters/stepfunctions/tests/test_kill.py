@@ -1,0 +1,125 @@
+"""kill -9 and two replicas: processes of the sidecar in front of the local engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import anyio
+import httpx2
+import pytest
+
+from adapters.stepfunctions.tests import machines
+from adapters.stepfunctions.tests.configured import KEY, YES, asked, called, configured, executions, types
+from tests.served import Peer, peer
+from tests.sidecars import dying_sidecar, sidecar
+from tests.stepfunctions_engine import StepFunctions
+
+pytestmark = pytest.mark.anyio
+
+SHORT: Final = machines.one_state("Nap", {"Type": "Wait", "Seconds": 1, "End": True})
+STEPS: Final = [
+    "start",
+    *(pytest.param(step, marks=pytest.mark.slow) for step in ("row", "bind", "reply")),
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_sidecar_killed_while_it_creates_loses_nothing_and_starts_nothing_twice(
+    stepfunctions: StepFunctions, tmp_path: Path, step: str
+) -> None:
+    machine = stepfunctions.machine(SHORT)
+    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
+    with dying_sidecar(config, step) as dying:
+        async with peer(dying.url) as client:
+            with pytest.raises(httpx2.TransportError):
+                await called(client, meta=KEY)
+        assert dying.process.wait(10) == -9
+    with sidecar(config) as fresh:
+        async with peer(fresh.url) as client:
+            ids = {await called(client, meta=KEY) for _ in range(3)}
+            assert len(ids) == 1
+            assert (await client.until(ids.pop()))["status"] == "completed"
+    assert len(executions(stepfunctions, machine)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["row", "start", "bind", "reply"])
+async def test_a_task_nobody_knows_of_is_healed_by_the_next_sidecar(
+    stepfunctions: StepFunctions, tmp_path: Path, step: str
+) -> None:
+    machine = stepfunctions.machine(SHORT)
+    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
+    with dying_sidecar(config, step) as dying:
+        async with peer(dying.url) as client:
+            with pytest.raises(httpx2.TransportError):
+                await called(client)
+    with sidecar(config), anyio.fail_after(20):
+        while not executions(stepfunctions, machine):
+            await anyio.sleep(0.05)
+        await anyio.sleep(0.5)  # one too many must have the time to show
+    assert len(executions(stepfunctions, machine)) == 1
+
+
+async def test_an_answer_that_was_taken_by_the_engine_before_the_sidecar_died_can_be_sent_again(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    machine = stepfunctions.machine(machines.ASKS)
+    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
+    with dying_sidecar(config, "answer") as dying:
+        async with peer(dying.url) as client:
+            task_id = await called(client)
+            key, _ = await asked(client, task_id)
+            with pytest.raises(httpx2.TransportError):
+                await client.answer(task_id, **{key: YES})
+        assert dying.process.wait(10) == -9
+    with sidecar(config) as fresh:
+        async with peer(fresh.url) as client:
+            assert (await client.answer(task_id, **{key: YES})).result["resultType"] == "complete"
+            done = await client.until(task_id)
+    assert (done["status"], done["result"]["structuredContent"]) == ("completed", YES)
+    [execution] = executions(stepfunctions, machine)
+    assert types(stepfunctions, execution).count("TaskSucceeded") == 1
+
+
+async def test_two_replicas_start_once_and_a_question_outlives_the_one_that_is_killed(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    machine = stepfunctions.machine(machines.ASKS)
+    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
+    with sidecar(config) as one, sidecar(config) as two:
+        async with peer(one.url) as first, peer(two.url) as second:
+            ids: list[str] = []
+
+            async def call(client: Peer) -> None:
+                ids.append(await called(client, meta=KEY))
+
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(call, (first, second)[number % 2])
+            assert (len(ids), len(set(ids))) == (20, 1)
+            assert len(executions(stepfunctions, machine)) == 1
+            key, question = await asked(first, ids[0])
+            one.process.kill()
+            assert await asked(second, ids[0]) == (key, question)
+            await second.answer(ids[0], **{key: YES})
+            assert (await second.until(ids[0]))["status"] == "completed"
+    assert len(executions(stepfunctions, machine)) == 1
+
+
+@pytest.mark.slow
+async def test_two_replicas_share_their_answers(stepfunctions: StepFunctions, tmp_path: Path) -> None:
+    machine = stepfunctions.machine(machines.ASKS_TWO)
+    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
+    with sidecar(config) as one, sidecar(config) as two:
+        async with peer(one.url) as first, peer(two.url) as second:
+            task_id = await called(first)
+            with anyio.fail_after(20):
+                while len(open_questions := (await second.get(task_id)).get("inputRequests", {})) < 2:
+                    await anyio.sleep(0.05)
+            mine, other = open_questions
+            await second.answer(task_id, **{mine: YES})
+            assert set((await first.get(task_id))["inputRequests"]) == {other}
+            await first.answer(task_id, **{other: YES})
+            assert (await second.until(task_id))["status"] == "completed"
+            assert (await first.get(task_id)) == (await second.get(task_id))

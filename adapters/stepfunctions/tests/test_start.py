@@ -1,0 +1,166 @@
+"""One key, one execution, and what is refused before anything is called."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from mcp_workflows_stepfunctions import StepFunctionsAdapter
+from mcp_workflows_stepfunctions.arns import parse_machine
+from mcp_workflows_stepfunctions.names import MAX_PAYLOAD
+from mcp_workflows_stepfunctions.starting import execution_name, one_input, request
+
+from adapters.stepfunctions.tests import machines, scene
+from mcp_workflows.adapter import JSON, Ref, Start, Status
+from mcp_workflows.errors import EngineRefused, StartConflict
+from tests.stepfunctions_engine import StepFunctions
+
+pytestmark = pytest.mark.anyio
+
+MACHINE = parse_machine("arn:aws:states:eu-west-1:111122223333:stateMachine:orders")
+
+
+def a_start(workflow: str, arguments: JSON, **more: Any) -> Start:
+    return Start(workflow=workflow, arguments=arguments, key=f"k-{uuid.uuid4().hex}", created=datetime.now(UTC), **more)
+
+
+def test_the_key_is_the_name_if_it_can_be_one() -> None:
+    assert execution_name("fulfil-1a2b") == "fulfil-1a2b"
+    long, dotted = execution_name("x" * 81), execution_name("shop.fulfil-1a2b")
+    assert len({long, dotted, execution_name("shop_fulfil-1a2b")}) == 3
+    assert all(len(name) <= 80 for name in (long, dotted))
+
+
+def test_the_input_is_the_same_to_the_byte_for_the_same_arguments() -> None:
+    assert one_input([{"b": 1, "a": "Grüße"}]) == one_input([{"a": "Grüße", "b": 1}]) == '{"a":"Grüße","b":1}'
+    assert (one_input([]), one_input([[1, 2]]), one_input(["text"])) == ("{}", "[1,2]", '"text"')
+
+
+def test_two_inputs_are_refused_with_what_to_write() -> None:
+    with pytest.raises(EngineRefused, match="write send:"):
+        one_input(["a", "b"])
+
+
+def test_an_input_is_measured_in_bytes_before_anything_is_called() -> None:
+    most = "ü" * ((MAX_PAYLOAD - 2) // 2)
+    assert len(one_input([most]).encode()) == MAX_PAYLOAD
+    with pytest.raises(EngineRefused, match=rf"{MAX_PAYLOAD + 1} bytes.*{MAX_PAYLOAD}") as refused:
+        one_input([most + "x"])
+    assert refused.value.final
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), "\ud800"])
+def test_what_is_no_json_is_refused(wrong: JSON) -> None:
+    with pytest.raises(EngineRefused, match="JSON"):
+        one_input([wrong])
+
+
+def test_a_trace_goes_on_in_x_ray() -> None:
+    start = a_start(MACHINE.arn, [], context={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+    assert request(start, MACHINE).params["traceHeader"] == (
+        "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
+    )
+    assert "traceHeader" not in request(a_start(MACHINE.arn, [], context={"traceparent": "junk"}), MACHINE).params
+
+
+async def test_a_machine_can_be_named_without_its_arn(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    arn = stepfunctions.machine(machines.ECHO)
+    by_name = a_start(arn.rpartition(":")[2], [{"a": 1}])
+    handle = await adapter.start(by_name)
+    assert stepfunctions.ended(handle)["stateMachineArn"] == arn
+
+
+@pytest.mark.parametrize("qualifier", ["version", "alias"])
+async def test_a_version_and_an_alias_start_once_per_key_too(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions, qualifier: str
+) -> None:
+    arn, client = stepfunctions.machine(machines.ECHO), stepfunctions.client()
+    version = client.publish_state_machine_version(stateMachineArn=arn)["stateMachineVersionArn"]
+    routing = [{"stateMachineVersionArn": version, "weight": 100}]
+    alias = client.create_state_machine_alias(name="PROD", routingConfiguration=routing)["stateMachineAliasArn"]
+    start = a_start({"version": version, "alias": alias}[qualifier], [{"a": 1}])
+    handle = await adapter.start(start)
+    stepfunctions.ended(handle)
+    assert await adapter.start(start) == handle
+    found = await adapter.adopt(handle)
+    assert adapter.same_workflow(start.workflow, found.workflow)
+    assert adapter.same_workflow(arn, found.workflow)
+
+
+async def test_true_is_another_input_than_one(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
+    start = a_start(stepfunctions.machine(machines.ECHO), [{"a": 1}])
+    await adapter.start(start)
+    other = Start(workflow=start.workflow, arguments=[{"a": True}], key=start.key, created=start.created)
+    with pytest.raises(StartConflict, match="another input"):
+        await adapter.start(other)
+
+
+async def test_the_same_key_with_another_input_is_a_conflict_also_after_the_end(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    start = a_start(stepfunctions.machine(machines.ECHO), [{"a": 1}])
+    stepfunctions.ended(await adapter.start(start))
+    other = Start(workflow=start.workflow, arguments=[{"a": 2}], key=start.key, created=start.created)
+    with pytest.raises(StartConflict, match="another input"):
+        await adapter.start(other)
+
+
+async def test_what_is_no_machine_here_is_refused_and_says_where_it_is(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    elsewhere = "arn:aws:states:ap-south-1:123456789012:stateMachine:orders"
+    with pytest.raises(EngineRefused, match="in ap-south-1, this engine is set up for us-east-1"):
+        await adapter.start(a_start(elsewhere, []))
+    with pytest.raises(EngineRefused, match="nobody-made-this"):
+        await adapter.start(a_start("nobody-made-this", []))
+    async with scene.adapter(stepfunctions, account="999999999999") as other:
+        with pytest.raises(EngineRefused, match="in account 123456789012, this engine is set up for 999999999999"):
+            await other.start(a_start(stepfunctions.machine(machines.ECHO), []))
+
+
+async def test_an_express_machine_makes_no_task_and_a_standard_one_is_not_run_as_express(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    express, standard = (stepfunctions.machine(machines.ECHO, kind) for kind in ("EXPRESS", "STANDARD"))
+    with pytest.raises(EngineRefused, match="set express: true and tasks: forbidden"):
+        await adapter.start(a_start(express, []))
+    with pytest.raises(EngineRefused, match="leave out express: true"):
+        await adapter.start(a_start(standard, [], options={"express": True}))
+    assert stepfunctions.client().list_executions(stateMachineArn=standard)["executions"] == []
+
+
+async def test_a_start_can_be_seen_before_it_is_made(adapter: StepFunctionsAdapter) -> None:
+    start = a_start("orders:PROD", [{"b": 1, "a": 2}])
+    shown = adapter.preview(start)
+    assert shown == {
+        "operation": "StartExecution",
+        "stateMachineArn": "arn:aws:states:us-east-1:ACCOUNT:stateMachine:orders:PROD",
+        "name": start.key,
+        "input": {"a": 2, "b": 1},
+    }
+    assert json.dumps(shown)
+    with pytest.raises(EngineRefused, match="is in eu-west-1, this engine is set up for us-east-1"):
+        adapter.preview(a_start("arn:aws:states:eu-west-1:123456789012:stateMachine:orders", []))
+
+
+async def test_what_is_seen_before_has_the_account_of_the_role(stepfunctions: StepFunctions) -> None:
+    role = {"arn": "arn:aws:iam::111122223333:role/workflows"}
+    async with scene.adapter(stepfunctions, assume_role=role) as adapter:
+        assert ":111122223333:" in str(adapter.preview(a_start("orders", []))["stateMachineArn"])
+
+
+async def test_an_output_that_is_json_null_or_text_is_the_result(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    echo = stepfunctions.machine(machines.ECHO)
+    for value in (None, "text", 3, [1], {"a": {"b": None}}):
+        start = a_start(echo, [value])
+        handle = await adapter.start(start)
+        stepfunctions.ended(handle)
+        seen = await adapter.describe(Ref(workflow=echo, handle=handle))
+        assert (seen.status, seen.output) == (Status.SUCCEEDED, value)
