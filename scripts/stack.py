@@ -13,11 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scripts.engines import BIN, ENGINES
+from scripts.engines import BIN, ENGINES, SAMPLES, folder
 from scripts.processes import Child, Command, is_taken, stop_all
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = ROOT / "samples"
 PATIENCE = 120.0  # seconds for each of the three to serve; a fresh machine reads everything from a cold disk
 
 
@@ -37,13 +36,18 @@ class Plan:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise UnusableError(f"no engine {self.engine!r}; there is: {', '.join(sorted(ENGINES))}")
-        if self.sample not in samples():
-            raise UnusableError(f"no sample {self.sample!r}; there is: {', '.join(samples())}")
+        if self.sample not in samples(self.engine):
+            raise UnusableError(f"no sample {self.sample!r}; there is: {', '.join(samples(self.engine))}")
+
+    @property
+    def folder(self) -> Path:
+        """Where the sample is."""
+        return folder(self.engine, self.sample)
 
 
-def samples() -> list[str]:
-    """The samples that can be served here: those with a worker."""
-    return sorted(worker.parent.name for worker in SAMPLES.glob("*/worker.py"))
+def samples(engine: str) -> list[str]:
+    """The samples that can be served on this engine: those with a worker for it."""
+    return sorted(sample.name for sample in SAMPLES.iterdir() if (folder(engine, sample.name) / "worker.py").exists())
 
 
 class Stack:
@@ -87,14 +91,14 @@ class Stack:
         self._until(lambda: self.engine.has_worker(self._plan.sample), "the worker does not poll")
 
     def _python(self, name: str, *argv: str) -> Command:
-        return Command(name=name, argv=argv, cwd=SAMPLES / self._plan.sample, env=self._environment())
+        return Command(name=name, argv=argv, cwd=self._plan.folder, env=self._environment())
 
     def _environment(self) -> Mapping[str, str]:
         return {
             **self.engine.environment(),
             "MCP_WORKFLOWS_STORE": f"sqlite:///{self._plan.state / 'tasks.db'}",
             "SHOP_FILE": str(self._plan.state / "shop.json"),
-            "PYTHONPATH": str(SAMPLES / self._plan.sample),
+            "PYTHONPATH": os.pathsep.join(map(str, (self._plan.folder, SAMPLES / self._plan.sample))),
             "PYTHONUNBUFFERED": "1",
         }
 

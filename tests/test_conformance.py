@@ -21,17 +21,21 @@ def _conformance(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_suite
-def test_all_44_checks_of_the_tasks_scenarios_pass_on_temporal() -> None:
-    done = _conformance("--engine", "temporal")
+@pytest.mark.parametrize("engine", ["temporal", "stepfunctions"])
+def test_all_44_checks_of_the_tasks_scenarios_pass(engine: str) -> None:
+    done = _conformance("--engine", engine)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "44 of 44 checks passed" in done.stdout
 
 
 @needs_suite
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["temporal", "stepfunctions"])
 @pytest.mark.parametrize(("revision", "passed"), [("2025-11-25", "16 of 30"), ("2026-07-28", "21 of 37")])
-def test_every_miss_of_what_a_revision_requires_of_any_server_is_explained(revision: str, passed: str) -> None:
-    done = _conformance("--engine", "temporal", "--requirements", revision)
+def test_every_miss_of_what_a_revision_requires_of_any_server_is_explained(
+    revision: str, passed: str, engine: str
+) -> None:
+    done = _conformance("--engine", engine, "--requirements", revision)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"\n{passed} scored scenarios passed" in done.stdout
 
@@ -39,4 +43,4 @@ def test_every_miss_of_what_a_revision_requires_of_any_server_is_explained(revis
 def test_an_unknown_engine_is_refused() -> None:
     done = _conformance("--engine", "steam")
     assert done.returncode == 1
-    assert "no engine 'steam'; there is: temporal" in done.stdout
+    assert "no engine 'steam'; there is: stepfunctions, temporal" in done.stdout

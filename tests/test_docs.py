@@ -172,7 +172,8 @@ def test_what_is_to_be_installed_exists() -> None:
 
 
 def test_every_link_to_a_file_leads_somewhere() -> None:
-    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("adapters/*/*.md")]:
+    documents = ("*.md", "docs/**/*.md", "adapters/*/*.md", "samples/**/*.md")
+    for document in (path for pattern in documents for path in ROOT.glob(pattern)):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 

@@ -117,7 +117,8 @@ def _clean_up(make: subprocess.Popen[bytes], port: int) -> None:
 
 
 def test_two_run_side_by_side_and_a_signal_to_make_itself_stops_all_of_one(tmp_path: Path) -> None:
-    with made_up(tmp_path) as first, made_up(tmp_path, sample="conformance") as second:
+    second_one = made_up(tmp_path, engine="stepfunctions", sample="conformance")
+    with made_up(tmp_path) as first, second_one as second:
         assert [_get(up.port, path) for up in (first, second) for path in ("/readyz", "/enginez")] == [200] * 4
         first.make.send_signal(signal.SIGTERM)
         assert _wait(first.is_gone, DOWN_WITHIN), first.said
@@ -205,8 +206,9 @@ def test_a_taken_port_is_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"engine": "steam"}, "no engine 'steam'; there is: temporal"),
+        ({"engine": "steam"}, "no engine 'steam'; there is: stepfunctions, temporal"),
         ({"sample": "nothing"}, "no sample 'nothing'; there is: conformance, orders"),
+        ({"engine": "stepfunctions", "sample": "custom-adapter"}, "no sample 'custom-adapter'; there is: conformance,"),
     ],
 )
 def test_an_unknown_engine_or_sample_lists_what_there_is(settings: dict[str, str], said: str, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Tasks(ClientExtension):
                 await self._answer(task, context)
             elif task.status in _ENDED:
                 return _result(task)
-            elif self._cancel_at and self._cancel_at in (task.status_message or ""):
+            elif self._cancel_at and self._cancel_at in (task.status_message or "").lower():
                 console.print("  [yellow]> on second thought: cancel[/]")
                 await context.session.send_request(CancelTask(params=which), types.EmptyResult)
                 self._cancel_at = None
@@ -127,7 +127,7 @@ class Tasks(ClientExtension):
 
 def _result(task: Task) -> types.CallToolResult:
     if page := (task.meta or {}).get("mcp-workflows/url"):
-        console.print(f"  [bold]in Temporal's own UI[/] {page}")
+        console.print(f"  [bold]in the engine's own UI[/] {page}")
     if task.status == "completed":
         return types.CallToolResult.model_validate(task.result)
     error = task.error or {"code": -32603, "message": f"the task was {task.status}"}

@@ -1,7 +1,8 @@
-"""A pretend shop: what it sells, its stock and till in one JSON file, and the activities that work on them.
+"""A pretend shop: what it sells, its stock and till in one JSON file, and the steps that work on them.
 
-Every activity may run twice (Temporal retries), so each is written down under the key of the execution that
-asked for it. What was undone under a key can no longer be done: a late charge cannot follow its own refund.
+Every step may run twice (engines retry), so each is written down under the key of the execution that asked for it.
+What was undone under a key can no longer be done: a late charge cannot follow its own refund. What was shipped can no
+longer be undone. The shop knows no engine: each runs its steps in its own way.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from temporalio import activity
-from temporalio.exceptions import ApplicationError
-
 PRICES = {"coffee mug": 12.50, "espresso machine": 1240.00}  # EUR
 EXPRESS_FEE = 9.90  # EUR
 _STOCK = {"coffee mug": 1000, "espresso machine": 20}
+
+
+class OutOfStockError(Exception):
+    """The shelf is empty; trying again is of no use."""
+
+
+class CardDeclinedError(Exception):
+    """The bank says no; trying again is of no use."""
+
+
+class OrderCancelledError(Exception):
+    """Too late: the order was undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +70,10 @@ class Shop:
         """`SHOP_FILE` (default shop.json) and `SHOP_PACE` (seconds, default 1.5)."""
         return cls(Path(os.environ.get("SHOP_FILE", "shop.json")), float(os.environ.get("SHOP_PACE", "1.5")))
 
-    @activity.defn
     async def look_up(self, order_id: str, express: bool) -> Order:
         """Find the order and its price."""
         return find_order(order_id, express=express)
 
-    @activity.defn
     async def reserve(self, key: str, order: Order) -> None:
         """Take the goods off the shelf for this order."""
         await asyncio.sleep(self._pace)
@@ -73,11 +81,10 @@ class Shop:
         if not _first_time(books, key, "reserved"):
             return
         if books["stock"][order.article] < order.quantity:
-            raise ApplicationError(f"{order.article} is out of stock", type="OutOfStock", non_retryable=True)
+            raise OutOfStockError(f"{order.article} is out of stock")
         books["stock"][order.article] -= order.quantity
         self._write(books, key, reserved=[order.article, order.quantity])
 
-    @activity.defn
     async def charge(self, key: str, order: Order) -> None:
         """Charge the customer's card."""
         await asyncio.sleep(self._pace)
@@ -85,41 +92,38 @@ class Shop:
         if not _first_time(books, key, "charged"):
             return
         if order.card != "good":
-            raise ApplicationError("the card was declined", type="CardDeclined", non_retryable=True)
+            raise CardDeclinedError("the card was declined")
         books["till"] = round(books["till"] + order.total, 2)
         self._write(books, key, charged=order.total)
 
-    @activity.defn
     async def pack(self, key: str, order: Order, express: bool) -> None:
         """Put it into a box: twice as fast if it is urgent."""
         await asyncio.sleep(self._pace if express else 2 * self._pace)
 
-    @activity.defn
     async def ship(self, key: str, order: Order) -> str:
         """Hand it over to the carrier and return the tracking number: from here on there is no way back."""
         await asyncio.sleep(self._pace)
+        tracking = f"TRK-{crc32(key.encode()):010d}"
         books = self.books()
-        tracking: str = books["ledger"].get(key, {}).get("shipped") or f"TRK-{crc32(key.encode()):010d}"
-        self._write(books, key, shipped=tracking)
+        if _first_time(books, key, "shipped"):
+            self._write(books, key, shipped=tracking)
         return tracking
 
-    @activity.defn
     async def refund(self, key: str) -> None:
-        """Undo `charge`, whether it happened or not."""
-        await asyncio.sleep(self._pace)
-        books = self.books()
-        amount = books["ledger"].get(key, {}).get("charged", 0.0)
-        if not books["ledger"].get(key, {}).get("refunded"):
-            books["till"] = round(books["till"] - amount, 2)
-            self._write(books, key, refunded=True, undone=True)
-
-    @activity.defn
-    async def release(self, key: str) -> None:
-        """Undo `reserve`, whether it happened or not."""
+        """Undo `charge`, whether it happened or not; what was shipped is paid for."""
         await asyncio.sleep(self._pace)
         books = self.books()
         entry = books["ledger"].get(key, {})
-        if not entry.get("released"):
+        if not {"refunded", "shipped"} & entry.keys():
+            books["till"] = round(books["till"] - entry.get("charged", 0.0), 2)
+            self._write(books, key, refunded=True, undone=True)
+
+    async def release(self, key: str) -> None:
+        """Undo `reserve`, whether it happened or not; what was shipped is gone."""
+        await asyncio.sleep(self._pace)
+        books = self.books()
+        entry = books["ledger"].get(key, {})
+        if not {"released", "shipped"} & entry.keys():
             article, quantity = entry.get("reserved") or ("coffee mug", 0)
             books["stock"][article] += quantity
             self._write(books, key, released=True, undone=True)
@@ -142,5 +146,5 @@ def _first_time(books: dict[str, Any], key: str, step: str) -> bool:
     """Whether this step is still to be done under this key; an undone order takes no more steps."""
     entry = books["ledger"].get(key, {})
     if entry.get("undone"):
-        raise ApplicationError("this order was cancelled", type="OrderCancelled", non_retryable=True)
+        raise OrderCancelledError("this order was cancelled")
     return step not in entry

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 
+from activities import STEPS
 from shop import Shop
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -16,7 +17,7 @@ async def main() -> None:
     """Work until SIGTERM or SIGINT."""
     client = await Client.connect(os.environ.get("TEMPORAL_ADDRESS", "localhost:7233"))
     shop = Shop.from_environment()
-    activities = [shop.look_up, shop.reserve, shop.charge, shop.pack, shop.ship, shop.refund, shop.release]
+    activities = [getattr(shop, step.__name__) for step in STEPS]
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -14,6 +14,7 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
+    from activities import HOPELESS
     from mcp_workflows_temporal.workflow import elicit, progress
     from shop import Order, Shop
 
@@ -145,6 +146,6 @@ async def _do(
         activity,
         args=list(args),
         start_to_close_timeout=timedelta(seconds=30),
-        retry_policy=RetryPolicy(maximum_attempts=5),
+        retry_policy=RetryPolicy(maximum_attempts=5, non_retryable_error_types=HOPELESS),
         cancellation_type=cancellation,
     )
