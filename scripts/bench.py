@@ -16,12 +16,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from scripts import bench_goals, bench_many
+from scripts import bench_goals, bench_many, bench_stepfunctions
 from scripts.bench_goals import Line
 from scripts.bench_place import NotServingError, Place
 from scripts.bench_rounds import ROUNDS, pin
 from scripts.bench_wire import BadReplyError
-from scripts.engines import ENGINES
 from scripts.processes import ChildDiedError
 from scripts.stack import ROOT
 
@@ -36,7 +35,7 @@ class Goal:
     profile: Callable[[Place], Sequence[str]] | None = None
 
 
-GOALS: Mapping[str, Goal] = {
+_TEMPORAL: Mapping[str, Goal] = {
     "a": Goal(measure=bench_goals.ended, profile=bench_goals.profile_ended),
     "b": Goal(measure=bench_goals.running, profile=bench_goals.profile_running),
     "c": Goal(measure=bench_goals.create, profile=bench_goals.profile_create),
@@ -45,22 +44,32 @@ GOALS: Mapping[str, Goal] = {
     "f": Goal(measure=bench_many.notified),
     "g": Goal(measure=bench_goals.receiver, profile=bench_goals.profile_receiver),
 }
+_STEPFUNCTIONS: Mapping[str, Goal] = {
+    "h": Goal(measure=bench_stepfunctions.followed),
+    "i": Goal(measure=bench_stepfunctions.hinted),
+    "j": Goal(measure=bench_stepfunctions.notified),
+    "k": Goal(measure=bench_stepfunctions.concurrent),
+    "l": Goal(measure=bench_stepfunctions.compared),
+}
+GOALS: Mapping[str, Mapping[str, Goal]] = {"stepfunctions": _STEPFUNCTIONS, "temporal": _TEMPORAL}
+"""By engine; where an engine makes no difference, they are Temporal's."""
 
 
 def main() -> int:
     """Exit code 0 if everything could be measured; with --strict, only if no goal is surely missed."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--engine", default="temporal", choices=sorted(ENGINES))
-    parser.add_argument("--only", default=",".join(GOALS), help="goals, such as a,c")
+    parser.add_argument("--engine", default="temporal", choices=sorted(GOALS))
+    parser.add_argument("--only", help="goals, such as a,c; default: all of the engine")
     parser.add_argument("--strict", action="store_true", help="fail if a goal is missed beyond doubt")
     given = parser.parse_args()
-    only = given.only.split(",")
-    if strangers := set(only) - set(GOALS):
-        parser.error(f"no goal {', '.join(sorted(strangers))}; there is {', '.join(GOALS)}")
+    goals = GOALS[given.engine]
+    only = given.only.split(",") if given.only else list(goals)
+    if strangers := set(only) - set(goals):
+        parser.error(f"no goal {', '.join(sorted(strangers))} of {given.engine}; there is {', '.join(goals)}")
     pin(1)
     try:
         with tempfile.TemporaryDirectory() as folder, Place(Path(folder), ROOT / "out") as place:
-            lines = [line for name in only for line in _measured(name, place)]
+            lines = [line for name in only for line in _measured(name, goals[name], place)]
     except (NotServingError, ChildDiedError, BadReplyError) as problem:
         console.print(f"make bench: {problem}", markup=False)
         return 1
@@ -68,12 +77,12 @@ def main() -> int:
     return 1 if given.strict and any(line.surely_missed for line in lines) else 0
 
 
-def _measured(name: str, place: Place) -> Sequence[Line]:
+def _measured(name: str, goal: Goal, place: Place) -> Sequence[Line]:
     """The lines of one goal; where it is missed, what the time is spent on is printed."""
     began = time.monotonic()
-    lines = list(GOALS[name].measure(place))
+    lines = list(goal.measure(place))
     console.print(_table(lines))
-    profile = GOALS[name].profile
+    profile = goal.profile
     if profile and any(line.met is False for line in lines):
         console.print(f"({name}) is missed; out/bench-{name}.txt has where the time goes. Its top (calls, own time):")
         for line in profile(place):
@@ -83,11 +92,15 @@ def _measured(name: str, place: Place) -> Sequence[Line]:
 
 
 def _table(lines: Sequence[Line]) -> Table:
-    title = f"median of {ROUNDS} paired rounds (95 % interval)"
-    table = Table("", "", "measured", "target", "", title=title, title_justify="left")
+    rounds = any(line.goal in _TEMPORAL for line in lines)
+    title = f"median of {ROUNDS} paired rounds (95 % interval)" if rounds else "see docs/benchmarks.md"
+    compared = any(line.theirs for line in lines)
+    headers = ("", "", "ours", "theirs", "target", "") if compared else ("", "", "measured", "target", "")
+    table = Table(*headers, title=title, title_justify="left")
     for line in lines:
         verdict = {True: "met", False: "MISSED", None: ""}[line.met]
-        table.add_row(line.goal, line.what, line.measured, line.target, verdict)
+        theirs = (line.theirs,) if compared else ()
+        table.add_row(line.goal, line.what, line.measured, *theirs, line.target, verdict)
     return table
 
 

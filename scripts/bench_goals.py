@@ -30,6 +30,7 @@ class Line:
     what: str
     measured: str
     target: str = ""
+    theirs: str = ""  # the same of what it is compared with
     met: bool | None = None  # None: for comparison only
     surely_missed: bool = False  # the interval lies beyond the target
     profile: Sequence[str] = ()

@@ -103,6 +103,12 @@ class Place:
         found: Mapping[str, Any] = json.loads(last)
         return found
 
+    def launch(self, command: Command, answers: Callable[[], bool]) -> Child:
+        """Start it, and wait until it answers; it stays for the other goals, unless it is stopped before."""
+        child = self._launch(command)
+        _until(answers, f"the {child.name} does not answer", child)
+        return child
+
     @cached_property
     def temporal(self) -> TemporalDevServer:
         """A Temporal dev server with a worker for the sample's workflows."""
