@@ -1,4 +1,4 @@
-"""Clients that we did not write, and what each is to see of each situation: the table of docs/clients.md."""
+"""Clients that we did not write, and what each is to see of each situation: the tables of docs/clients.md."""
 
 from __future__ import annotations
 
@@ -79,6 +79,43 @@ HANDED: Mapping[str, str] = {
     "required": "error",
 }
 """What every client sees that knows no tasks: a handle where it takes longer, and the companion tools from there."""
+
+
+ENGINES: Mapping[str, str] = {"temporal": "Temporal", "stepfunctions": "AWS Step Functions"}
+"""What the clients run against, and its name on the page: all of them see the same of each situation on each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Where engines differ: what `mcp-workflows call` shows of a call on each."""
+
+    title: str
+    call: Sequence[str]
+    shows: Mapping[str, str]
+
+
+WORDS: Sequence[Words] = (
+    Words(
+        title="at work",
+        call=("slow_compute", "seconds=2", "label=x"),
+        shows={"temporal": "computing x", "stepfunctions": "Computing"},
+    ),
+    Words(
+        title="how far it is",
+        call=("test_tool_with_progress",),
+        shows={"temporal": "50 % (50 of 100)", "stepfunctions": "A third (1 of 3)"},
+    ),
+    Words(
+        title="a failure",
+        call=("test_error_handling",),
+        shows={"temporal": "this one always fails", "stepfunctions": "AlwaysFails: this one always fails"},
+    ),
+    Words(
+        title="a protocol error",
+        call=("protocol_error_job",),
+        shows=dict.fromkeys(ENGINES, "error -32603: this one always breaks"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from scripts.client_matrix import CLIENTS, HTTP, SITUATIONS, STDIO, Client, Runtime
-from scripts.engines import BIN
+from scripts.client_matrix import CLIENTS, ENGINES, HTTP, LEGACY, SITUATIONS, STDIO, WORDS, Client, Runtime, Words
+from scripts.engines import BIN, SAMPLES
 from scripts.environments import FASTMCP, MCP_1X, NODE, ROOT, mcpdo, python_of
 from scripts.processes import ChildDiedError, free_port
-from scripts.stack import SAMPLES, Plan, Stack, UnusableError
+from scripts.stack import Plan, Stack, UnusableError
 
 SCRIPTS = ROOT / "tests" / "clients"
 DOCUMENT = ROOT / "docs" / "clients.md"
@@ -65,16 +65,12 @@ def rows() -> Iterator[Row]:
 
 
 def seen_by(client: Client, transport: str, served: Served) -> Mapping[str, Seen]:
-    """Run a client through its situations; raises `UnusableError` if it breaks down."""
-    plan = {
-        "target": served.target(transport),
-        "era": client.era,
-        "situations": [_asked(name) for name in client.sees],
-        **_for_inspector(client, served),
-    }
-    command = [*_interpreter(client.runtime), str(SCRIPTS / client.script), json.dumps(plan)]
+    """Run a client through its situations; raises `UnusableError` if it breaks down or cannot be installed."""
     try:
+        command = _command(client, transport, served)
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.CalledProcessError as problem:
+        raise UnusableError(f"{client.title} cannot be installed: {problem}") from problem
     except subprocess.TimeoutExpired as late:
         said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout
         raise UnusableError(f"{client.script} did not end within {PATIENCE:g} s; it had said:\n{said}") from late
@@ -82,6 +78,17 @@ def seen_by(client: Client, transport: str, served: Served) -> Mapping[str, Seen
         raise UnusableError(f"{client.script} ended with {done.returncode}:\n{done.stdout}{done.stderr[-3000:]}")
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {report["situation"]: Seen(saw=report["saw"], text=report["text"]) for report in reports}
+
+
+def _command(client: Client, transport: str, served: Served) -> Sequence[str]:
+    """What runs it; installs it first, if need be."""
+    plan = {
+        "target": served.target(transport),
+        "era": client.era,
+        "situations": [_asked(name) for name in client.sees],
+        **_for_inspector(client, served),
+    }
+    return [*_interpreter(client.runtime), str(SCRIPTS / client.script), json.dumps(plan)]
 
 
 def _asked(name: str) -> Mapping[str, object]:
@@ -124,6 +131,13 @@ def _as_declared(wanted: str, says: str, seen: Seen | None) -> bool:
     return seen is not None and seen.saw == wanted and all(says in part for part in seen.text.split(" / "))
 
 
+def shown_by_command(words: Words, era: str, served: Served) -> str:
+    """All that `mcp-workflows call` prints of a call, as a client of this revision."""
+    command = [str(BIN / "mcp-workflows"), "call", *words.call, "--era", era, "--url", served.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return done.stdout + done.stderr
+
+
 # --- the page
 
 
@@ -157,10 +171,23 @@ def _packages(table: Table) -> Iterator[str]:
         yield f"- {client.title}, {client.era}: {packages}. {client.note}".rstrip()
 
 
+def differences() -> str:
+    """What is shown of the same calls on each engine."""
+    lines = [f"| | {' | '.join(ENGINES.values())} |", "|---" * (1 + len(ENGINES)) + "|"]
+    for words in WORDS:
+        cells = [f"`{words.shows[engine]}`" for engine in ENGINES]
+        lines.append(f"| {words.title}: `{' '.join(words.call)}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def fresh(text: str, table: Table) -> str:
-    """The page with this table in its two regions: clients that know tasks, and those that do not."""
-    for region, tasks in (("tasks", True), ("plain", False)):
-        part = written({row: cells for row, cells in table.items() if CLIENTS[row[0]].tasks == tasks})
+    """The page with this table in its regions: clients that know tasks, those that do not, and the engines."""
+    parts = {
+        "tasks": written({row: cells for row, cells in table.items() if CLIENTS[row[0]].tasks}),
+        "plain": written({row: cells for row, cells in table.items() if not CLIENTS[row[0]].tasks}),
+        "engines": differences(),
+    }
+    for region, part in parts.items():
         pattern = re.compile(rf"(<!-- begin {region} -->\n).*?(<!-- end {region} -->)", re.DOTALL)
         text = pattern.sub(lambda match, made=part: f"{match[1]}\n{made}\n\n{match[2]}", text)
     return text
@@ -170,36 +197,56 @@ def fresh(text: str, table: Table) -> str:
 
 
 def main() -> int:
-    """Exit code 0 if every client saw what it should."""
+    """Exit code 0 if every client saw what it should, on every engine that was tried."""
     parser = argparse.ArgumentParser(prog="make clients", description=__doc__)
     parser.add_argument("--only", nargs="*", metavar="CLIENT", choices=sorted(CLIENTS), help="write nothing")
-    only = parser.parse_args().only
+    parser.add_argument("--engine", choices=sorted(ENGINES), help="try no other, and write nothing")
+    given = parser.parse_args()
+    chosen = [row for row in rows() if not given.only or row[0] in given.only]
+    wrong = [_wrong(engine, chosen) for engine in ENGINES if given.engine in (None, engine)]
+    if not any(wrong) and not given.only and not given.engine:
+        DOCUMENT.write_text(fresh(DOCUMENT.read_text(encoding="utf-8"), declared()), encoding="utf-8")
+    return 1 if any(wrong) else 0
+
+
+def _wrong(engine: str, chosen: Sequence[Row]) -> bool:
+    """Whether a client saw something else on this engine, or could not be run at all."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            plan = Plan(engine="temporal", sample="conformance", port=free_port(), state=Path(folder) / "state")
+            plan = Plan(engine=engine, sample="conformance", port=free_port(), state=Path(folder) / "state")
             with Stack(plan) as stack:
-                table, wrong = _run([row for row in rows() if not only or row[0] in only], stack, Path(folder))
+                tried = [_tried(row, plan, stack) for row in chosen]
+                return not all([*tried, *(_worded(words, plan, stack) for words in WORDS)])
         except (UnusableError, ChildDiedError) as problem:
             print(f"make clients: {problem}", file=sys.stderr)
-            return 1
-    if not wrong and not only:
-        DOCUMENT.write_text(fresh(DOCUMENT.read_text(encoding="utf-8"), table), encoding="utf-8")
-    return 1 if wrong else 0
+            return True
 
 
-def _run(chosen: Sequence[Row], stack: Stack, folder: Path) -> tuple[Table, bool]:
-    """One row after the other; on stdio with a store of its own, as two programs of one person's have."""
-    table: dict[Row, Mapping[str, str]] = {}
-    wrong = False
-    for name, transport in chosen:
-        store = folder / (f"{name}.db" if transport == STDIO else "state/tasks.db")
-        served = Served(url=stack.url, environment=environment(stack.engine.environment(), store))
-        seen = seen_by(CLIENTS[name], transport, served)
-        found = complaints(CLIENTS[name], seen)
-        wrong = wrong or bool(found)
-        table[name, transport] = {situation: outcome.saw for situation, outcome in seen.items()}
-        print(f"{name} over {transport}:", "as declared" if not found else "\n  ".join(["", *found]), flush=True)
-    return table, wrong
+def _served(plan: Plan, stack: Stack, store: Path) -> Served:
+    added = environment(stack.engine.environment(), store)
+    return Served(url=stack.url, environment=added, config=plan.folder / "workflows.yaml")
+
+
+def _tried(row: Row, plan: Plan, stack: Stack) -> bool:
+    """Whether all was as declared; on stdio with a store of its own, as two programs of one person's have."""
+    name, transport = row
+    served = _served(plan, stack, plan.state / (f"{name}.db" if transport == STDIO else "tasks.db"))
+    try:
+        found = complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, served))
+    except UnusableError as problem:
+        found = [str(problem)]
+    return _said(f"{name} over {transport}", plan, found)
+
+
+def _worded(words: Words, plan: Plan, stack: Stack) -> bool:
+    shown = shown_by_command(words, LEGACY, _served(plan, stack, plan.state / "tasks.db"))
+    return _said(" ".join(["call", *words.call]), plan, [] if words.shows[plan.engine] in shown else [shown])
+
+
+def _said(what: str, plan: Plan, found: Sequence[str]) -> bool:
+    outcome = "as declared" if not found else "\n  ".join(["", *found])
+    print(f"{what} on {ENGINES[plan.engine]}: {outcome}", flush=True)
+    return not found
 
 
 if __name__ == "__main__":

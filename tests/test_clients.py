@@ -1,4 +1,4 @@
-"""Clients that we did not write, against the sidecar and the real Temporal server: the rows of docs/clients.md."""
+"""Clients that we did not write, against the sidecar and real engines: the rows of docs/clients.md."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scripts.client_matrix import CLIENTS, SITUATIONS, STDIO
+from scripts.client_matrix import CLIENTS, ENGINES, LEGACY, MODERN, SITUATIONS, STDIO, WORDS
 from scripts.clients import DOCUMENT, Row, Seen, Served, complaints, declared, environment, fresh, rows, seen_by
+from scripts.clients import shown_by_command as shown
+from scripts.engines import SAMPLES
 from scripts.environments import FASTMCP, INSPECTOR, ROOT, python_of
 from scripts.processes import free_port
-from scripts.stack import SAMPLES
+from scripts.stack import Plan, Stack
 from tests.dev_server import DevServer
 from tests.sidecars import COMMAND, Process
 
@@ -50,23 +52,58 @@ def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> I
         worker.wait()
 
 
+@pytest.fixture(scope="module")
+def served_on_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same tools, as state machines."""
+    folder = tmp_path_factory.mktemp("clients-stepfunctions")
+    plan = Plan(engine="stepfunctions", sample="conformance", port=free_port(), state=folder)
+    with Stack(plan) as stack:
+        added = environment(stack.engine.environment(), folder / "tasks.db")
+        yield Served(url=stack.url, environment=added, config=plan.folder / "workflows.yaml")
+
+
 def marked(row: Row) -> object:
     return pytest.param(row, id="-".join(row), marks=[] if row in QUICK else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("row", [marked(row) for row in rows()])
 def test_a_client_is_told_in_every_situation_what_the_page_says(row: Row, served: Served, tmp_path: Path) -> None:
+    assert told(row, served, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", list(rows()), ids="-".join)
+def test_a_client_is_told_the_same_of_state_machines(row: Row, served_on_aws: Served, tmp_path: Path) -> None:
+    assert told(row, served_on_aws, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", [MODERN, LEGACY, "none"])
+@pytest.mark.parametrize(("engine", "there"), [("temporal", "served"), ("stepfunctions", "served_on_aws")])
+def test_what_engines_show_of_the_same_calls_is_what_the_page_says(
+    engine: str, there: str, era: str, request: pytest.FixtureRequest
+) -> None:
+    served: Served = request.getfixturevalue(there)
+    seen = {words.title: shown(words, era, served) for words in WORDS}
+    assert [seen[words.title] for words in WORDS if words.shows[engine] not in seen[words.title]] == []
+
+
+def told(row: Row, served: Served, folder: Path) -> Sequence[str]:
+    """What a client was told otherwise than the page says."""
     name, transport = row
-    own = {**served.environment, "MCP_WORKFLOWS_STORE": f"sqlite:///{tmp_path / 'tasks.db'}"}
+    own = {**served.environment, "MCP_WORKFLOWS_STORE": f"sqlite:///{folder / 'tasks.db'}"}
     there = replace(served, environment=own) if transport == STDIO else served
-    assert complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, there)) == []
+    return complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, there))
 
 
 def test_the_page_claims_what_the_rows_of_this_file_see_and_nothing_else() -> None:
     text = DOCUMENT.read_text()
     assert fresh(text, declared()) == text
-    claims = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| client ")]
-    assert len(claims) == len(list(rows())) == len(set(claims))
+    claims = [
+        line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| client ", "| | "))
+    ]
+    assert len(claims) == len(list(rows())) + len(WORDS) == len(set(claims))
+    assert all(words.shows.keys() == ENGINES.keys() for words in WORDS)
     assert all(client.sees.keys() <= SITUATIONS.keys() for client in CLIENTS.values())
 
 

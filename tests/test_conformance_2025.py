@@ -169,8 +169,9 @@ async def test_our_own_server_conforms(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_conformance_fixtures_on_temporal_conform(tmp_path: Path) -> None:
-    plan = Plan(engine="temporal", sample="conformance", port=free_port(), state=tmp_path / "state")
+@pytest.mark.parametrize("engine", ["temporal", "stepfunctions"])
+def test_the_conformance_fixtures_on_real_engines_conform(engine: str, tmp_path: Path) -> None:
+    plan = Plan(engine=engine, sample="conformance", port=free_port(), state=tmp_path / "state")
     with Stack(plan) as stack:
         argv = [sys.executable, "-m", "mcp_workflows.conformance_2025", stack.url, "-o", str(tmp_path / "found.json")]
         ended = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
