@@ -164,16 +164,16 @@ class Calls:
         return await self._make(self._states, operation, params, known=known)
 
     async def pages(
-        self, operation: str, result_key: str, *, limit: int | None = None, **params: Any
+        self, operation: str, result_key: str, *, limit: int | None = None, known: Collection[str] = (), **params: Any
     ) -> Sequence[Mapping[str, Any]]:
         """The rows of all pages, or the first `limit` of them; each page is a call of its own.
 
         Raises:
-            EngineError: see `call`.
+            AnsweredError, EngineError: see `call`.
         """
         found: list[Mapping[str, Any]] = []
         while True:
-            page = await self.call(operation, **params)
+            page = await self.call(operation, known=known, **params)
             found += page[result_key]
             token = page.get("nextToken")
             if not token or (limit is not None and len(found) >= limit):

@@ -18,7 +18,7 @@ import anyio.lowlevel
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.arns import ExecutionName, Machine
-from mcp_workflows_stepfunctions.calls import Calls
+from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ PAGE: Final = 1000  # executions
 LISTING_EVERY: Final = 2.0  # seconds at least between two lists of one machine
 _HEADROOM: Final = 0.8  # of what the quota allows
 _WITHIN: Final = 5.0  # seconds of one sweep; machines whose turn has not come are told as they were
+_DENIED: Final = "AccessDeniedException"
 _AT_ONCE: Final = 500  # executions gone through without a pause
 KEPT_FOR: Final = 60.0  # seconds since a list of a machine that nobody asks for any more
 _REMEMBERED: Final = 20_000  # starts of our own that a list may not show yet
@@ -39,7 +40,7 @@ T = TypeVar("T")
 class Listing:
     """Who ran in a state machine at a time (seconds of the event loop's clock)."""
 
-    running: frozenset[str]
+    running: frozenset[str] | None  # None: we may not know
     began: float
     pages: int
 
@@ -76,7 +77,7 @@ class Listings:
             for machine, handles in by_machine.items()
             if (known := self._known.get(machine))
             async for handle in _gently(handles)
-            if handle in known.running or self._started.get(handle, known.began) > known.began
+            if known.running is None or handle in known.running or self._started.get(handle, 0.0) > known.began
         }
 
     async def _refresh(self, machines: Collection[str]) -> None:
@@ -90,20 +91,34 @@ class Listings:
                 await self._list(machine)
 
     async def _list(self, machine: str) -> None:
-        """Who runs in it; a machine that cannot be listed is not in the way of the others."""
+        """Who runs in it; a machine that cannot be listed is not in the way of the others.
+
+        Where we may not list, nothing is told of anybody: they count as running, and looks in their turn find out.
+        """
         began = anyio.current_time()
-        rows: Sequence[Mapping[str, Any]] = ()
+        rows: Sequence[Mapping[str, Any]] | None = ()
         try:
             rows = await self._calls.pages(
-                "list_executions", "executions", stateMachineArn=machine, statusFilter="RUNNING", maxResults=PAGE
+                "list_executions",
+                "executions",
+                known={_DENIED},
+                stateMachineArn=machine,
+                statusFilter="RUNNING",
+                maxResults=PAGE,
             )
             self._refused.discard(machine)
+        except AnsweredError:
+            rows = None
+            self._say_once(machine, "states:ListExecutions is not allowed")
         except EngineRefused as error:
-            if machine not in self._refused:
-                logger.warning("%s cannot be listed, its executions are looked at one by one: %s", machine, error)
-            self._refused.add(machine)
-        running = frozenset(str(row["executionArn"]) for row in rows)
-        self._known[machine] = Listing(running=running, began=began, pages=max(1, -(-len(rows) // PAGE)))
+            self._say_once(machine, str(error))
+        running = None if rows is None else frozenset(str(row["executionArn"]) for row in rows)
+        self._known[machine] = Listing(running=running, began=began, pages=max(1, -(-len(rows or ()) // PAGE)))
+
+    def _say_once(self, machine: str, why: str) -> None:
+        if machine not in self._refused:
+            logger.warning("%s cannot be listed, its executions are looked at one by one: %s", machine, why)
+        self._refused.add(machine)
 
     def _forget(self, wanted: Collection[str]) -> None:
         """The others take no part of the quota."""

@@ -341,11 +341,11 @@ async def test_the_role_and_the_account_of_a_real_sts(stepfunctions: StepFunctio
 async def test_the_event_loop_goes_on_while_fifty_calls_are_under_way(server: Injecting) -> None:
     """See `lag` for the numbers: here only that no call blocks it, on a machine that is busy."""
     with injecting() as slow:
-        slow.tell("DescribeExecution", Answer(delay=1, body={"executionArn": EXECUTION}))
+        slow.tell("DescribeExecution", Answer(delay=2.5, body={"executionArn": EXECUTION}))
         async with (
             watched_loop() as late,
             opened(region="eu-west-1", endpoint_url=slow.url, max_connections=50) as calls,
         ):
             await many(calls, 50)
-    assert max(late) < 0.7
+    assert max(late) < 2
     assert len(late) > 50
