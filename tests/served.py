@@ -230,3 +230,16 @@ async def peer(url: str, **settings: Any) -> AsyncGenerator[Peer]:
     """A client of that server."""
     async with httpx2.AsyncClient() as http:
         yield Peer(http, url, **settings)
+
+
+async def told(client: Peer, task_id: str, text: str, *, within: float = 60) -> Mapping[str, Any]:
+    """The task once its message says so; every answer on the way comes in time and is not terminal."""
+    with anyio.fail_after(within):
+        while True:
+            begun = anyio.current_time()
+            seen = await client.get(task_id)
+            assert anyio.current_time() - begun < 6, "an engine in trouble must not make its clients wait"
+            assert seen["status"] not in ENDED, seen
+            if text in seen.get("statusMessage", ""):
+                return seen
+            await anyio.sleep(0.05)

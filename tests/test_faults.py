@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,7 +28,7 @@ from mcp_workflows.store import open_store
 from mcp_workflows.wire.commands import Call, Created, Get, TaskView
 from samples.conformance.workflows import ALL
 from tests.dev_server import DevServer
-from tests.served import ENDED, Peer, peer, site
+from tests.served import Peer, peer, site, told
 from tests.turnstile import turnstile
 
 pytestmark = pytest.mark.anyio
@@ -55,19 +54,6 @@ async def client_of(server: DevServer, folder: Path, queue: str, **settings: Any
 
 async def started(client: Peer) -> str:
     return (await client.call("slow", CALL)).result["taskId"]
-
-
-async def told(client: Peer, task_id: str, text: str) -> Mapping[str, Any]:
-    """The task once its message says so; every answer on the way comes in time and is not terminal."""
-    with anyio.fail_after(60):
-        while True:
-            begun = time.monotonic()
-            seen = await client.get(task_id)
-            assert time.monotonic() - begun < 6, "an engine in trouble must not make its clients wait"
-            assert seen["status"] not in ENDED, seen
-            if text in seen.get("statusMessage", ""):
-                return seen
-            await anyio.sleep(0.1)
 
 
 async def recovered(client: Peer, task_id: str) -> Mapping[str, Any]:

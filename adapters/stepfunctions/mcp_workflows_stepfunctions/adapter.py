@@ -107,8 +107,8 @@ class StepFunctionsAdapter:
     async def start(self, start: Start) -> str:
         """StartExecution, its name made of the key; see `Adapter.start`. The handle is the execution's ARN."""
         opened, options = self._opened, StepFunctionsOptions.read(start.options)
-        one_input(start.arguments)  # what is wrong with it is told before anything is called
-        order = request(start, await opened.machines.to_start(start.workflow, express=options.express))
+        text = one_input(start.arguments)  # what is wrong with it is told before anything is called
+        order = request(start, await opened.machines.to_start(start.workflow, express=options.express), text)
         if options.express:
             return opened.expresses.start(order, options.patience)
         arn = await start_execution(opened.calls, order)

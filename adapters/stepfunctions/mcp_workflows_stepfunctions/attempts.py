@@ -1,6 +1,6 @@
 """What happened to one call under way: botocore retries by itself, and tells only of the last attempt."""
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 # Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
 

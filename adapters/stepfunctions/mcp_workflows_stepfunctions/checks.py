@@ -9,11 +9,11 @@ from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 from mcp_workflows_stepfunctions.machines import Machines
+from mcp_workflows_stepfunctions.names import DENIED
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
 from mcp_workflows_stepfunctions.settings import Events
 
-_DENIED: Final = "AccessDeniedException"
-_ANSWERS: Final = frozenset({_DENIED, "ResourceNotFound", "StateMachineDoesNotExist"})
+_ANSWERS: Final = frozenset({DENIED, "ResourceNotFound", "StateMachineDoesNotExist"})
 
 
 async def check_engine(calls: Calls, events: Events | None) -> Finding:
@@ -22,7 +22,7 @@ async def check_engine(calls: Calls, events: Events | None) -> Finding:
     A queue of `events` that cannot be read is said, and no problem: everything goes on without it.
     """
     try:
-        await calls.call("list_state_machines", known={_DENIED}, maxResults=1)
+        await calls.call("list_state_machines", known={DENIED}, maxResults=1)
     except AnsweredError:
         pass  # it knows us, and that is enough: what each tool needs is checked with the tool
     except EngineError as error:
@@ -59,7 +59,7 @@ async def _check_qualified(calls: Calls, machine: Machine) -> Finding:
         else:
             await calls.call("describe_state_machine_alias", known=_ANSWERS, stateMachineAliasArn=machine.arn)
     except AnsweredError as answered:
-        if answered.code == _DENIED:
+        if answered.code == DENIED:
             return Finding(ok=True, text=f"{machine.name} is there; nobody may look whether its {word} is")
         return Finding(ok=False, text=f"{machine.name} has no {word} {machine.qualifier}")
     return Finding(ok=True, text=f"{machine.name} is there, with its {word} {machine.qualifier}")

@@ -3,7 +3,7 @@
 boto3 would look for credentials already when it makes a client, maybe over the network.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 # Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
 

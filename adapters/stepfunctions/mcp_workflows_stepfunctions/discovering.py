@@ -14,6 +14,7 @@ from mcp_workflows.capabilities import Discovered
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 from mcp_workflows_stepfunctions.machines import EXPRESS
+from mcp_workflows_stepfunctions.names import DENIED
 
 MOST: Final = 5_000  # machines
 PAGE: Final = 1000  # machines of one call
@@ -21,7 +22,7 @@ COUNTED: Final = 25  # machines, the newest
 LATEST: Final = 100  # executions of one of them
 
 _AS_EXPRESS: Final[Mapping[str, JSON]] = {"express": True, "tasks": "forbidden"}  # what its tool has to set
-_UNCOUNTABLE: Final = frozenset({"AccessDeniedException", "StateMachineDoesNotExist", "StateMachineTypeNotSupported"})
+_UNCOUNTABLE: Final = frozenset({DENIED, "StateMachineDoesNotExist", "StateMachineTypeNotSupported"})
 
 
 async def discover(calls: Calls) -> Sequence[Discovered]:

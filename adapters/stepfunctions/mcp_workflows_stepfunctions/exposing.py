@@ -21,13 +21,14 @@ from mcp_workflows_stepfunctions.arns import parse_machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 from mcp_workflows_stepfunctions.commenting import said_in
 from mcp_workflows_stepfunctions.machines import EXPRESS
+from mcp_workflows_stepfunctions.names import DENIED
 from mcp_workflows_stepfunctions.settings import Discover
 
 MAX_NAME: Final = 64
 PAGE: Final = 100  # machines of one answer of the Tagging API
 _GONE: Final = frozenset({"StateMachineDoesNotExist", "StateMachineDeleting"})
 _ENCRYPTED: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException"})
-_DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied"})
+_DENIED: Final = frozenset({DENIED, "AccessDenied"})
 _DESCRIBE: Final = "describe_state_machine"
 _TRIES: Final = 5  # of one description, when the quota is used up
 _FASTEST: Final = 20.0  # descriptions per second, where no quota is known

@@ -87,10 +87,10 @@ class Needed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Actions that some uses need, on resources of one kind."""
+    """An action that some uses need, on resources of one kind."""
 
     sid: str
-    actions: tuple[str, ...]
+    action: str
     on: Callable[[Machine], str]
     to: Callable[[Needed], bool]
     qualified: bool = False  # only for the version or alias that is used
@@ -110,34 +110,34 @@ def _executions(machine: Machine) -> str:
 
 
 GRANTS: Final[Sequence[Grant]] = (
-    Grant(sid="Describe", actions=("states:DescribeStateMachine",), on=_machine, to=lambda _: True),
+    Grant(sid="Describe", action="states:DescribeStateMachine", on=_machine, to=lambda _: True),
     Grant(
         sid="DescribeAlias",
-        actions=("states:DescribeStateMachineAlias",),
+        action="states:DescribeStateMachineAlias",
         on=_machine,
         to=lambda needed: needed.aliased,
         qualified=True,
     ),
     Grant(
         sid="Start",
-        actions=("states:StartExecution",),
+        action="states:StartExecution",
         on=_machine,
         to=lambda needed: needed.starts,
         qualified=True,
     ),
     Grant(
         sid="RunExpress",
-        actions=("states:StartSyncExecution",),
+        action="states:StartSyncExecution",
         on=_machine,
         to=lambda needed: needed.runs,
         qualified=True,
     ),
-    Grant(sid="List", actions=("states:ListExecutions",), on=_machine, to=lambda needed: needed.standard),
-    Grant(sid="Look", actions=("states:DescribeExecution",), on=_executions, to=lambda needed: needed.standard),
-    Grant(sid="Read", actions=("states:GetExecutionHistory",), on=_executions, to=lambda needed: needed.reads),
-    Grant(sid="Stop", actions=("states:StopExecution",), on=_executions, to=lambda needed: needed.cancels),
-    Grant(sid="Answer", actions=("states:SendTaskSuccess",), on=_machine, to=lambda needed: needed.answers),
-    Grant(sid="Decline", actions=("states:SendTaskFailure",), on=_machine, to=lambda needed: needed.fails),
+    Grant(sid="List", action="states:ListExecutions", on=_machine, to=lambda needed: needed.standard),
+    Grant(sid="Look", action="states:DescribeExecution", on=_executions, to=lambda needed: needed.standard),
+    Grant(sid="Read", action="states:GetExecutionHistory", on=_executions, to=lambda needed: needed.reads),
+    Grant(sid="Stop", action="states:StopExecution", on=_executions, to=lambda needed: needed.cancels),
+    Grant(sid="Answer", action="states:SendTaskSuccess", on=_machine, to=lambda needed: needed.answers),
+    Grant(sid="Decline", action="states:SendTaskFailure", on=_machine, to=lambda needed: needed.fails),
 )
 
 
@@ -188,7 +188,7 @@ def _for_uses(needed: Sequence[Needed]) -> Iterator[Allowed]:
         entitled = [each.machine for each in needed if grant.to(each)]
         whole = frozenset(grant.on(each) for each in entitled if not (grant.qualified and each.qualifier))
         if whole:
-            yield Allowed(sid=grant.sid, actions=grant.actions, resources=whole)
+            yield Allowed(sid=grant.sid, actions=(grant.action,), resources=whole)
         narrow: dict[str, set[str]] = defaultdict(set)
         for machine in entitled:
             if grant.on(machine) not in whole:
@@ -197,7 +197,7 @@ def _for_uses(needed: Sequence[Needed]) -> Iterator[Allowed]:
             key = "states:StateMachineQualifier"
             condition = {"ForAnyValue:StringEquals": {key: [qualifier]}}
             resources = frozenset(narrow[qualifier])
-            yield Allowed(sid=grant.sid, actions=grant.actions, resources=resources, condition=condition)
+            yield Allowed(sid=grant.sid, actions=(grant.action,), resources=resources, condition=condition)
 
 
 def _for_queue(arn: str) -> Allowed:

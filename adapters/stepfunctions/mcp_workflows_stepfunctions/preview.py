@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows_stepfunctions.machines import Machines
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
-from mcp_workflows_stepfunctions.starting import request
+from mcp_workflows_stepfunctions.starting import one_input, request
 
 
 def preview(start: Start, machines: Machines) -> Mapping[str, JSON]:
@@ -17,6 +17,6 @@ def preview(start: Start, machines: Machines) -> Mapping[str, JSON]:
     Raises:
         EngineRefused: it would be refused before anything is sent.
     """
-    ready = request(start, machines.named_unasked(start.workflow))
+    ready = request(start, machines.named_unasked(start.workflow), one_input(start.arguments))
     operation = "StartSyncExecution" if StepFunctionsOptions.read(start.options).express else "StartExecution"
     return {"operation": operation, **ready.params, "input": json.loads(ready.input)}

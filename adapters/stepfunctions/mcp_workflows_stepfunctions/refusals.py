@@ -4,7 +4,7 @@ The words are ours: AWS's may repeat the input, a token, or who we are; see `tra
 API action in botocore's model, and https://docs.aws.amazon.com/step-functions/latest/apireference/CommonErrors.html.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 # Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
 

@@ -1,6 +1,6 @@
 """From settings to boto3's clients: all are made at once, in a thread, and nobody is called until somebody must be."""
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 # Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
 

@@ -40,16 +40,12 @@ class Request:
         return found if self.trace is None else {**found, "traceHeader": self.trace}
 
 
-def request(start: Start, machine: Machine) -> Request:
-    """What a start sends.
-
-    Raises:
-        EngineRefused: the input is not one JSON value, or too large.
-    """
+def request(start: Start, machine: Machine, text: str) -> Request:
+    """What a start sends; `text` is what `one_input` makes of its arguments."""
     return Request(
         machine=machine,
         name=execution_name(start.key),
-        input=one_input(start.arguments),
+        input=text,
         trace=_xray(start.context.get("traceparent")),
     )
 

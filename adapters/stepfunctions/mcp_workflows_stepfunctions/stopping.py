@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
+from mcp_workflows_stepfunctions.names import KMS_REFUSES
 
-_WITHOUT_KMS: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException", "KmsThrottlingException"})
 MAX_CAUSE: Final = 32_768  # characters
 
 
@@ -22,6 +22,6 @@ async def stop(calls: Calls, arn: str, error: str, cause: str) -> None:
         ExecutionNotFound, EngineRefused, EngineUnavailable: see `Adapter.cancel`.
     """
     try:
-        await calls.call("stop_execution", known=_WITHOUT_KMS, executionArn=arn, error=error, cause=cause[:MAX_CAUSE])
+        await calls.call("stop_execution", known=KMS_REFUSES, executionArn=arn, error=error, cause=cause[:MAX_CAUSE])
     except AnsweredError:
         await calls.call("stop_execution", executionArn=arn)

@@ -19,6 +19,7 @@ from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.arns import ExecutionName, Machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
+from mcp_workflows_stepfunctions.names import DENIED
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,6 @@ PAGE: Final = 1000  # executions
 LISTING_EVERY: Final = 2.0  # seconds at least between two lists of one machine
 _HEADROOM: Final = 0.8  # of what the quota allows
 _WITHIN: Final = 5.0  # seconds of one sweep; machines whose turn has not come are told as they were
-_DENIED: Final = "AccessDeniedException"
 _AT_ONCE: Final = 500  # executions gone through without a pause
 KEPT_FOR: Final = 60.0  # seconds since a list of a machine that nobody asks for any more
 _REMEMBERED: Final = 20_000  # starts of our own that a list may not show yet
@@ -101,7 +101,7 @@ class Listings:
             rows = await self._calls.pages(
                 "list_executions",
                 "executions",
-                known={_DENIED},
+                known={DENIED},
                 stateMachineArn=machine,
                 statusFilter="RUNNING",
                 maxResults=PAGE,

@@ -1,6 +1,6 @@
 """Our error for AWS's or boto3's, by the tables of `refusals`; of their own words only what is harmless is repeated."""
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 # Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.capabilities import Finding
@@ -13,9 +12,8 @@ from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 from mcp_workflows_stepfunctions.definition import State, states
 from mcp_workflows_stepfunctions.gates import state_named
+from mcp_workflows_stepfunctions.names import KMS_REFUSES
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
-
-_UNREADABLE: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException", "KmsThrottlingException"})
 
 
 async def verify(
@@ -25,7 +23,7 @@ async def verify(
     findings: list[Finding] = []
     try:
         for arn in await _started(calls, machine):
-            found = await calls.call("describe_state_machine", known=_UNREADABLE, stateMachineArn=arn)
+            found = await calls.call("describe_state_machine", known=KMS_REFUSES, stateMachineArn=arn)
             there = states(str(found.get("definition", "")))
             findings += [*_gates(there, gates), *_questions(there, options, gates)]
     except AnsweredError:

@@ -1,6 +1,6 @@
 """The table of what AWS says no with, each error through boto3 as it is: from a server that answers as it is told."""
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # Reason: botocore has no types.
 
 from __future__ import annotations

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
 
 from adapters.stepfunctions.tests import machines
@@ -24,23 +20,10 @@ from adapters.stepfunctions.tests.configured import (
 from adapters.stepfunctions.tests.injecting import error, injecting
 from adapters.stepfunctions.tests.losing import losing
 from adapters.stepfunctions.tests.stubbed import MACHINE, execution, play
-from tests.served import ENDED, Peer
+from tests.served import told
 from tests.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
-
-
-async def told(client: Peer, task_id: str, text: str) -> Mapping[str, Any]:
-    """The task once its message says so; every answer on the way comes in time and is not terminal."""
-    with anyio.fail_after(30):
-        while True:
-            begun = time.monotonic()
-            seen = await client.get(task_id)
-            assert time.monotonic() - begun < 6, "an engine in trouble must not make its clients wait"
-            assert seen["status"] not in ENDED, seen
-            if text in seen.get("statusMessage", ""):
-                return seen
-            await anyio.sleep(0.05)
 
 
 async def test_a_start_whose_reply_was_lost_is_one_execution(stepfunctions: StepFunctions, tmp_path: Path) -> None:
@@ -85,7 +68,7 @@ async def test_an_engine_that_freezes_and_then_is_gone_ends_no_task(
         first, second = [await called(client) for _ in range(2)]
         (one, _), (other, _) = [await asked(client, task_id) for task_id in (first, second)]
         own_stepfunctions.freeze()
-        seen = await told(client, first, "no answer")
+        seen = await told(client, first, "no answer", within=30)
         assert (seen["status"], list(seen["inputRequests"])) == ("input_required", [one])
         assert "did not take the answer" in (await client.answer(first, **{one: YES})).error["message"]
         own_stepfunctions.thaw()
@@ -93,7 +76,7 @@ async def test_an_engine_that_freezes_and_then_is_gone_ends_no_task(
         done = await client.until(first)
         assert done["status"] == "completed"
         own_stepfunctions.kill()
-        seen = await told(client, second, "cannot connect")
+        seen = await told(client, second, "cannot connect", within=30)
         assert (seen["status"], list(seen["inputRequests"])) == ("input_required", [other])
         assert await client.get(first) == done
         refused = (await client.call("it")).result
@@ -107,6 +90,6 @@ async def test_an_execution_that_does_not_show_yet_is_a_task_that_works(tmp_path
         server.tell("DescribeExecution", error("ExecutionDoesNotExist"))
         async with client_of(configured(tmp_path, server.url, {"it": {"workflow": MACHINE}})) as client:
             task_id = await called(client)
-            assert (await told(client, task_id, "does not show the execution yet"))["status"] == "working"
+            assert (await told(client, task_id, "does not show the execution yet", within=30))["status"] == "working"
             server.tell("DescribeExecution", execution("SUCCEEDED", output="{}"))
             assert (await client.until(task_id))["status"] == "completed"

@@ -60,10 +60,10 @@ def test_what_is_no_json_is_refused(wrong: JSON) -> None:
 
 def test_a_trace_goes_on_in_x_ray() -> None:
     start = a_start(MACHINE.arn, [], context={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
-    assert request(start, MACHINE).params["traceHeader"] == (
+    assert request(start, MACHINE, "{}").params["traceHeader"] == (
         "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
     )
-    assert "traceHeader" not in request(a_start(MACHINE.arn, [], context={"traceparent": "junk"}), MACHINE).params
+    assert "traceHeader" not in request(a_start(MACHINE.arn, [], context={"traceparent": "junk"}), MACHINE, "{}").params
 
 
 async def test_a_machine_can_be_named_without_its_arn(

@@ -36,12 +36,7 @@ def check_input(text: str) -> None:
     Raises:
         RefusedError: ValidationException, InvalidExecutionInput.
     """
-    if len(text.encode()) > MAX_BYTES:
-        raise RefusedError("ValidationException", _TOO_LONG.format("input", MAX_BYTES))
-    try:
-        json.loads(text)
-    except ValueError as error:
-        raise RefusedError("InvalidExecutionInput", f"Invalid State Machine Execution Input: '{error}'") from error
+    _check_json(text, "input", "InvalidExecutionInput", "Invalid State Machine Execution Input")
 
 
 def check_output(text: str) -> None:
@@ -50,12 +45,16 @@ def check_output(text: str) -> None:
     Raises:
         RefusedError: InvalidOutput, ValidationException.
     """
+    _check_json(text, "output", "InvalidOutput", "Invalid Output")
+
+
+def _check_json(text: str, member: str, code: str, words: str) -> None:
     if len(text.encode()) > MAX_BYTES:
-        raise RefusedError("ValidationException", _TOO_LONG.format("output", MAX_BYTES))
+        raise RefusedError("ValidationException", _TOO_LONG.format(member, MAX_BYTES))
     try:
         json.loads(text)
     except ValueError as error:
-        raise RefusedError("InvalidOutput", f"Invalid Output: '{error}'") from error
+        raise RefusedError(code, f"{words}: '{error}'") from error
 
 
 def check_express(definition: str) -> None:
