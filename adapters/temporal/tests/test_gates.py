@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -366,6 +367,8 @@ async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
 ) -> None:
     monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 20)
     monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 4)
+    for patience in ("NEVER_BEGUN_AFTER", "NO_WORKER_AFTER"):  # a slow machine takes long for 245 signals to nobody
+        monkeypatch.setattr(f"mcp_workflows_temporal.reasons.{patience}", timedelta(hours=1))
     replica, calls = counted
     async with shop(scene):
         ref = await start(scene, "ShipOrder", "A1")
