@@ -5,9 +5,9 @@ Each is a protocol of its own, so that an adapter has exactly those its engine i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
@@ -134,6 +134,95 @@ class Explains(Protocol):
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
         """
+        ...
+
+
+@runtime_checkable
+class Finds(Protocol):
+    """What `StartGuarantee.FINDABLE` means: can look for the execution of a key that may have been started.
+
+    The core asks before it starts a key again, and starts it only when nothing is found `settling` after the attempt
+    before; so `start` is one attempt, and need not look by itself.
+    """
+
+    @property
+    def settling(self) -> timedelta:
+        """How long after an attempt its execution may not be found yet: a call under way, a list that lags behind."""
+        ...
+
+    async def find(self, start: Start) -> str | None:
+        """The handle of the execution of this start's key: the oldest, later ones are cancelled. None: none is seen.
+
+        Raises:
+            StartConflict: the key belongs to an execution with another workflow or input.
+            EngineRefused, EngineUnavailable: it cannot be told.
+        """
+        ...
+
+
+class Notes(Protocol):
+    """What one engine's adapter must remember: JSON values by key in our store, shared by all replicas.
+
+    Each value is kept until a time of its own, and no longer than that is needed. All raise `EngineUnavailable` if the
+    store cannot be used now; what is written is on disk when the call returns.
+    """
+
+    async def get(self, key: str) -> JSON:
+        """The value of this key; None: there is none."""
+        ...
+
+    async def under(self, beginning: str) -> Mapping[str, JSON]:
+        """All whose key begins so, by key, sorted by it."""
+        ...
+
+    async def add(self, key: str, value: JSON, *, until: datetime) -> JSON:
+        """The value of this key from now on: that which is there already, or else this one; atomic."""
+        ...
+
+    async def put(self, key: str, value: JSON, *, until: datetime) -> None:
+        """Keep this value, whatever was there."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """Optional: must remember something that the engine does not keep for it. It owns no database."""
+
+    def remember(self, notes: Notes) -> None:
+        """Use these notes; called before it is entered. Without, where there is no store, there is nothing known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trusted:
+    """Whose OpenID Connect tokens are good for a route."""
+
+    issuer: str  # `iss` of the token, to the letter
+    keys_url: str  # where the issuer publishes its keys (JWKS)
+    audience: str  # `aud` of the token
+    accounts: frozenset[str]  # its `email`, which must be verified: service accounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One inbound HTTP address of an engine: `POST /engines/ENGINE/PATH`, JSON in, JSON out.
+
+    The core has checked the token, the size and that it is JSON before `receive` is called with the body and the
+    account that sent it. What it raises is answered so that the sender can tell: `EngineRefused` 400,
+    `ExecutionNotFound` 404, `EngineUnavailable` 503 (try again).
+    """
+
+    path: str  # one word: `input`
+    trusted: Trusted
+    receive: Callable[[JSON, str], Awaitable[JSON]]
+
+
+@runtime_checkable
+class Routes(Protocol):
+    """Optional: is called by its workflows over HTTP. Only where the sidecar is served over HTTP."""
+
+    def routes(self) -> Sequence[Route]:
+        """What is served for it; none if its settings do not say so."""
         ...
 
 
@@ -265,6 +354,7 @@ class Exposed:
     title: str | None = None
     description: str | None = None
     input: Mapping[str, JSON]  # JSON Schema of an object
+    draft: Mapping[str, JSON] | None = None  # a guess at a better one, which `check` prints for the owner to correct
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
 
 

@@ -1,24 +1,36 @@
 """Durable, retry-safe creation: the row first, its attempt noted, then the start, then the handle is bound.
 
-A crash between any two loses nothing: a row without a handle is healed by starting again under the same key.
+A crash between any two loses nothing: a row without a handle is healed by starting again under the same key, or, where
+the engine does not dedupe by key, by looking for its execution first. See docs/decisions/0014.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from weakref import WeakValueDictionary
 
 import anyio
 
-from mcp_workflows.adapter import JSON, Adapter, Failure, Start, StartGuarantee
-from mcp_workflows.capabilities import is_fleeting
+from mcp_workflows.adapter import JSON, Failure, StartGuarantee
 from mcp_workflows.engines import Engines
-from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, EngineRefused, EngineUnavailable, RequestError
+from mcp_workflows.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    RequestError,
+    StartConflict,
+)
+from mcp_workflows.searching import Searching, check_not_late, not_known, order_of, promised
 from mcp_workflows.store import Store, changed
 from mcp_workflows.task import Task, attempt, bind, lose, refuse
+
+logger = logging.getLogger(__name__)
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed before anything was started
 OUTCOME_UNKNOWN = Failure(
@@ -40,6 +52,7 @@ class Creation:
         self._engines = engines
         self._clock = clock
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._searching = Searching(engines)
 
     async def create(self, task: Task) -> Task:
         """Insert the row and start it, or return the task that this idempotency key already stands for.
@@ -49,7 +62,7 @@ class Creation:
             EngineRefused: nothing was started; the row is closed and the key is free again.
             EngineUnavailable: likewise: the engine cannot be reached.
         """
-        task = attempt(task)  # with its first start noted: one commit for both
+        task = attempt(task, self._clock())  # with its first start noted: one commit for both
         while (row := await self._inserted(task)).id != task.id:
             _check_same_call(row, task, self._clock())
             row = await self._begun(row, self.started)
@@ -77,7 +90,7 @@ class Creation:
             return await self._store.get(row.id, row.owner) or row
 
     async def started(self, task: Task) -> Task:
-        """The task with its handle, started under its key if it has none yet; single flight per task.
+        """The task with its handle, started or found under its key if it has none yet; single flight per task.
 
         Shielded: who asked may go away, but a start is not left half done; each call in it is bounded.
 
@@ -89,10 +102,13 @@ class Creation:
             return row
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await changed(self._store, task, attempt)
-                if row.handle is None and not row.ended:
-                    row = await self._start(row)
+                row = await (self._sought if self._searching.possible(row) else self._restarted)(row)
         return row
+
+    async def _restarted(self, task: Task) -> Task:
+        """The task, started again under its key; not if that is not safe: see `_start`."""
+        row = _live(await changed(self._store, task, lambda row: attempt(row, self._clock())))
+        return row if row.handle is not None or row.ended else await self._start(row)
 
     def _lock(self, task_id: str) -> anyio.Lock:
         return self._locks.setdefault(task_id, anyio.Lock())
@@ -101,8 +117,10 @@ class Creation:
         """The row, whose attempt is noted, with its handle; a bind that a power cut undoes heals under the key."""
         try:
             async with self._engines.calling(row.engine) as adapter:
-                keyed = _keyed(adapter, row)
-                handle = await adapter.start(_order(row)) if keyed or row.attempts == 1 else None
+                promise = promised(adapter, row)
+                check_not_late(adapter, row, self._clock())
+                once = promise is StartGuarantee.ONCE and row.attempts > 1
+                handle = None if once else await adapter.start(order_of(row))
         except EngineRefused as error:
             if not await self._close(row, str(error), final=error.final):
                 raise EngineUnavailable(
@@ -111,12 +129,74 @@ class Creation:
             raise
         except EngineUnavailable as error:
             if error.sent or not await self._close(row, "nothing was started"):
-                raise EngineUnavailable(str(error)) from None
+                raise EngineUnavailable(str(error), throttled=error.throttled) from None
             raise
         if handle is None:
             return await changed(self._store, row, lambda task: lose(task, OUTCOME_UNKNOWN, self._clock()))
-        now = self._clock()
-        return await changed(self._store, row, lambda task: bind(task, handle, now), durable=not keyed)
+        if promise is StartGuarantee.FINDABLE and row.attempts > 1:
+            handle = await self._find(row) or handle  # an earlier attempt may have been very late: the oldest counts
+        return await self._bind(row, handle, promise)
+
+    async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:
+        """The row with its handle; if that is another one by now, ours is a duplicate: finding it cancels it."""
+        now, durable = self._clock(), promise is not StartGuarantee.KEYED
+        bound = await changed(self._store, row, lambda task: bind(task, handle, now), durable=durable)
+        if promise is StartGuarantee.FINDABLE and bound.handle not in (None, handle):
+            try:
+                await self._find(row)
+            except EngineError as error:
+                logger.warning("engine %r may run a %s task twice: %s", row.engine, row.tool, error)
+        return bound
+
+    # --- FINDABLE
+
+    async def _sought(self, task: Task) -> Task:
+        """The task with its handle: found, or started again once no earlier attempt can have escaped notice.
+
+        Raises:
+            EngineUnavailable: not known yet; nothing was noted, so that looking puts nothing off.
+        """
+        row = _live(await self._store.get(task.id, task.owner))
+        if row.handle is not None or row.ended:
+            return row
+        self._searching.check_not_too_often(row)
+        try:
+            began = self._clock()
+            if (handle := await self._find(row)) is not None:
+                return await self._bind(row, handle, StartGuarantee.FINDABLE)
+            if not self._searching.settled(row, began):
+                raise not_known()
+            return await self._start(await self._claimed(row))
+        except EngineUnavailable as error:
+            self._searching.note_vain(row, error)
+            raise
+
+    async def _find(self, row: Task) -> str | None:
+        """See `Searching.find`; a row whose key is another's is closed."""
+        try:
+            return await self._searching.find(row)
+        except StartConflict as conflict:
+            if await self._close(row, str(conflict), final=True):
+                raise
+            raise not_known(str(conflict)) from None
+
+    async def _claimed(self, row: Task) -> Task:
+        """The row with one more attempt noted: of all replicas that looked, the store lets one have it.
+
+        Raises:
+            EngineUnavailable: another has it, or the row is gone.
+        """
+        ours = False
+
+        def claim(found: Task) -> Task:
+            nonlocal ours
+            ours = found.attempts == row.attempts
+            return attempt(found, self._clock()) if ours else found
+
+        claimed = _live(await self._store.change(row.id, row.owner, claim))
+        if not ours or claimed.attempts == row.attempts:
+            raise not_known()
+        return claimed
 
     async def _close(self, task: Task, reason: str, *, final: bool = False) -> bool:
         """Whether it is certain that nothing was started: then the row is closed and its key is free."""
@@ -129,20 +209,11 @@ def _closed(task: Task) -> bool:
     return failure is not None and failure.kind == NOT_STARTED
 
 
-def _keyed(adapter: Adapter, row: Task) -> bool:
-    """Whether starting it again under its key is safe."""
-    return adapter.starts is StartGuarantee.KEYED and not is_fleeting(adapter, row.options)
-
-
-def _order(task: Task) -> Start:
-    return Start(
-        workflow=task.workflow,
-        arguments=task.arguments,
-        key=task.key,
-        created=task.created,
-        options=task.options,
-        context=task.context,
-    )
+def _live(row: Task | None) -> Task:
+    """The row, if it is still there to be started."""
+    if row is None or row.tombstone:
+        raise EngineUnavailable("it expired before it was known whether it was started")
+    return row
 
 
 def _check_same_call(row: Task, task: Task, now: datetime) -> None:

@@ -6,12 +6,17 @@ WorkflowsError
 ├── MappingError                 a template cannot be filled in from these values
 ├── EngineError                  the only errors that cross the boundary of an adapter
 │   ├── EngineUnavailable        nobody knows: down, slow, throttled (`sent`: it may have arrived)
+│   │   └── AdapterBroke         its adapter broke the contract; the log has the stack trace
 │   ├── EngineRefused            a definite no: bad input, no permission, no such workflow
 │   │   └── StartConflict        the key is taken by an execution with another workflow or input
 │   └── ExecutionNotFound        the engine has no such execution (any more)
 ├── StoreError
 │   ├── StoreUnavailable         locked beyond patience, unwritable, full
 │   └── StoreUnusable            a newer version, a network file system, not a store at all
+├── AccessError                  who calls is not let in; the messages are for the log, not for who calls
+│   ├── TokenRefused             the token is not good
+│   ├── NotAllowed               the token is good, and whom it names may not do this
+│   └── KeysUnavailable          it cannot be told: its issuer's keys cannot be had now
 ├── RequestError                 what the client hears: a JSON-RPC error with code, message, data
 │   └── ServerStopping           the server is about to stop, and waits for nothing any more
 ├── OperatorError                what the operator asked for on the command line cannot be done
@@ -66,6 +71,10 @@ class EngineUnavailable(EngineError):
         self.throttled = throttled
 
 
+class AdapterBroke(EngineUnavailable):
+    """The adapter raised what must not cross its boundary, so nothing is known about the outcome."""
+
+
 class EngineRefused(EngineError):
     """The engine, or the adapter on its behalf, said a definite no: nothing was started or changed.
 
@@ -99,6 +108,22 @@ class StoreUnavailable(StoreError):
 
 class StoreUnusable(StoreError):
     """The store cannot be used as it is: a newer version wrote it, or it lies on a network file system."""
+
+
+class AccessError(WorkflowsError):
+    """Who calls is not let in. The message says why, for the log: who calls hears nothing of it."""
+
+
+class TokenRefused(AccessError):
+    """The token is not good: forged, expired, meant for somebody else, or no token at all."""
+
+
+class NotAllowed(AccessError):
+    """The token is good, and whom it names may not do this."""
+
+
+class KeysUnavailable(AccessError):
+    """Whether the token is good cannot be told now: the keys of its issuer cannot be had."""
 
 
 METHOD_NOT_FOUND = -32601

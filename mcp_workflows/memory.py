@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Final, TypeAlias, cast
+from typing import Final, Self, TypeAlias, cast
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
@@ -74,6 +74,7 @@ class Faults:
     silent: frozenset[str] = frozenset()  # verbs that get no answer, ever
     refused_starts: int = 0  # so many of the next starts get a definite no
     lost_start_replies: int = 0  # so many of the next starts take effect, and the reply is lost
+    lag: float = 0.0  # seconds for which a new execution is not found by its key; only where they are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ class MemoryAdapter(Adapter):
         self.calls = self._engine.calls
         self.faults = self._engine.faults
 
-    async def __aenter__(self) -> MemoryAdapter:
+    async def __aenter__(self) -> Self:
         """There is nothing to open."""
         return self
 
@@ -221,9 +222,7 @@ class MemoryAdapter(Adapter):
         known = self._engine.records.setdefault(handle, Record(start=start, began=time.monotonic()))
         if (known.start.workflow, known.start.arguments) != (start.workflow, start.arguments):
             raise StartConflict("this key belongs to an execution with another workflow or input")
-        if self.faults.lost_start_replies:
-            self.faults.lost_start_replies -= 1
-            raise EngineUnavailable("the reply was lost")
+        self._lose_reply()
         return handle
 
     async def describe(self, ref: Ref) -> Execution:
@@ -295,6 +294,11 @@ class MemoryAdapter(Adapter):
         if self.faults.refused_starts:
             self.faults.refused_starts -= 1
             raise EngineRefused("the engine in memory was told to refuse this")
+
+    def _lose_reply(self) -> None:
+        if self.faults.lost_start_replies:
+            self.faults.lost_start_replies -= 1
+            raise EngineUnavailable("the reply was lost")
 
     def _look(self, ref: Ref) -> Execution:
         record = self._engine.records.get(ref.handle)

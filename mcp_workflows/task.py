@@ -46,6 +46,7 @@ class Task:
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
     fingerprint: str  # of the client's arguments: the same idempotency key must mean the same call
     attempts: int = 0  # to start it; noted before each, as it may have been started from then on
+    attempted: datetime | None = None  # when the last of them began; None: none did, or an older version noted it
     handle: str | None = None  # None: not known to be started
     execution: Execution = STARTING
     ended: datetime | None = None
@@ -92,11 +93,11 @@ def _watched(execution: Execution) -> Execution:
     return replace(execution, status=Status.RUNNING, message=message, requests={})
 
 
-def attempt(task: Task) -> Task:
+def attempt(task: Task, at: datetime) -> Task:
     """It is about to be started (again)."""
     if task.handle is not None or task.ended or task.tombstone:
         return task
-    return replace(task, attempts=task.attempts + 1)
+    return replace(task, attempts=task.attempts + 1, attempted=at)
 
 
 def bind(task: Task, handle: str, at: datetime) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -14,7 +14,15 @@ import pytest
 from mcp_workflows.adapter import Adapter, Ref, Start, Status
 from mcp_workflows.capabilities import Checks
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows.testing import AdapterContract, MemoryAdapter, MemorySettings, Role, Subject
+from mcp_workflows.testing import (
+    AdapterContract,
+    FindableMemoryAdapter,
+    FindableMemorySettings,
+    MemoryAdapter,
+    MemorySettings,
+    Role,
+    Subject,
+)
 
 LONG = 3600
 
@@ -28,28 +36,60 @@ async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
     assert adapter.faults.lost_start_replies == 0
 
 
+def subject_of(new_adapter: Callable[[], Adapter], unreachable: Callable[[], Adapter]) -> Subject:
+    """What every engine in memory has."""
+    return Subject(
+        new_adapter=new_adapter,
+        finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
+        output={"text": "hi"},
+        other_arguments=[{"text": "ho"}],
+        fails=Role(workflow="fail"),
+        failure="declined",
+        asks=Role(workflow="ask"),
+        asks_two=Role(workflow="ask_two"),
+        content={"answer": "yes"},
+        endless=Role(workflow="forever"),
+        unreachable=unreachable,
+        losing_replies=losing_replies,
+        patience=2,
+        glance=1,
+    )
+
+
 class TestMemoryAdapter(AdapterContract):
     """All laws, no gaps."""
 
     @pytest.fixture
     def subject(self) -> Subject:
         settings = MemorySettings(name=uuid.uuid4().hex)
-        return Subject(
-            new_adapter=lambda: MemoryAdapter(settings),
-            finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
-            output={"text": "hi"},
-            other_arguments=[{"text": "ho"}],
-            fails=Role(workflow="fail"),
-            failure="declined",
-            asks=Role(workflow="ask"),
-            asks_two=Role(workflow="ask_two"),
-            content={"answer": "yes"},
-            endless=Role(workflow="forever"),
-            unreachable=lambda: MemoryAdapter(MemorySettings(name=uuid.uuid4().hex, unreachable=True)),
-            losing_replies=losing_replies,
-            patience=2,
-            glance=1,
-        )
+        nowhere = MemorySettings(name=uuid.uuid4().hex, unreachable=True)
+        return subject_of(lambda: MemoryAdapter(settings), lambda: MemoryAdapter(nowhere))
+
+
+class TestFindableMemoryAdapter(AdapterContract):
+    """All laws of an engine without keys, whose list lags behind."""
+
+    @pytest.fixture
+    def subject(self) -> Subject:
+        settings = FindableMemorySettings(name=uuid.uuid4().hex)
+
+        def new_adapter() -> FindableMemoryAdapter:
+            adapter = FindableMemoryAdapter(settings)
+            adapter.faults.lag = 0.1
+            return adapter
+
+        nowhere = FindableMemorySettings(name=uuid.uuid4().hex, unreachable=True)
+        return subject_of(new_adapter, lambda: FindableMemoryAdapter(nowhere))
+
+
+async def test_of_what_was_started_twice_the_oldest_goes_on_and_what_has_ended_stays_so() -> None:
+    async with FindableMemoryAdapter(FindableMemorySettings(name=uuid.uuid4().hex)) as adapter:
+        start = Start(workflow="ask", arguments=[], key="k", created=datetime.now(UTC))
+        oldest, ended, running = [Ref(workflow="ask", handle=await adapter.start(start)) for _ in range(3)]
+        await adapter.answer(ended, {"question": {"action": "decline"}})
+        assert await adapter.find(start) == oldest.handle
+        seen = [(await adapter.describe(ref)).status for ref in (oldest, ended, running)]
+        assert seen == [Status.INPUT_REQUIRED, Status.SUCCEEDED, Status.CANCELLED]
 
 
 @pytest.fixture

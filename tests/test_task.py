@@ -10,7 +10,18 @@ from itertools import product
 import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
-from mcp_workflows.task import LIFECYCLE, STARTING, Task, accept, bind, bury, observe, refuse, request_cancel
+from mcp_workflows.task import (
+    LIFECYCLE,
+    STARTING,
+    Task,
+    accept,
+    attempt,
+    bind,
+    bury,
+    observe,
+    refuse,
+    request_cancel,
+)
 from mcp_workflows.testing import make_task
 
 NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
@@ -121,6 +132,23 @@ def test_accepting_the_same_answer_again_changes_nothing() -> None:
 def test_accepting_an_answer_to_a_question_not_seen_yet_updates_nothing_to_be_seen() -> None:
     task = accept(bound_task(), ["a"], LATER)
     assert (task.answered, task.updated) == ({"a"}, NOON)
+
+
+def test_each_attempt_is_counted_with_its_time() -> None:
+    first = attempt(make_task(), NOON)
+    assert (first.attempts, first.attempted) == (1, NOON)
+    second = attempt(first, LATER)
+    assert (second.attempts, second.attempted) == (2, LATER)
+    assert (second.shown, second.updated) == (first.shown, first.updated)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [bound_task(), refuse(make_task(), Failure(text="no"), NOON), bury(make_task())],
+    ids=["started", "closed", "expired"],
+)
+def test_what_cannot_be_started_any_more_is_not_attempted(task: Task) -> None:
+    assert attempt(task, LATER) is task
 
 
 def test_binding_keeps_the_handle_and_lets_the_arguments_go() -> None:

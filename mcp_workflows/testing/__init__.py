@@ -17,14 +17,22 @@ pytest.register_assert_rewrite(
 )
 
 from mcp_workflows.testing.adapter_contract import AdapterContract  # noqa: E402  # after registering
+from mcp_workflows.testing.findable import (  # noqa: E402  # after registering
+    FindableMemoryAdapter,
+    FindableMemorySettings,
+)
 from mcp_workflows.testing.lossy import LossyProxy, lossy_proxy  # noqa: E402  # after registering
+from mcp_workflows.testing.memory_notes import MemoryNotes  # noqa: E402  # after registering
 from mcp_workflows.testing.store_contract import StoreContract, make_task  # noqa: E402  # after registering
 from mcp_workflows.testing.subject import Role, Subject  # noqa: E402  # after registering
 
 __all__ = [
     "AdapterContract",
+    "FindableMemoryAdapter",
+    "FindableMemorySettings",
     "LossyProxy",
     "MemoryAdapter",
+    "MemoryNotes",
     "MemoryOptions",
     "MemorySettings",
     "Role",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import anyio
@@ -12,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import Adapter, Ref, StartGuarantee, Status
-from mcp_workflows.capabilities import Checks
+from mcp_workflows.capabilities import Checks, Finds
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.testing.subject import (
@@ -21,11 +22,14 @@ from mcp_workflows.testing.subject import (
     accepted,
     assert_clean,
     cancelled_afterwards,
+    finder,
     new_start,
+    one_left,
     only_if,
     ref_of,
     see_end,
     see_questions,
+    start_again,
     unreachable,
     until,
     until_ended,
@@ -66,7 +70,8 @@ class AdapterContract(CapabilityLaws):
     ```
     `losing_replies(adapter)` is a context in which each reply of `start` is lost after it took effect: a proxy that
     cuts the connection, a time-out of nearly nothing. What the subject leaves out is skipped, with the reason.
-    `Adapter.starts` chooses which laws of starting apply. Needs pytest; runs on asyncio.
+    `Adapter.starts` chooses which laws of starting apply, and how: what may have been started is started again under
+    its key (KEYED) or looked for (FINDABLE), as the core does. Needs pytest; runs on asyncio.
     """
 
     pytestmark: ClassVar[Sequence[pytest.MarkDecorator]] = [pytest.mark.anyio]
@@ -91,10 +96,12 @@ class AdapterContract(CapabilityLaws):
 
     async def test_it_publishes_its_settings_and_options(self, subject: Subject) -> None:
         """Law: an adapter publishes two pydantic models, and what it promises about starting twice."""
-        kind = type(subject.new_adapter())
+        adapter = subject.new_adapter()
+        kind = type(adapter)
         assert issubclass(kind.Settings, BaseModel)
         assert issubclass(kind.Options, BaseModel)
         assert isinstance(kind.starts, StartGuarantee)
+        assert isinstance(adapter, Finds) or kind.starts is not StartGuarantee.FINDABLE, "FINDABLE: write find()"
 
     # --- start
 
@@ -103,7 +110,7 @@ class AdapterContract(CapabilityLaws):
         only_if(adapter, STARTS_ONCE_PER_KEY)
         start = new_start(subject.endless)
         async with cancelled_afterwards(subject, adapter, start) as ref:
-            assert await adapter.start(start) == ref.handle
+            assert await start_again(subject, adapter, start) == ref.handle
 
     async def test_starting_again_after_it_ended_starts_nothing(self, subject: Subject, adapter: Adapter) -> None:
         """Law: one key starts one execution, even after it ended."""
@@ -111,7 +118,7 @@ class AdapterContract(CapabilityLaws):
         start = new_start(subject.finishes)
         ref = ref_of(start, await adapter.start(start))
         ended = await until_ended(subject, adapter, ref)
-        assert await adapter.start(start) == ref.handle
+        assert await start_again(subject, adapter, start) == ref.handle
         assert await adapter.describe(ref) == ended
 
     async def test_a_start_whose_reply_was_lost_is_found_again(self, subject: Subject, adapter: Adapter) -> None:
@@ -125,9 +132,9 @@ class AdapterContract(CapabilityLaws):
         assert lost.value.sent
         if adapter.starts in STARTS_ONCE_PER_KEY:
             with pytest.raises(StartConflict):  # so the key is taken: the lost start is the one found below
-                await adapter.start(replace(start, arguments=subject.other_arguments))
-            handle = await adapter.start(start)
-            assert await adapter.start(start) == handle
+                await start_again(subject, adapter, replace(start, arguments=subject.other_arguments))
+            handle = await start_again(subject, adapter, start)
+            assert await start_again(subject, adapter, start) == handle
             assert (await until_ended(subject, adapter, ref_of(start, handle))).output == subject.output
 
     async def test_starting_at_once_from_two_replicas_leaves_one_execution(
@@ -150,12 +157,36 @@ class AdapterContract(CapabilityLaws):
                 for number in range(10):
                     group.start_soon(begin, (adapter, other)[number % 2])
         assert not refused, f"{len(refused)} of 10 starts under one key: {refused[0]}"
-        async with cancelled_afterwards(subject, adapter, start) as ref:
+        if adapter.starts is StartGuarantee.FINDABLE:
+            assert await one_left(subject, adapter, start, handles) in handles
+        async with cancelled_afterwards(subject, adapter, start, again=True) as ref:
             if adapter.starts is StartGuarantee.KEYED:
                 assert set(handles) == {ref.handle}
-            for handle in set(handles) - {ref.handle}:
-                assert (await until_ended(subject, adapter, ref_of(start, handle))).status is Status.CANCELLED
             assert (await adapter.describe(ref)).status is Status.RUNNING
+
+    async def test_of_two_started_one_after_the_other_the_first_goes_on(
+        self, subject: Subject, adapter: Adapter
+    ) -> None:
+        """Law: FINDABLE: the oldest is adopted, later duplicates are cancelled."""
+        only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
+        start = new_start(subject.endless)
+        async with cancelled_afterwards(subject, adapter, start) as first:
+            second = await adapter.start(start)
+            assert await one_left(subject, adapter, start, {first.handle, second}) == first.handle
+            assert (await adapter.describe(first)).status is Status.RUNNING
+
+    async def test_what_nobody_started_is_not_found_by_its_key(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: find sees the executions of this key only. None is no error: it may be started, once it has settled."""
+        only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
+        finding, start = finder(adapter), new_start(subject.endless)
+        async with cancelled_afterwards(subject, adapter, start):
+            await start_again(subject, adapter, start)  # now others would be seen, too
+            assert await finding.find(new_start(subject.endless)) is None
+
+    async def test_a_call_under_way_is_over_before_it_has_settled(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: after `settling` the key is started again, so no earlier start can be under way then."""
+        only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
+        assert finder(adapter).settling.total_seconds() > subject.glance, "shorter than one call may take"
 
     async def test_another_input_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
         """Law: another input under the same key is refused."""
@@ -163,7 +194,7 @@ class AdapterContract(CapabilityLaws):
         start = new_start(subject.finishes)
         ref = ref_of(start, await adapter.start(start))
         with pytest.raises(StartConflict):
-            await adapter.start(replace(start, arguments=subject.other_arguments))
+            await start_again(subject, adapter, replace(start, arguments=subject.other_arguments))
         assert (await until_ended(subject, adapter, ref)).output == subject.output
 
     async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
@@ -172,7 +203,7 @@ class AdapterContract(CapabilityLaws):
         start = new_start(subject.finishes)
         await adapter.start(start)
         with pytest.raises(StartConflict):
-            await adapter.start(replace(new_start(subject.fails), key=start.key))
+            await start_again(subject, adapter, replace(new_start(subject.fails), key=start.key))
 
     async def test_another_key_is_another_execution(self, subject: Subject, adapter: Adapter) -> None:
         """Law: one key, one execution."""
@@ -318,6 +349,8 @@ class AdapterContract(CapabilityLaws):
                 "answer": lambda: adapter.answer(ref, {"question": accepted(subject)}),
                 "cancel": lambda: adapter.cancel(ref),
             }
+            if isinstance(adapter, Finds):
+                calls = {**calls, "find": partial(adapter.find, start)}
             for verb, call in calls.items():
                 try:
                     with anyio.fail_after(subject.glance):

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcp_workflows.adapter import Adapter, Execution, Ref, Status
-from mcp_workflows.capabilities import Adopts, Allowance, Explains, Exposes, Hints, Sweeps, Terminates, Waits
+from mcp_workflows.capabilities import Adopts, Allowance, Explains, Exposes, Hints, Routes, Sweeps, Terminates, Waits
 from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
 from mcp_workflows.testing.subject import (
     STACK_TRACES,
@@ -25,6 +25,7 @@ from mcp_workflows.testing.subject import (
     until_ended,
 )
 
+ROUTE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -51,6 +52,27 @@ class CapabilityLaws:
             skip_without("Terminates")
         with pytest.raises(ExecutionNotFound):
             await adapter.terminate(_nobodys(subject), "no reason")
+
+    # --- Routes
+
+    async def test_a_route_has_an_address_and_trusts_somebody(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: paths are words, each once; all keys can be fetched, somebody is trusted; the same before it is open."""
+        if not isinstance(adapter, Routes):
+            skip_without("Routes")
+        routes = list(adapter.routes())
+        paths = [route.path for route in routes]
+        assert all(ROUTE.fullmatch(path) for path in paths)
+        assert len(set(paths)) == len(paths)
+        for trusted in {route.trusted for route in routes}:
+            assert trusted.keys_url.startswith(("https://", "http://"))
+            assert trusted.issuer
+            assert trusted.audience
+            assert trusted.accounts
+        closed = subject.new_adapter()
+        assert isinstance(closed, Routes)
+        assert [(route.path, route.trusted) for route in closed.routes()] == [
+            (route.path, route.trusted) for route in routes
+        ]
 
     # --- Adopts
 

@@ -59,10 +59,10 @@ class LossyProxy:
 
 
 @asynccontextmanager
-async def lossy_proxy(target: int) -> AsyncGenerator[LossyProxy]:
-    """A proxy on a free port, as long as this is entered."""
+async def lossy_proxy(target: int, *, port: int = 0) -> AsyncGenerator[LossyProxy]:
+    """A proxy on this port, or a free one, as long as this is entered."""
     proxy = LossyProxy(target)
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener:
         proxy.port = listener.extra(SocketAttribute.local_port)  # noqa: S610  # no Django in sight
         async with anyio.create_task_group() as group:
             group.start_soon(listener.serve, proxy.serve)

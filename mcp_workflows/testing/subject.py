@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
+from mcp_workflows.capabilities import Finds
 
 STACK_TRACES = ("Traceback (most recent call last)", 'File "', "\n    at ")
 
@@ -58,6 +59,27 @@ def new_start(role: Role) -> Start:
     )
 
 
+async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
+    """The handle of what may have been started under this key before, as the core gets it: see `StartGuarantee`.
+
+    KEYED is started again. FINDABLE is looked for, until it is seen; nothing that was started is started again.
+    """
+    if adapter.starts is not StartGuarantee.FINDABLE:
+        return await adapter.start(start)
+    with anyio.move_on_after(subject.patience):
+        while True:
+            if (handle := await finder(adapter).find(start)) is not None:
+                return handle
+            await anyio.sleep(0.05)  # its list may lag behind
+    pytest.fail(f"find() does not see within {subject.patience} s what was started under this key")
+
+
+def finder(adapter: Adapter) -> Finds:
+    """The adapter, as what can look for an execution by its key; FINDABLE means that."""
+    assert isinstance(adapter, Finds), "`starts` says FINDABLE: write find() and settling, or say ONCE"
+    return adapter
+
+
 def ref_of(start: Start, handle: str) -> Ref:
     """The execution that was started so."""
     return Ref(workflow=start.workflow, handle=handle, options=start.options)
@@ -100,14 +122,33 @@ async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -
 
 
 @asynccontextmanager
-async def cancelled_afterwards(subject: Subject, adapter: Adapter, start: Start) -> AsyncGenerator[Ref]:
-    """An execution that is not left behind."""
-    ref = ref_of(start, await adapter.start(start))
+async def cancelled_afterwards(
+    subject: Subject, adapter: Adapter, start: Start, *, again: bool = False
+) -> AsyncGenerator[Ref]:
+    """An execution that is not left behind; `again` if it may have been started before."""
+    ref = ref_of(start, await (start_again(subject, adapter, start) if again else adapter.start(start)))
     try:
         yield ref
     finally:
         await adapter.cancel(ref)
         await until_ended(subject, adapter, ref)
+
+
+async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Collection[str]) -> str:
+    """The handle of the only execution under this key that is not cancelled, once all others are.
+
+    An adapter may show the execution that goes on in place of a cancelled one.
+    """
+    with anyio.move_on_after(subject.patience):
+        while True:
+            found = await start_again(subject, adapter, start)  # which cancels later ones, as they come to be seen
+            others = [await adapter.describe(ref_of(start, handle)) for handle in handles if handle != found]
+            over = [seen for seen in others if seen.execution_id != found]
+            if all(seen.terminal for seen in over):
+                assert {seen.status for seen in over} <= {Status.CANCELLED}
+                return found
+            await anyio.sleep(0.05)
+    pytest.fail(f"within {subject.patience} s find() has not cancelled all later executions under one key")
 
 
 def unreachable(subject: Subject) -> Adapter:

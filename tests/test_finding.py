@@ -1,0 +1,479 @@
+"""An engine that dedupes nothing: what may have been started is looked for, and started again once it has settled."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
+from mcp_workflows.creation import NOT_STARTED, OUTCOME_UNKNOWN, Creation
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, StartConflict
+from mcp_workflows.ledger import Ledger
+from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.searching import order_of
+from mcp_workflows.store import Store, open_store
+from mcp_workflows.task import Task, attempt
+from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
+
+pytestmark = pytest.mark.anyio
+
+SETTLING = timedelta(seconds=30)
+ALMOST = SETTLING - timedelta(seconds=1)
+NOT_KNOWN = "not known yet whether it was started"
+
+
+class Clock:
+    """A wall clock that a test moves; `step` is what it moves by itself each time it is read."""
+
+    def __init__(self) -> None:
+        self.time = datetime.now(UTC)
+        self.step = timedelta()
+
+    def __call__(self) -> datetime:
+        """The time."""
+        self.time += self.step
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def searched_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests look again at once."""
+    monkeypatch.setattr("mcp_workflows.searching.FIND_EVERY", 0.0)
+
+
+def settings(folder: Path) -> FindableMemorySettings:
+    return FindableMemorySettings(name=str(folder), settling_seconds=SETTLING.total_seconds())
+
+
+class Replica:
+    """What creates tasks in one sidecar."""
+
+    def __init__(self, store: Store, creation: Creation, engine: MemoryAdapter) -> None:
+        self.store = store
+        self.create = creation.create
+        self.started = creation.started
+        self.engine = engine
+
+    async def row(self, task: Task) -> Task:
+        """As the store has it."""
+        row = await self.store.get(task.id, task.owner)
+        assert row is not None
+        return row
+
+    async def handle(self, task: Task) -> str:
+        """Of the task, which a look finds or starts."""
+        seen = await self.started(task)
+        assert seen.handle is not None
+        return seen.handle
+
+    async def unknown(self, task: Task) -> str:
+        """What is said of a task that is neither known to be started nor not."""
+        with pytest.raises(EngineUnavailable) as untold:
+            await self.started(task)
+        assert untold.value.sent
+        row = await self.row(task)
+        assert (row.handle, row.ended) == (None, None)
+        return str(untold.value)
+
+    async def status(self, task: Task, handle: str) -> Status:
+        """What the engine says of that execution."""
+        return (await self.engine.describe(Ref(workflow=task.workflow, handle=handle))).status
+
+
+@asynccontextmanager
+async def replica(folder: Path, clock: Clock, engine: MemoryAdapter | None = None) -> AsyncGenerator[Replica]:
+    """Those of one folder share the store and the engine."""
+    adapter = engine or FindableMemoryAdapter(settings(folder))
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
+        engines = await stack.enter_async_context(Engines({"memory": adapter}))
+        yield Replica(store, Creation(store, engines, clock), adapter)
+
+
+def new_task(clock: Clock, **changes: Any) -> Task:  # Any: any field of Task
+    fields = {"engine": "memory", "workflow": "forever", "created": clock.time, "updated": clock.time}
+    return make_task(**{**fields, "expires": clock.time + timedelta(days=1), **changes})
+
+
+async def died(here: Replica, clock: Clock, *, started: bool) -> Task:
+    """What a replica leaves behind that dies after it has written the row, or after it has started the execution."""
+    row = await here.store.create(attempt(new_task(clock), clock.time))
+    if started:
+        await here.engine.start(order_of(row))
+    return row
+
+
+# --- one execution
+
+
+async def test_a_start_with_its_reply_is_one_call_and_no_search(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await here.create(new_task(clock))
+        assert [task.handle] == here.engine.handles
+        assert here.engine.calls == {"start": 1}
+
+
+async def test_a_start_whose_reply_was_lost_is_found_and_not_started_again(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        here.engine.faults.lost_start_replies = 1
+        task = await here.create(new_task(clock))
+        assert task.handle is None
+        assert [await here.handle(task)] == here.engine.handles
+        assert (here.engine.calls["start"], here.engine.calls["find"]) == (1, 1)
+
+
+async def test_a_list_that_lags_behind_starts_nothing_again(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        here.engine.faults.lost_start_replies, here.engine.faults.lag = 1, 3600
+        task = await here.create(new_task(clock))
+        for later in (timedelta(), ALMOST):
+            clock.time = task.created + later
+            assert NOT_KNOWN in await here.unknown(task)
+        here.engine.faults.lag = 0
+        assert [await here.handle(task)] == here.engine.handles
+        assert here.engine.calls["start"] == 1
+
+
+async def test_looking_in_vain_puts_nothing_off(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=False)
+        for _ in range(3):
+            clock.time += ALMOST / 3
+            assert NOT_KNOWN in await here.unknown(task)
+            assert await here.row(task) == task
+        clock.time = task.created + SETTLING
+        assert [await here.handle(task)] == here.engine.handles
+
+
+async def test_a_crash_between_the_row_and_the_start_is_started_once_it_has_settled(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=False)
+    async with replica(tmp_path, clock) as here:
+        assert NOT_KNOWN in await here.unknown(task)
+        assert not here.engine.handles
+        clock.time += SETTLING
+        assert [await here.handle(task)] == here.engine.handles
+        row = await here.row(task)
+        assert (row.attempts, row.attempted) == (2, clock.time)
+
+
+async def test_a_crash_between_the_start_and_its_handle_is_found(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=True)
+    clock.time += 10 * SETTLING
+    async with replica(tmp_path, clock) as here:
+        assert [await here.handle(task)] == here.engine.handles
+        assert (await here.row(task)).attempts == 1
+
+
+async def test_the_same_call_again_finds_what_the_first_has_started(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        here.engine.faults.lost_start_replies, here.engine.faults.lag = 1, 3600
+        task = await here.create(new_task(clock, idempotency_key="k"))
+        again = await here.create(new_task(clock, idempotency_key="k"))
+        assert (again.id, again.handle) == (task.id, None)
+        here.engine.faults.lag = 0
+        found = await here.create(new_task(clock, idempotency_key="k"))
+        assert [found.handle] == here.engine.handles
+
+
+async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=True)
+        clock.time += timedelta(minutes=1)
+        engines = Engines({"memory": here.engine})
+        async with engines, Ledger(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock):
+            with anyio.fail_after(10):
+                while (await here.row(task)).handle is None:
+                    await anyio.sleep(0.02)
+        assert here.engine.calls["start"] == 1
+
+
+# --- replicas
+
+
+async def quietly(here: Replica, task: Task) -> None:
+    """A look; who comes second hears that it is not known yet."""
+    with suppress(EngineUnavailable):
+        await here.started(task)
+
+
+class InStep(FindableMemoryAdapter):
+    """The first searches of two replicas have both found nothing before either goes on."""
+
+    searched = 0
+    both = anyio.Event()
+
+    async def find(self, start: Start) -> str | None:
+        """As always; it tells so late."""
+        found = await super().find(start)
+        InStep.searched += 1
+        if InStep.searched == 2:
+            InStep.both.set()
+        await InStep.both.wait()
+        return found
+
+
+async def test_of_two_replicas_that_found_nothing_one_starts(tmp_path: Path, clock: Clock) -> None:
+    InStep.searched, InStep.both = 0, anyio.Event()
+    one_engine, other_engine = InStep(settings(tmp_path)), InStep(settings(tmp_path))
+    async with replica(tmp_path, clock, one_engine) as one, replica(tmp_path, clock, other_engine) as two:
+        task = await died(one, clock, started=False)
+        clock.time += SETTLING
+        async with anyio.create_task_group() as group:
+            for here in (one, two):
+                group.start_soon(quietly, here, task)
+        assert InStep.searched >= 2
+        assert len(one.engine.handles) == 1
+        assert [await one.handle(task)] == [await two.handle(task)] == one.engine.handles
+        assert (await one.row(task)).attempts == 2
+
+
+async def test_many_looks_on_two_replicas_start_one(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as one, replica(tmp_path, clock) as two:
+        tasks = [await died(one, clock, started=number % 2 == 0) for number in range(20)]
+        clock.time += SETTLING
+        async with anyio.create_task_group() as group:
+            for task in tasks:
+                for here in (one, two, one, two):
+                    group.start_soon(quietly, here, task)
+        handles = {await one.handle(task) for task in tasks}
+        assert sorted(handles) == sorted(one.engine.handles)
+
+
+class Held(FindableMemoryAdapter):
+    """Its first start takes far longer than anything may."""
+
+    def __init__(self, given: FindableMemorySettings) -> None:
+        super().__init__(given)
+        self.entered, self.go_on = anyio.Event(), anyio.Event()
+
+    async def start(self, start: Start) -> str:
+        """When the test says so."""
+        self.entered.set()
+        await self.go_on.wait()
+        return await super().start(start)
+
+
+async def test_a_start_that_comes_after_another_replicas_is_cancelled(tmp_path: Path, clock: Clock) -> None:
+    held = Held(settings(tmp_path))
+    async with replica(tmp_path, clock, held) as late, replica(tmp_path, clock) as other:
+        task = new_task(clock)
+        async with anyio.create_task_group() as group:
+            group.start_soon(late.create, task)
+            await held.entered.wait()
+            clock.time += SETTLING
+            await other.started(task)
+            held.go_on.set()
+        first, second = other.engine.handles
+        assert (await other.handle(await other.row(task)), await late.handle(await late.row(task))) == (first, first)
+        assert (await late.status(task, first), await late.status(task, second)) == (Status.RUNNING, Status.CANCELLED)
+
+
+async def test_an_execution_that_shows_up_after_the_second_start_is_the_one_that_counts(
+    tmp_path: Path, clock: Clock
+) -> None:
+    class Unseen(FindableMemoryAdapter):
+        """Its list was wrong about what is settled, once."""
+
+        async def find(self, start: Start) -> str | None:
+            found = await super().find(start)
+            return found if self.calls["find"] > 1 else None
+
+    async with replica(tmp_path, clock, Unseen(settings(tmp_path))) as here:
+        task = await died(here, clock, started=True)
+        clock.time += SETTLING
+        kept = await here.handle(task)
+        first, second = here.engine.handles
+        assert kept == first
+        assert (await here.status(task, first), await here.status(task, second)) == (Status.RUNNING, Status.CANCELLED)
+
+
+async def test_a_process_that_was_held_up_starts_nothing_until_it_has_looked(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        clock.step = SETTLING  # asleep, between the row and the start
+        task = await here.create(new_task(clock))
+        clock.step = timedelta()
+        assert (task.handle, here.engine.handles) == (None, [])
+        assert task.attempted is not None
+        clock.time = task.attempted + SETTLING
+        assert [await here.handle(task)] == here.engine.handles
+
+
+# --- refusals
+
+
+async def test_a_definite_refusal_closes_the_row(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        here.engine.faults.refused_starts = 1
+        task = new_task(clock)
+        with pytest.raises(EngineRefused):
+            await here.create(task)
+        assert _failure(await here.row(task)).kind == NOT_STARTED
+        assert not here.engine.handles
+
+
+async def test_what_surely_never_arrived_closes_the_row(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        here.engine.faults.unavailable = frozenset({"start"})
+        task = new_task(clock)
+        with pytest.raises(EngineUnavailable):
+            await here.create(task)
+        assert _failure(await here.row(task)).kind == NOT_STARTED
+
+
+async def test_a_later_refusal_closes_nothing(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=False)
+        clock.time += SETTLING
+        here.engine.faults.refused_starts = 1
+        assert "refused for now" in await here.unknown(task)
+        assert NOT_KNOWN in await here.unknown(task)
+        clock.time += SETTLING
+        assert [await here.handle(task)] == here.engine.handles
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["not started", "started"])
+async def test_an_engine_that_cannot_be_searched_starts_and_closes_nothing(
+    tmp_path: Path, clock: Clock, started: bool
+) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=started)
+        clock.time += SETTLING
+        here.engine.faults.unavailable = frozenset({"find"})
+        assert "does not answer" in await here.unknown(task)
+        assert await here.row(task) == task
+        here.engine.faults.unavailable = frozenset()
+        assert [await here.handle(task)] == here.engine.handles
+
+
+class Denied(FindableMemoryAdapter):
+    """May not list executions."""
+
+    async def find(self, start: Start) -> str | None:
+        """Never."""
+        raise EngineRefused("no permission to list executions", final=True)
+
+
+async def test_who_may_not_search_starts_nothing_again(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock, Denied(settings(tmp_path))) as here:
+        task = await died(here, clock, started=False)
+        clock.time += SETTLING
+        assert "no permission to list executions" in await here.unknown(task)
+        assert not here.engine.handles
+
+
+async def test_a_key_with_another_input_is_told(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=False)
+        order = order_of(task)
+        await here.engine.start(
+            Start(workflow=order.workflow, arguments=["other"], key=order.key, created=order.created)
+        )
+        with pytest.raises(StartConflict, match="another workflow or input"):
+            await here.started(task)
+        assert "another workflow or input" in _failure(await here.row(task)).text
+        assert len(here.engine.handles) == 1
+
+
+def _failure(task: Task) -> Failure:
+    assert task.execution.failure is not None
+    return task.execution.failure
+
+
+# --- pace, and what cannot be found
+
+
+async def test_an_execution_is_not_looked_for_at_each_look(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.searching.FIND_EVERY", 3600)
+    async with replica(tmp_path, clock) as here:
+        task, other = await died(here, clock, started=False), await died(here, clock, started=False)
+        for _ in range(3):
+            with pytest.raises(EngineUnavailable, match=NOT_KNOWN) as untold:
+                await here.started(task)
+            assert untold.value.throttled  # who waits for it waits on
+        assert here.engine.calls["find"] == 1
+        assert NOT_KNOWN in await here.unknown(other)
+        assert here.engine.calls["find"] == 2
+
+
+async def test_who_waits_for_a_task_waits_on_until_it_is_found(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=True)
+        here.engine.faults.lag = 3600
+        engines = Engines({"memory": here.engine})
+        async with engines, Ledger(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock) as one:
+            assert await one.current(task) == (task, f"engine memory: {NOT_KNOWN}")
+
+            async def enough(seen: Task) -> bool:
+                return seen.handle is not None
+
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(searched_twice, here)
+                    assert (await one.follow(task, enough, patience=0)).handle == here.engine.handles[0]
+
+
+async def searched_twice(here: Replica) -> None:
+    """Then its list has it."""
+    while here.engine.calls["find"] < 2:
+        await anyio.sleep(0.02)
+    here.engine.faults.lag = 0
+
+
+class Blind(MemoryAdapter):
+    """Says that executions can be found, and cannot find them."""
+
+    starts = StartGuarantee.FINDABLE
+
+
+async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock, Blind(MemorySettings(name=str(tmp_path)))) as here:
+        here.engine.faults.lost_start_replies = 1
+        task = await here.create(new_task(clock))
+        clock.time += SETTLING
+        assert _failure(await here.started(task)) == OUTCOME_UNKNOWN
+        assert here.engine.calls["start"] == 1
+
+
+@pytest.mark.parametrize("kind", [MemoryAdapter, FindableMemoryAdapter])
+async def test_nothing_is_started_for_what_is_left_of_a_task_that_has_expired(
+    tmp_path: Path, clock: Clock, kind: type[MemoryAdapter]
+) -> None:
+    async with replica(tmp_path, clock, kind(settings(tmp_path))) as here:
+        row = attempt(new_task(clock, idempotency_key="k", expires=clock.time), clock.time)
+        task = await here.store.create(row)
+        await here.store.sweep(clock.time, clock.time - timedelta(days=1))
+        clock.time += SETTLING
+        with pytest.raises(EngineUnavailable, match="expired"):
+            await here.started(task)
+        assert not here.engine.handles
+
+
+async def test_a_row_of_an_older_version_has_settled_since_it_was_created(tmp_path: Path, clock: Clock) -> None:
+    async with replica(tmp_path, clock) as here:
+        task = await died(here, clock, started=False)
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as file, file:
+        file.execute("UPDATE tasks SET task = json_remove(task, '$.attempted')")
+    async with replica(tmp_path, clock) as here:
+        assert (await here.row(task)).attempted is None
+        assert NOT_KNOWN in await here.unknown(task)
+        clock.time += SETTLING
+        assert [await here.handle(task)] == here.engine.handles
