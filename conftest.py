@@ -7,4 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["tests.dev_server", "tests.stepfunctions_engine", "adapters.temporal.tests.typescript_worker"]
+pytest_plugins = [
+    "tests.dev_server",
+    "tests.google_engine",
+    "tests.stepfunctions_engine",
+    "tests.tokens",
+    "adapters.temporal.tests.typescript_worker",
+]

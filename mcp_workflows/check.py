@@ -20,6 +20,7 @@ from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
 from mcp_workflows.config import Config, Engine
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.inbound import addresses
 from mcp_workflows.store import open_store
 from mcp_workflows.tool import Kind as ToolKind
 from mcp_workflows.tool import Tool
@@ -183,6 +184,8 @@ async def _check_engine(
     try:
         adapter = engine.kind(engine.settings)
         async with Engines({engine.name: adapter}, patience=patience) as engines:
+            if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
+                details["called_at"] = ", ".join(called_at)
             finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None
             found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
             async with anyio.create_task_group() as group:
@@ -224,7 +227,9 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
     more = await adapter.verify(tool.workflow, tool.options, gates)
     wrong = [finding for finding in more if not finding.ok]
     if not wrong:
-        return replace(checked, text="; ".join(finding.text for finding in (checked, *more)))
+        suggestions = [] if tool.input.get("properties") else [finding.hint for finding in more if finding.hint]
+        text = "; ".join(finding.text for finding in (checked, *more))
+        return replace(checked, text=text, hint="; ".join(suggestions) or checked.hint)
     hints = [finding.hint for finding in wrong if finding.hint]
     text = "; ".join(finding.text for finding in (*wrong, *(finding for finding in more if finding.ok)))
     return Finding(ok=False, text=text, hint="; ".join(hints) or None)

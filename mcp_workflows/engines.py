@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -16,14 +17,16 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from mcp_workflows.adapter import Adapter, Execution, Failure, Status
-from mcp_workflows.capabilities import Allowance, Checks, Finding
-from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable, WorkflowsError
+from mcp_workflows.capabilities import Allowance, Checks, Finding, Notes, Remembers, Route, Routes
+from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
 
 logger = logging.getLogger(__name__)
 
 CHECK_PATIENCE = 2.0  # seconds for a look at an engine's health
 PATIENCE = 10.0  # seconds for one call to an engine, its own retries included
 
+
+NotesOf = Callable[[str], Notes]  # of an engine, by its name
 
 _EXECUTION = TypeAdapter(Execution)
 
@@ -61,9 +64,10 @@ def _as_json(execution: Execution) -> bytes:
 class Opened:
     """One adapter and its lifetime, in a task of its own: adapters that come and go one by one do not nest."""
 
-    def __init__(self, name: str, adapter: Adapter) -> None:
+    def __init__(self, name: str, adapter: Adapter, notes: NotesOf | None = None) -> None:
         self.name = name
         self.adapter = adapter
+        self._notes = notes
         self._calls = 0  # under way
         self._stopping = anyio.Event()
         self._idle = anyio.Event()
@@ -72,6 +76,8 @@ class Opened:
         """Open it, until it is to stop and the calls under way have finished, or `patience` seconds have passed."""
         opened = False
         try:
+            if self._notes is not None and isinstance(self.adapter, Remembers):
+                self.adapter.remember(self._notes(self.name))
             async with self.adapter:
                 opened = True
                 task_status.started()
@@ -84,6 +90,17 @@ class Opened:
             if not opened:
                 raise
             logger.exception("the adapter of engine %r failed to close", self.name)
+
+    @cached_property
+    def routes(self) -> Mapping[str, Route]:
+        """Where its workflows call it over HTTP, by path; its settings say so, it need not be open."""
+        if not isinstance(self.adapter, Routes):
+            return {}
+        try:
+            return {route.path: route for route in self.adapter.routes()}
+        except Exception:  # an adapter is a stranger's code: see docs/decisions/0002
+            logger.exception("the adapter of engine %r broke the contract: it has no routes", self.name)
+            return {}
 
     def stop(self) -> None:
         """Close it soon."""
@@ -103,8 +120,12 @@ class Opened:
 class Engines:
     """The configured adapters; entering opens them, whoever opens them closes them."""
 
-    def __init__(self, adapters: Mapping[str, Adapter], *, patience: float = PATIENCE) -> None:
-        self._opened: Mapping[str, Opened] = {name: Opened(name, adapter) for name, adapter in adapters.items()}
+    def __init__(
+        self, adapters: Mapping[str, Adapter], *, patience: float = PATIENCE, notes: NotesOf | None = None
+    ) -> None:
+        """`notes`: what the adapters that must remember something get, if there is a store."""
+        self._notes = notes
+        self._opened: Mapping[str, Opened] = {name: Opened(name, each, notes) for name, each in adapters.items()}
         self._patience = patience
         self._group: TaskGroup | None = None
         self.swapped = anyio.Event()  # at the next `use`; then it is another one
@@ -149,7 +170,7 @@ class Engines:
         """
         used = self._opened
         same = {name: used[name] for name, adapter in adapters.items() if self.adapters.get(name) is adapter}
-        new = {name: Opened(name, adapter) for name, adapter in adapters.items() if name not in same}
+        new = {name: Opened(name, adapter, self._notes) for name, adapter in adapters.items() if name not in same}
         try:
             await self._open(list(new.values()))
         except WorkflowsError:
@@ -183,6 +204,11 @@ class Engines:
         opened = self._opened.get(name)
         return None if opened is None else opened.adapter
 
+    @property
+    def routes(self) -> Mapping[str, Mapping[str, Route]]:
+        """Where workflows call their engines over HTTP, by engine and path; without those that are not called."""
+        return {name: opened.routes for name, opened in self._opened.items() if opened.routes}
+
     def allowance(self, name: str) -> Allowance | None:
         """What its quotas leave us now; None: it has none, or its adapter cannot tell."""
         try:
@@ -197,7 +223,7 @@ class Engines:
         """The adapter of this name, for one call; not `bounded` if it is its nature to take as long as it takes.
 
         Raises:
-            EngineError: what the adapter raised; `EngineUnavailable` when time is up or the adapter broke.
+            EngineError: what the adapter raised; `EngineUnavailable` when time is up, `AdapterBroke` when it broke.
         """
         opened = self._opened.get(name)
         if opened is None:
@@ -216,7 +242,7 @@ class Engines:
             raise EngineUnavailable("its adapter gave up (cancelled)") from None
         except Exception as error:  # an adapter is a stranger's code: see docs/decisions/0002
             logger.exception("the adapter of engine %r broke the contract", name)
-            raise EngineUnavailable(f"its adapter failed ({type(error).__name__}); see the log") from None
+            raise AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log") from None
         finally:
             opened.end(bounded=bounded)
 

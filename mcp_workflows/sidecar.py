@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError, WorkflowsError
+from mcp_workflows.inbound import MOUNTED_AT
 from mcp_workflows.offering import Offering
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
@@ -136,6 +137,7 @@ async def run_stdio(config: Config, beside: Beside | None = None) -> None:
     """Serve one client on standard input and output, until it leaves or we are told to stop."""
     await _check_store(config)
     sidecar = build(config, beside)
+    _tell_who_cannot_call(sidecar.workflows)
     options = sidecar.server.create_initialization_options()
     async with ending_on_signals(sidecar.stop_streams), stdio_server() as (incoming, outgoing):
         await sidecar.server.run(incoming, outgoing, options)
@@ -174,7 +176,7 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
 
 
 def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlette:
-    """The ASGI application: `/mcp`, and how it is (`/healthz`, `/readyz`, `/enginez`)."""
+    """The ASGI application: `/mcp`, how it is (`/healthz`, `/readyz`, `/enginez`), and `/engines` for workflows."""
     app = sidecar.server.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=MAX_BODY,
@@ -186,6 +188,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         ],
         host=host,
     )
+    app.mount(MOUNTED_AT, sidecar.workflows.inbound)  # whatever the Host: a token protects it
     app.add_middleware(Attentive)
     app.add_middleware(Ended, ending=sidecar.ending)
     app.add_middleware(_Trimmed)
@@ -206,6 +209,15 @@ class _Trimmed:
         if scope["type"] == "http":
             scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
         await self._app(scope, receive, send)
+
+
+def _tell_who_cannot_call(workflows: Workflows) -> None:
+    for name, called_at in workflows.called_at.items():
+        logger.warning(
+            "the workflows of engine %s cannot call it on stdio, only over HTTP (--http HOST:PORT): %s",
+            name,
+            ", ".join(called_at),
+        )
 
 
 async def _check_store(config: Config) -> None:

@@ -40,6 +40,19 @@ if __name__ == "__main__":
 """
 
 
+CALLED = """
+
+import httpx2
+from app import app
+
+async def test_what_is_mounted_is_called() -> None:
+    async with workflows.testing(), app.router.lifespan_context(app):
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://own") as http:
+            answer = await http.post("/engines/orders/input", json={})
+    assert (answer.status_code, answer.json()) == (404, {"error": "there is nothing here"})
+"""
+
+
 def blocks(document: Path, language: str) -> Sequence[str]:
     """The fenced blocks of a document in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
@@ -116,13 +129,14 @@ def test_the_readmes_library_example_attaches(tmp_path: Path) -> None:
 
 
 def test_the_library_page_works_as_written(tmp_path: Path) -> None:
-    server, tests = blocks(LIBRARY, "python")
+    server, tests, app = blocks(LIBRARY, "python")
     (tmp_path / "server.py").write_text(server)
-    (tmp_path / "test_server.py").write_text(tests)
+    (tmp_path / "test_server.py").write_text(tests + CALLED)
+    (tmp_path / "app.py").write_text(app)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_server.py"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 async def test_the_quickstart_works_as_written(dev_server: DevServer, tmp_path: Path) -> None:

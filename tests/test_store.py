@@ -132,11 +132,26 @@ async def test_the_file_says_whose_it_is_and_is_written_ahead(tmp_path: Path, ur
     }
 
 
+async def test_a_file_of_an_older_version_goes_on_with_its_rows(tmp_path: Path, url: str) -> None:
+    async with SQLiteStore(url) as store:
+        task = await store.create(make_task(idempotency_key="once"))
+    connection = sqlite3.connect(tmp_path / "tasks.db")
+    with connection:
+        connection.execute("DROP TABLE notes")  # as it was before there were any
+        connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    async with SQLiteStore(url) as store:
+        assert await store.get(task.id, task.owner) == task
+        assert await store.add_note("orders", "a", 1, until=NOON) == 1
+
+
 QUERIES = {
     "tasks_key": "SELECT task FROM tasks WHERE owner = 'a' AND tool = 't' AND idempotency_key = 'k'",
     "tasks_unbound": "SELECT task FROM tasks WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = 'e' "
     "AND created < 1 ORDER BY attempts, created, id LIMIT 1",
     "tasks_expires": "SELECT task FROM tasks WHERE tombstone = 0 AND expires <= 1 ORDER BY expires LIMIT 1",
+    "sqlite_autoindex_notes_1": "SELECT key, value FROM notes WHERE space = 's' AND key >= 'k' ORDER BY key",
+    "notes_until": "SELECT value FROM notes WHERE until <= 1 ORDER BY until LIMIT 1",
 }
 
 
@@ -234,6 +249,25 @@ async def test_a_file_deleted_while_it_is_open_is_noticed(tmp_path: Path, url: s
         (tmp_path / "tasks.db").unlink()
         with pytest.raises(StoreUnavailable, match="deleted"):
             await store.check()
+
+
+async def test_many_notes_are_all_read_and_others_get_their_turn() -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    keys = [f"orders/{number:04}" for number in range(1500)]  # three full pages
+    async with SQLiteStore("sqlite:///:memory:") as store, anyio.create_task_group() as group:
+        for key in ("order", *keys, "orders0"):
+            await store.put_note("engine", key, key, until=NOON)
+        group.start_soon(take_turns)
+        assert list(await store.notes_under("engine", "orders/")) == keys
+        group.cancel_scope.cancel()
+    assert turns >= 2
 
 
 async def test_a_sweep_lets_others_get_their_turn(url: str) -> None:

@@ -18,6 +18,7 @@ from mcp_workflows.cli.telling import STATUSES, State, brief, message_of, page, 
 from mcp_workflows.config import Config
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.notes import notes_in
 from mcp_workflows.operating import Look, Operator, Wanted
 from mcp_workflows.store import open_store
 from mcp_workflows.tool import Tool
@@ -151,7 +152,10 @@ def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
 @asynccontextmanager
 async def _operator(config: Config) -> AsyncGenerator[Operator]:
     adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
-    async with open_store(config.store.url) as store, Engines(adapters, patience=PATIENCE) as engines:
+    async with (
+        open_store(config.store.url) as store,
+        Engines(adapters, patience=PATIENCE, notes=notes_in(store)) as engines,
+    ):
         yield Operator(store=store, engines=engines)
 
 

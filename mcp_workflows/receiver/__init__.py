@@ -17,6 +17,7 @@ from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import wrong
+from mcp_workflows.notes import notes_in
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.receiver.callers import Callers, Context
 from mcp_workflows.receiver.changes import Changes
@@ -52,11 +53,12 @@ def attach(
     Raises:
         ConfigError: two tools of one name, an engine that is not there, an unknown store.
     """
+    opened = open_store(store) if isinstance(store, str) else store
     workflows = Workflows(
         server,
         tools=_by_name(tools, engines, my_tasks=my_tasks),
-        engines=Engines(engines),
-        store=open_store(store) if isinstance(store, str) else store,
+        engines=Engines(engines, notes=notes_in(opened)),
+        store=opened,
         retention=retention,
         strict_headers=strict_headers,
         pacing=pacing,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import anyio
 from mcp.server.context import ServerRequestContext
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.errors import INTERNAL_ERROR, RequestError
@@ -58,7 +59,8 @@ class Attentive:
                 presence.end()
             return message
 
-        await self._app({**scope, _PRESENCE: presence}, heard, send)
+        with suppress(ClientDisconnect):  # before it had said all: nobody is there to be told, and nothing is wrong
+            await self._app({**scope, _PRESENCE: presence}, heard, send)
 
 
 async def while_there(

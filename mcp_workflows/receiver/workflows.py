@@ -22,6 +22,7 @@ from mcp_workflows.capabilities import Exposed, Exposes, Finding
 from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
+from mcp_workflows.inbound import Inbound, addresses
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver.at_hand import at_hand
@@ -67,6 +68,7 @@ class Workflows:
         self._my_tasks = my_tasks
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
+        self.inbound = Inbound(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
         offer = Offer(tools=tools, my_tasks=my_tasks)
         self.middleware = Middleware(server, offer, callers, strict_headers=strict_headers)
 
@@ -110,6 +112,11 @@ class Workflows:
     def adapters(self) -> Mapping[str, Adapter]:
         """The engines' adapters now, by engine."""
         return self._engines.adapters
+
+    @property
+    def called_at(self) -> Mapping[str, Sequence[str]]:
+        """The paths of URLs at which workflows call their engine, by engine; without those that are not called."""
+        return {name: addresses(name, routes) for name, routes in self._engines.routes.items()}
 
     async def swap(self, tools: Mapping[str, Tool], adapters: Mapping[str, Adapter]) -> bool:
         """Offer these from now on, as a whole; whether that changes what clients see listed.

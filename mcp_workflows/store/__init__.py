@@ -1,4 +1,4 @@
-"""Where tasks are kept: the protocol of a store, and how one is opened by URL."""
+"""Where tasks are kept, and what adapters must remember: the protocol of a store, and how one is opened by URL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.task import Task
 
@@ -16,7 +17,7 @@ ENTRY_POINT_GROUP = "mcp_workflows.stores"
 
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
-    """Durable rows of tasks; replicas that share one share all tasks. Every read names the owner.
+    """Durable rows of tasks, and notes of adapters; replicas that share one share all. Who reads a row names its owner.
 
     But for `everyones`, `find` and `tally`, which are the operator's, at the machine: no request may ever lead to them,
     see docs/decisions/0007.
@@ -87,7 +88,26 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Drop what has expired; rows with an idempotency key become tombstones first. Returns how many changed."""
+        """Drop what has expired; rows with an idempotency key become tombstones first. Returns how many changed.
+
+        Notes are dropped whose `until` is not after now.
+        """
+        ...
+
+    async def note(self, space: str, key: str) -> JSON:
+        """A note: the JSON value under this key of a space; None: there is none. Spaces do not see each other."""
+        ...
+
+    async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
+        """All notes of a space whose key begins so, literally, by key, sorted by it."""
+        ...
+
+    async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
+        """The value under this key from now on: that which is there already, or else this one; atomic and durable."""
+        ...
+
+    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
+        """Keep this value under this key until that time, whatever was there; durable."""
         ...
 
     async def secret(self, name: str) -> bytes:

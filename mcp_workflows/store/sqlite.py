@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -24,8 +25,9 @@ import anyio.lowlevel
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
-from mcp_workflows.store import Store
+from mcp_workflows.store import Store, sqlite_notes
 from mcp_workflows.store.sqlite_file import inode_of, migrate, prepare, read_url, rewrite_version, write_ahead
 from mcp_workflows.task import Task, bury
 
@@ -206,10 +208,11 @@ class SQLiteStore(Store):
         return {(tool, engine): count for tool, engine, count in rows}
 
     async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Forget old tombstones, then bury or delete what has expired; in batches, so that others get their turn."""
+        """Forget old tombstones and notes, bury or delete expired rows; in batches, so that others get their turn."""
         steps: Sequence[Step[int]] = (
             lambda connection: _forget(connection, keep_tombstones_since),
             lambda connection: _expire(connection, now),
+            lambda connection: sqlite_notes.drop(connection, _micros(now), _BATCH),
         )
         swept = 0
         for step in steps:
@@ -217,6 +220,34 @@ class SQLiteStore(Store):
                 swept += done
                 await anyio.lowlevel.checkpoint()
         return swept
+
+    async def note(self, space: str, key: str) -> JSON:
+        """The value under this key of a space; None: there is none."""
+        return await self._do(lambda connection: sqlite_notes.read(connection, _utf8(space), _utf8(key)))
+
+    async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
+        """The values of a space whose key begins so, by key; of many, what is added meanwhile may be left out."""
+        found: dict[str, JSON] = {}
+        last: str | None = None
+        while True:
+            page = await self._do(
+                partial(sqlite_notes.under, space=_utf8(space), beginning=_utf8(beginning), after=last)
+            )
+            found.update(page)
+            if len(page) < sqlite_notes.PAGE:
+                return found
+            last = next(reversed(found))
+            await anyio.lowlevel.checkpoint()
+
+    async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
+        """The value under this key from now on: what is there already, or else this."""
+        note = (_utf8(space), _utf8(key), value, _micros(until))
+        return await self._do(lambda connection: sqlite_notes.add(connection, *note))
+
+    async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
+        """Keep this value under this key, whatever was there."""
+        note = (_utf8(space), _utf8(key), value, _micros(until))
+        await self._do(lambda connection: sqlite_notes.put(connection, *note))
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes under this name, made once and the same for all who share the file."""

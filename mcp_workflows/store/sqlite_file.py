@@ -35,6 +35,15 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     ("CREATE INDEX tasks_created ON tasks (created, id, ended) WHERE tombstone = 0",),
     ("CREATE INDEX tasks_owner ON tasks (owner, created, id) WHERE tombstone = 0",),
+    (
+        """
+        CREATE TABLE notes (
+            space TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, until INTEGER NOT NULL,
+            PRIMARY KEY (space, key)
+        )
+        """,
+        "CREATE INDEX notes_until ON notes (until)",
+    ),
 )
 """Statements from one version of the tables to the next; a file's `user_version` is how many it has had.
 

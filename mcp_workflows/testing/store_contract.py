@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 import anyio
@@ -335,6 +336,84 @@ class StoreContract:
             made.append(await again.secret("seal"))
         assert {len(secret) for secret in made} == {32}
         assert len(set(made)) == 1
+
+    async def test_a_note_is_read_as_it_was_put(self, store: Store) -> None:
+        """Law: a note is any JSON value, also null, or nothing; the last that was put is read."""
+        assert await store.note("orders", "a") is None
+        values: Sequence[Any] = ({"n": [1, None, "\u00e9\0\ud800"]}, "text", 0, False, None, [])  # any JSON values
+        for value in values:
+            await store.put_note("orders", "a", value, until=NOON)
+            assert await store.note("orders", "a") == value
+        assert await store.notes_under("orders", "") == {"a": []}
+
+    async def test_a_note_is_added_once(self, store: Store) -> None:
+        """Law: add_note returns what is there already, and changes nothing then, not even its time."""
+        assert await store.add_note("orders", "a", {"n": 1}, until=NOON) == {"n": 1}
+        assert await store.add_note("orders", "a", {"n": 2}, until=NOON + DAY) == {"n": 1}
+        await store.sweep(NOON, NOON - DAY)
+        assert await store.add_note("orders", "a", {"n": 3}, until=NOON) == {"n": 3}
+        await store.put_note("orders", "a", {"n": 4}, until=NOON)
+        assert await store.add_note("orders", "a", {"n": 5}, until=NOON) == {"n": 4}
+
+    async def test_many_who_add_one_note_at_once_agree(self, new_store: Callable[[], Store]) -> None:
+        """Law: add_note is atomic, also between replicas: whoever came first is the same for all."""
+        told: list[Any] = []  # any JSON value
+        async with AsyncExitStack() as stack:
+            replicas = [await stack.enter_async_context(new_store()) for _ in range(5)]
+
+            async def add(number: int) -> None:
+                told.append(await replicas[number % len(replicas)].add_note("orders", "claim", number, until=NOON))
+
+            async with anyio.create_task_group() as group:
+                for number in range(50):
+                    group.start_soon(add, number)
+            assert await replicas[0].note("orders", "claim") in told
+        assert len(told) == 50
+        assert len(set(told)) == 1
+
+    async def test_notes_are_found_by_how_their_keys_begin_to_the_letter(self, store: Store) -> None:
+        """Law: notes_under takes the beginning as it is: no character of it means another; sorted by key."""
+        keys = ("a", "a%", "a%b", "a/", "a/b", "a/b/c", "a_", "aX", "a\U0010ffff", "b", "\u00e9", "A/b", "")
+        for key in keys:
+            await store.put_note("orders", key, key, until=NOON)
+        for beginning in (*keys, "a/b/", "%", "_", "a*", "a?", "' OR 1=1 --"):
+            found = await store.notes_under("orders", beginning)
+            assert list(found.items()) == [(key, key) for key in sorted(keys) if key.startswith(beginning)]
+
+    async def test_spaces_do_not_see_each_others_notes(self, store: Store) -> None:
+        """Law: a space is known by its whole name, and has its own keys."""
+        spaces = ("orders", "orders/a", "order", "%", "")
+        for space in spaces:
+            assert await store.add_note(space, "a/b", space, until=NOON) == space
+        for space in spaces:
+            assert await store.note(space, "a/b") == space
+            assert await store.notes_under(space, "a") == {"a/b": space}
+        assert await store.note("orders/", "a/b") is None
+
+    async def test_a_note_is_kept_until_its_time(self, store: Store) -> None:
+        """Law: sweep drops notes whose time has come, and counts them; until then, and unswept, they are read."""
+        await store.put_note("orders", "over", 1, until=NOON)
+        await store.put_note("orders", "later", 2, until=NOON + timedelta(microseconds=1))
+        await store.put_note("orders", "longer", 3, until=NOON)
+        await store.put_note("orders", "longer", 4, until=NOON + DAY)
+        assert await store.note("orders", "over") == 1
+        assert await store.sweep(NOON, NOON - DAY) == 1
+        assert await store.notes_under("orders", "") == {"later": 2, "longer": 4}
+        assert await store.sweep(NOON, NOON - DAY) == 0
+        async with anyio.create_task_group() as group:
+            for number in range(450):
+                group.start_soon(partial(store.put_note, "orders", str(number), number, until=NOON))
+        assert await store.sweep(NOON + DAY, NOON - DAY) == 452
+
+    async def test_notes_survive_a_restart(self, new_store: Callable[[], Store]) -> None:
+        """Law: durable when add_note and put_note return."""
+        async with new_store() as store:
+            await store.add_note("orders", "added", {"n": 1}, until=NOON)
+            await store.put_note("orders", "put", {"n": 2}, until=NOON)
+        async with new_store() as one, new_store() as other:
+            assert await one.notes_under("orders", "") == {"added": {"n": 1}, "put": {"n": 2}}
+            await one.put_note("orders", "put", {"n": 3}, until=NOON)
+            assert await other.note("orders", "put") == {"n": 3}
 
     async def test_rows_survive_a_restart(self, new_store: Callable[[], Store]) -> None:
         """Law: durable when create and change return."""

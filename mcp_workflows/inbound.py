@@ -1,0 +1,224 @@
+"""Workflows that call their engine over HTTP: `POST /engines/ENGINE/PATH`, JSON in, JSON out, with a token.
+
+Who is not trusted learns nothing, not even which engines there are: an address where nothing is refuses as all others.
+See docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+import anyio
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as Path
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from mcp_workflows.access import Issuer, Keys, account_of
+from mcp_workflows.adapter import JSON
+from mcp_workflows.capabilities import Route, Trusted
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import (
+    AccessError,
+    AdapterBroke,
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    ExecutionNotFound,
+    KeysUnavailable,
+    NotAllowed,
+    TokenRefused,
+)
+
+logger = logging.getLogger(__name__)
+
+MOUNTED_AT: Final = "/engines"
+MAX_BODY: Final = 256 * 1024  # bytes
+READ_WITHIN: Final = 20.0  # seconds for all of it
+_LOG_EVERY: Final = 10.0  # seconds between two lines of one kind
+_LATER: Final = {"Retry-After": "5"}
+_SOON: Final = {"Retry-After": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What is told instead of a result."""
+
+    status: int
+    text: str | None = None  # None: what the error says
+    headers: Mapping[str, str] | None = None
+
+    def response(self, error: Exception | None = None) -> Response:
+        """As it is sent."""
+        return JSONResponse({"error": self.text or str(error)}, status_code=self.status, headers=self.headers)
+
+
+_NOT_LET_IN: Final[Mapping[type[AccessError], Answer]] = {
+    KeysUnavailable: Answer(status=503, text="try again later", headers=_LATER),
+    NotAllowed: Answer(status=403, text="not allowed"),
+    TokenRefused: Answer(status=401, text="a valid token is needed", headers={"WWW-Authenticate": "Bearer"}),
+}
+"""What who is not trusted hears; of several reasons, the first here."""
+
+_FAILED: Final[Mapping[type[EngineError], Answer]] = {
+    AdapterBroke: Answer(status=500, text="internal error"),
+    EngineRefused: Answer(status=400),
+    ExecutionNotFound: Answer(status=404),
+    EngineUnavailable: Answer(status=503, headers=_SOON),
+    EngineError: Answer(status=500, text="internal error"),
+}
+"""What who is trusted hears when it did not work."""
+
+_CLOSED: Final = Answer(status=503, text="try again later", headers=_LATER)
+_NOWHERE: Final = Answer(status=404, text="there is nothing here")
+_TOO_LARGE: Final = Answer(status=413, text=f"the body is larger than {MAX_BODY} bytes")
+_NOT_JSON: Final = Answer(status=415, text="the body must be application/json, not compressed")
+_WRONG_JSON: Final = Answer(status=400, text="the body is no JSON")
+_TOO_SLOW: Final = Answer(status=503, text="the body did not come in time", headers=_LATER)  # workflows try again
+_GONE: Final = Answer(status=400, text="the caller has left")
+
+
+class Unfit(Exception):  # noqa: N818  # it is an answer
+    """The body of a call cannot be taken."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.text)
+        self.answer = answer
+
+
+class Inbound:
+    """The ASGI application `POST /ENGINE/PATH`, to be mounted at `/engines`; follows every change of the engines."""
+
+    def __init__(self, engines: Callable[[], Engines | None]) -> None:
+        """`engines`: those there are now; None: none are open, try again later."""
+        self._engines = engines
+        self._issuers: dict[tuple[str, str], Issuer] = {}
+        self._strangers, self._failures = Seldom(), Seldom()
+        paths = ("/{engine}/{path:path}", "/{engine}")  # the second one: told in the log, as any address that is none
+        served = [Path(path, self._serve, methods=["POST"]) for path in paths]
+        self._router = Router(served, redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._router(scope, receive, send)
+
+    async def _serve(self, request: Request) -> Response:
+        engines, engine, path = self._engines(), request.path_params["engine"], request.path_params.get("path", "")
+        if engines is None:
+            return _CLOSED.response()
+        routes = engines.routes
+        if not routes:
+            return _NOWHERE.response()
+        called = f"a call of {f'{engine}/{path}'[:100]!r}"
+        route = routes.get(engine, {}).get(path)
+        everybody = [each.trusted for paths in routes.values() for each in paths.values()]
+        try:
+            account = await self._admit(request, [route.trusted] if route else everybody)
+        except AccessError as error:
+            self._strangers.warn(f"{called} was refused: {error}")
+            return _NOT_LET_IN[type(error)].response()
+        if route is None:
+            self._failures.warn(f"{called} by {account} was refused: there is no such address")
+            return _NOWHERE.response()
+        try:
+            return await _received(engines, engine, route, await _read(request), account)
+        except Unfit as error:
+            self._failures.warn(f"{called} by {account} was refused: {error}")
+            return error.answer.response()
+        except EngineError as error:
+            self._failures.warn(f"{called} by {account} failed: {error}")
+            return next(answer for kind, answer in _FAILED.items() if isinstance(error, kind)).response(error)
+
+    async def _admit(self, request: Request, trusting: Sequence[Trusted]) -> str:
+        """The account that calls, if anybody here trusts it."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise TokenRefused("there is no token")
+        refused: list[AccessError] = []
+        for trusted in trusting:
+            try:
+                return await self._account(token.strip(), trusted)
+            except AccessError as error:
+                refused.append(error)
+        raise min(refused, key=lambda error: list(_NOT_LET_IN).index(type(error)))
+
+    async def _account(self, token: str, trusted: Trusted) -> str:
+        known = (trusted.issuer, trusted.keys_url)
+        issuer = self._issuers.get(known)
+        if issuer is None:
+            issuer = self._issuers[known] = Issuer(trusted.issuer, Keys(trusted.keys_url))
+        account = account_of(await issuer.claims(token, trusted.audience))
+        if account not in trusted.accounts:
+            raise NotAllowed(f"the account {account[:100]!r} is none of those that may call")
+        return account
+
+
+async def _received(engines: Engines, engine: str, route: Route, body: JSON, account: str) -> Response:
+    """What the route answers; it may have been swapped while the token was looked at."""
+    async with engines.calling(engine):
+        if engines.routes.get(engine, {}).get(route.path) is not route:
+            raise EngineUnavailable("the configuration has just changed", sent=False)
+        answered = json.dumps(await route.receive(body, account), allow_nan=False).encode()
+    return Response(answered, media_type="application/json")
+
+
+async def _read(request: Request) -> JSON:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MAX_BODY:
+        raise Unfit(_TOO_LARGE)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" or request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Unfit(_NOT_JSON)
+    try:
+        with anyio.fail_after(READ_WITHIN):
+            body = await _bounded(request)
+    except TimeoutError:
+        raise Unfit(_TOO_SLOW) from None
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError:
+        raise Unfit(_WRONG_JSON) from None
+
+
+async def _bounded(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY:
+                raise Unfit(_TOO_LARGE)
+    except ClientDisconnect:
+        raise Unfit(_GONE) from None
+    return bytes(body)
+
+
+class Seldom:
+    """A line in the log now and then, however many there would be: whoever likes can send what is refused."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._again = 0.0
+        self._left_out = 0
+
+    def warn(self, text: str) -> None:
+        """Log it, or count it."""
+        now = self._clock()
+        if now < self._again:
+            self._left_out += 1
+            return
+        more = f" (and {self._left_out} more since the last such line)" if self._left_out else ""
+        self._again, self._left_out = now + _LOG_EVERY, 0
+        logger.warning("%s%s", text, more)
+
+
+def addresses(engine: str, routes: Mapping[str, Route]) -> Sequence[str]:
+    """The paths of URLs at which an engine is called, where these routes are mounted at `/engines`."""
+    return [f"{MOUNTED_AT}/{quote(engine, safe='')}/{quote(path, safe='')}" for path in routes]

@@ -1,0 +1,54 @@
+"""What an engine's adapter must remember, in our store: each engine sees its own notes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.capabilities import Notes
+from mcp_workflows.errors import EngineUnavailable, StoreError
+from mcp_workflows.store import Store
+
+
+class StoreNotes(Notes):
+    """The notes of one engine. Its name in the configuration is the space: renamed, it has forgotten all."""
+
+    def __init__(self, store: Store, engine: str) -> None:
+        self._store = store
+        self._engine = engine
+
+    async def get(self, key: str) -> JSON:
+        """The value of this key; None: there is none."""
+        with _as_engine_errors():
+            return await self._store.note(self._engine, key)
+
+    async def under(self, beginning: str) -> Mapping[str, JSON]:
+        """All whose key begins so, by key, sorted by it."""
+        with _as_engine_errors():
+            return await self._store.notes_under(self._engine, beginning)
+
+    async def add(self, key: str, value: JSON, *, until: datetime) -> JSON:
+        """The value of this key from now on: that which is there already, or else this one; atomic."""
+        with _as_engine_errors():
+            return await self._store.add_note(self._engine, key, value, until=until)
+
+    async def put(self, key: str, value: JSON, *, until: datetime) -> None:
+        """Keep this value, whatever was there."""
+        with _as_engine_errors():
+            await self._store.put_note(self._engine, key, value, until=until)
+
+
+def notes_in(store: Store) -> Callable[[str], Notes]:
+    """The notes that a store has of an engine, by its name."""
+    return lambda engine: StoreNotes(store, engine)
+
+
+@contextmanager
+def _as_engine_errors() -> Generator[None]:
+    """A store in trouble is, for who waits for the engine, an engine that gives no answer."""
+    try:
+        yield
+    except StoreError as error:
+        raise EngineUnavailable(f"what must be remembered of it cannot be read or written now: {error}") from None

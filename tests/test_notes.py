@@ -1,0 +1,133 @@
+"""What an adapter must remember: in the store, each engine's own, and in the words of the boundary."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.capabilities import Notes
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.notes import notes_in
+from mcp_workflows.store import open_store
+from mcp_workflows.testing import MemoryNotes
+
+pytestmark = pytest.mark.anyio
+
+UNTIL = datetime(2026, 7, 28, tzinfo=UTC)
+
+
+class RememberingAdapter(MemoryAdapter):
+    """Looks into its notes as soon as it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__(MemorySettings())
+        self.notes: Notes | None = None
+        self.found: JSON = None
+
+    def remember(self, notes: Notes) -> None:
+        self.notes = notes
+
+    async def __aenter__(self) -> MemoryAdapter:
+        self.found = None if self.notes is None else await self.notes.get("a")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.notes is not None:
+            await self.notes.put("a", 1, until=UNTIL)
+
+
+class UnwillingAdapter(RememberingAdapter):
+    """Wants no notes."""
+
+    def remember(self, notes: Notes) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_notes_for_tests_are_as_those_of_a_store(tmp_path: Path, in_memory: bool) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
+        notes: Notes = MemoryNotes() if in_memory else notes_in(store)("here")
+        given = {"n": [1]}
+        assert await notes.add("b", given, until=UNTIL) == {"n": [1]}
+        given["n"].append(2)
+        assert await notes.add("b", given, until=UNTIL) == await notes.get("b") == {"n": [1]}
+        await notes.put("a%", None, until=UNTIL)
+        await notes.put("a", 1, until=UNTIL)
+        assert list((await notes.under("a")).items()) == [("a", 1), ("a%", None)]
+        assert await notes.under("a%") == {"a%": None}
+        assert (await notes.get("a%"), await notes.get("c"), await notes.under("_")) == (None, None, {})
+
+
+async def test_notes_for_tests_can_be_in_trouble() -> None:
+    notes = MemoryNotes()
+    await notes.put("a", 1, until=UNTIL)
+    notes.available = False
+    with pytest.raises(EngineUnavailable):
+        await notes.get("a")
+    notes.available = True
+    assert (await notes.get("a"), notes.until) == (1, {"a": UNTIL})
+
+
+async def test_the_notes_of_an_engine_are_its_own(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
+        here, there = notes_in(store)("here"), notes_in(store)("there")
+        assert await here.add("a/1", {"n": 1}, until=UNTIL) == {"n": 1}
+        assert await notes_in(store)("here").add("a/1", {"n": 2}, until=UNTIL) == {"n": 1}
+        await here.put("a/2", 2, until=UNTIL)
+        assert await here.under("a/") == {"a/1": {"n": 1}, "a/2": 2}
+        assert (await there.get("a/1"), await there.under("")) == (None, {})
+        await store.sweep(UNTIL, UNTIL - timedelta(days=1))
+        assert await here.under("") == {}
+
+
+async def test_a_store_in_trouble_is_an_engine_that_gives_no_answer(tmp_path: Path) -> None:
+    notes = notes_in(open_store(f"sqlite:///{tmp_path}/tasks.db"))("here")
+    for call in (
+        notes.get("a"),
+        notes.under("a"),
+        notes.add("a", 1, until=UNTIL),
+        notes.put("a", 1, until=UNTIL),
+    ):
+        with pytest.raises(EngineUnavailable, match="cannot be read or written now: the store is not open"):
+            await call
+
+
+async def test_an_adapter_has_its_notes_from_before_it_is_entered_until_after_it_is_left(tmp_path: Path) -> None:
+    for expected in (None, 1):
+        adapter = RememberingAdapter()
+        async with (
+            open_store(f"sqlite:///{tmp_path}/tasks.db") as store,
+            Engines({"here": adapter}, notes=notes_in(store)),
+        ):
+            assert adapter.found == expected
+
+
+async def test_an_adapter_that_is_swapped_in_has_them_too(tmp_path: Path) -> None:
+    kept, new = RememberingAdapter(), RememberingAdapter()
+    async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
+        await store.put_note("new", "a", 7, until=UNTIL)
+        async with Engines({"kept": kept}, notes=notes_in(store)) as engines:
+            notes = kept.notes
+            engines.use(await engines.opened({"kept": kept, "new": new}))
+            assert (kept.notes, new.found) == (notes, 7)
+
+
+async def test_without_a_store_nothing_is_known() -> None:
+    adapter = RememberingAdapter()
+    async with Engines({"here": adapter}):
+        assert adapter.notes is None
+
+
+async def test_an_adapter_that_takes_no_notes_is_not_opened(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
+        with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True, allow_unwrapped=True):
+            async with Engines({"here": UnwillingAdapter()}, notes=notes_in(store)):
+                pytest.fail("it must not start")
