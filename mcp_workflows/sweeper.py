@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mcp_workflows.adapter import TERMINAL
+from mcp_workflows.adapter import TERMINAL, Status
 from mcp_workflows.beat import CONFIRM_EVERY, Beat
 from mcp_workflows.errors import EngineError
 from mcp_workflows.pacing import BATCH, SWEEP_EVERY
@@ -99,7 +99,8 @@ class Sweeper:
         watched.mark = None if found is None else found.mark
         changed = found is None or found.status in TERMINAL or found.mark != before
         if first and found is not None and self._beat.limits.by_quota:
-            changed = found.status in TERMINAL  # it shows far less than looks, and these go on anyhow
+            # it shows far less than looks, and these go on anyhow: that one runs says nothing
+            changed = found.status not in (known.status, Status.RUNNING)
         if changed or watched.doubtful:
             news = self._beat.limits.by_quota if found is None else found.status is not known.status
             self._beat.doubts.add(watched, began if changed else watched.doubt, news=news)

@@ -91,6 +91,7 @@ def main() -> None:
     engines = {name: dying(engine.kind)(engine.settings) for name, engine in config.engines.items()}
     workflows = attach(server, tools=config.tools, engines=engines, store=DyingStore(config.store.url))
     app = server.streamable_http_app(custom_starlette_routes=[Route("/readyz", ready)])
+    app.mount("/engines", workflows.inbound)
     uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")
 
 

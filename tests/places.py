@@ -142,6 +142,10 @@ class Place:
         """How many of them were told to have ended."""
         return sum(1 for name in ids if self.told.get(name) and self.told[name][-1].status is Status.SUCCEEDED)
 
+    def asks(self, name: str) -> bool:
+        """Whether it was told of this one that it waits for an answer."""
+        return bool(self.told.get(name)) and self.told[name][-1].status is Status.INPUT_REQUIRED
+
 
 @asynccontextmanager
 async def place(folder: Path, engine: MemoryAdapter, pacing: Pacing, *more: Tool) -> AsyncGenerator[Place]:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -213,16 +214,49 @@ async def serving(app: Starlette, *, port: int = 0) -> AsyncGenerator[str]:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
     listening.listen()
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
+    server = _Prompt(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve, [listening])
         with anyio.fail_after(20):
-            while not server.started:
-                await anyio.sleep(0.01)
+            await server.begun.wait()
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
         finally:
-            server.should_exit = True
+            server.end()
+
+
+class _Prompt(uvicorn.Server):
+    """It ends when it shall: uvicorn looks every 0.1 s whether that is so, which a thousand tests wait for."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun, self._over = anyio.Event(), anyio.Event()
+
+    def end(self) -> None:
+        self.should_exit = True  # streams of events look at it
+        self._over.set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._over.set()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)  # makes the headers of answers
+        self.begun.set()
+        await self._over.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it: who is being served has a second."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with anyio.move_on_after(self.config.timeout_graceful_shutdown):
+            while self.server_state.connections or self.server_state.tasks:
+                await anyio.sleep(0.005)
+        for task in self.server_state.tasks:
+            task.cancel()
+        await self.lifespan.shutdown()
 
 
 @asynccontextmanager

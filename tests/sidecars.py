@@ -94,11 +94,11 @@ def sidecar(config: Path, *options: str, port: int | None = None) -> Generator[P
 
 
 @contextmanager
-def dying_sidecar(config: Path, step: str) -> Generator[Process]:
+def dying_sidecar(config: Path, step: str, *, port: int | None = None) -> Generator[Process]:
     """A sidecar that kills itself with SIGKILL at one step of the first creation or answer: see `tests.dying`."""
-    port = free_port()
-    command = [sys.executable, "-m", "tests.dying", str(config), str(port), step]
-    with _running(command, port, config.with_suffix(".dying.log")) as process:
+    chosen = port or free_port()
+    command = [sys.executable, "-m", "tests.dying", str(config), str(chosen), step]
+    with _running(command, chosen, config.with_suffix(".dying.log")) as process:
         yield process
 
 

@@ -49,9 +49,13 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "result": WORDS | {"schema"},
     "store": WORDS | {"store", "task"},
     "engines": WORDS,
+    "notes": WORDS | {"store"},
+    "inbound": WORDS | {"access", "engines"},
     "memory": WORDS,
     "trial": WORDS,
     "functions": WORDS,
+    "listing": WORDS,
+    "quota": frozenset(),
     "pacing": WORDS | {"task"},
     "housekeeping": WORDS | {"engines", "store", "task"},
     "paging": frozenset({"errors"}),
@@ -64,7 +68,8 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "sweeper": WORDS | {"beat", "pacing", "sight", "watched"},
     "patrol": WORDS | {"beat", "sweeper", "watched"},
     "watch": WORDS | {"beat", "hearing", "pacing", "patrol", "sight", "sweeper", "task", "waiting", "watched"},
-    "creation": WORDS | {"engines", "store", "task"},
+    "searching": WORDS | {"engines", "task"},
+    "creation": WORDS | {"engines", "searching", "store", "task"},
     "adoption": WORDS | {"access", "creation", "engines", "store", "task", "tool"},
     "exposing": WORDS | {"companions", "fitting", "schema", "tool"},
     "offering": WORDS | {"exposing", "receiver", "tool"},
@@ -79,7 +84,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "operating": WORDS | {"access", "adoption", "engines", "sight", "store", "task", "tool"},
     "plain": PARTS | {"narration"},
     "bridge": PARTS | {"plain"},
-    "receiver": PARTS | {"bridge", "companions", "narration", "receiver"},
+    "receiver": PARTS | {"bridge", "companions", "inbound", "narration", "notes", "receiver"},
     "client": frozenset({"client", "errors", "wire"}),
     "conformance_2025": frozenset({"conformance_2025"}),
     "testing": WORDS | {"memory", "store", "task", "testing"},
@@ -89,7 +94,8 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 MAY_IMPORT_ANYTHING = re.compile(r"^(__init__|check(_\w+)?|cli|config(_\w+)?|connect|reloading|sidecar)$")
 NOBODY_IMPORTS = frozenset({f"{CORE}.store.sqlite"})  # stores are known by their protocol, and opened by URL
 PUBLIC = frozenset(  # what an adapter may import
-    {CORE, *(f"{CORE}.{name}" for name in ("adapter", "capabilities", "errors", "functions", "testing"))}
+    {CORE}
+    | {f"{CORE}.{name}" for name in ("adapter", "capabilities", "errors", "functions", "listing", "quota", "testing")}
 )
 
 ENGINE_SDKS: Mapping[str, tuple[str, ...]] = {

@@ -57,6 +57,15 @@ class Listed(Limited):
         return {handle: Execution(status=Status.RUNNING, execution_id=handle) for handle in running}
 
 
+class Asked(Listed):
+    """Its list also says who asks."""
+
+    async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+        """A sweep."""
+        asking = {ref.handle: seen for ref in refs if (seen := self._look(ref)).status is Status.INPUT_REQUIRED}
+        return {**await super().describe_many(refs), **asking}
+
+
 def engine_of(kind: type[Limited], folder: Path, looks: float = 7.5) -> Limited:
     return kind(MemorySettings(name=str(folder)), looks)
 
@@ -136,6 +145,14 @@ async def test_sweeps_have_their_own_quota_and_find_ends_long_before_looks_would
         assert min(pauses) >= 0.49
         assert max(engine.batches) >= MANY
         assert engine.busiest(0.99) <= 4
+
+
+async def test_what_the_very_first_sweep_shows_to_ask_is_looked_at_before_its_turn(tmp_path: Path) -> None:
+    async with place(tmp_path, engine_of(Asked, tmp_path, looks=4), Pacing()) as here:
+        ids = await here.start("forever", MANY)
+        asking = await here.start("ask", 2)
+        async with here.listening([*ids, *asking]):  # 15 s of looks
+            await until(lambda: all(here.asks(name) for name in asking), within=8)
 
 
 async def test_with_sweeps_clients_are_told_the_time_of_looks_up_to_a_minute(

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from mcp_workflows.adapter import JSON, Execution, Gate, Ref, Start, StartGuarantee
 from mcp_workflows.capabilities import Allowance, Discovered, Explanation, Exposed, Finding, Replayed, Use
 from mcp_workflows.errors import EngineError, EngineRefused
+from mcp_workflows.listing import Listings
 from mcp_workflows_stepfunctions.adopting import adopt, same_workflow
 from mcp_workflows_stepfunctions.answering import answer
 from mcp_workflows_stepfunctions.calls import Calls, open_calls
@@ -38,7 +39,7 @@ from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from mcp_workflows_stepfunctions.starting import one_input, request
 from mcp_workflows_stepfunctions.starting import start as start_execution
 from mcp_workflows_stepfunctions.stopping import stop
-from mcp_workflows_stepfunctions.sweeping import Listings
+from mcp_workflows_stepfunctions.sweeping import listings
 from mcp_workflows_stepfunctions.verifying import verify
 
 
@@ -87,7 +88,7 @@ class StepFunctionsAdapter:
                 calls=calls,
                 machines=Machines(calls, settings.known_account),
                 histories=Histories(calls),
-                listings=Listings(calls),
+                listings=listings(calls),
                 expresses=Expresses(calls, group),
                 console=Console.of(
                     calls.partition, calls.region, url=settings.console_url, custom=calls.endpoint_is_custom

@@ -15,9 +15,10 @@ import anyio
 
 from mcp_workflows.capabilities import Allowance
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.quota import BUCKETS, Bucket, Buckets, Key
 from mcp_workflows_stepfunctions.arns import Place
 from mcp_workflows_stepfunctions.attempts import Attempts, send
-from mcp_workflows_stepfunctions.quota import BUCKETS, Bucket, Buckets, Key, limits
+from mcp_workflows_stepfunctions.quota import limits
 from mcp_workflows_stepfunctions.session import (
     CONNECT_TIMEOUT,
     QUEUE_CONNECTIONS,
@@ -248,22 +249,16 @@ class Calls:
 
     async def _turn(self, bucket: Bucket, operation: str, patience: float) -> None:
         """Wait for a token of the quota, not for long."""
-        wait = bucket.take(patience)
-        if wait is None:
+        if not await bucket.turn(patience):
             raise EngineUnavailable(
                 f"{operation} is held back here, so that the quota of the account in {self.region} lasts: ask later",
                 sent=False,
                 throttled=True,
             )
-        try:
-            await anyio.sleep(wait)
-        except anyio.get_cancelled_exc_class():
-            bucket.give_back()
-            raise
 
     def _bucket(self, operation: str) -> Bucket:
         where = self.endpoint if self.endpoint_is_custom else self.partition  # AWS has several for one quota
-        key = Key(endpoint=where, account=self._account, region=self.region, operation=operation)
+        key = Key(endpoint=where, owner=self._account, place=self.region, operation=operation)
         return self._buckets.bucket(key, limits(operation, self.region, self._quota))
 
     def _asked(self, way: _Way, operation: str, params: Mapping[str, Any]) -> Asked:

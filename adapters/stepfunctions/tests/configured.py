@@ -1,20 +1,15 @@
-"""A workflows.yaml over an engine of the tests, clients of the sidecar that it makes, and what those do most."""
+"""A workflows.yaml over an engine of the tests, and what is looked up there; the rest as with every engine."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from mcp_workflows.config import load_config
-from mcp_workflows.sidecar import build, http_app
-from tests.served import Peer, peer, serving
+from tests.configured import KEY, YES, asked, called, client_of, written
 from tests.stepfunctions_engine import REGION, StepFunctions
 
-KEY: Final = {"mcp-workflows/idempotencyKey": "order-1"}
-YES: Final = {"action": "accept", "content": {"answer": "yes"}}
+__all__ = ["KEY", "YES", "asked", "called", "client_of", "configured", "executions", "types"]
 
 
 def configured(
@@ -26,27 +21,7 @@ def configured(
 ) -> Path:
     """These tools of the engine `aws` at this URL, with a store beside it; `engine` adds to its settings."""
     settings = {"adapter": "stepfunctions", "region": REGION, "endpoint_url": url, **engine}
-    written = {
-        "server": {"name": "tests", **(server or {})},
-        "store": "sqlite:///tasks.db",
-        "engines": {"aws": settings},
-        "tools": {name: {"engine": "aws", **tool} for name, tool in tools.items()},
-    }
-    path = folder / "workflows.yaml"
-    path.write_text(json.dumps(written, indent=2))  # JSON is YAML
-    return path
-
-
-@asynccontextmanager
-async def client_of(config: Path) -> AsyncGenerator[Peer]:
-    """A client of a sidecar in this process."""
-    loaded = load_config(config, {})
-    async with serving(http_app(build(loaded), loaded, "127.0.0.1", 0)) as url, peer(url) as client:
-        yield client
-
-
-async def called(client: Peer, **more: Any) -> str:
-    return str((await client.call("it", {"order_id": "A1"}, **more)).result["taskId"])
+    return written(folder, "aws", settings, tools, server)
 
 
 def executions(engine: StepFunctions, machine: str) -> list[str]:
@@ -57,9 +32,3 @@ def executions(engine: StepFunctions, machine: str) -> list[str]:
 def types(engine: StepFunctions, execution: str) -> list[str]:
     history = engine.client().get_execution_history(executionArn=execution, maxResults=1000)
     return [event["type"] for event in history["events"]]
-
-
-async def asked(client: Peer, task_id: str) -> tuple[str, Mapping[str, Any]]:
-    """The one question that is open."""
-    [(key, question)] = (await client.until(task_id, "input_required"))["inputRequests"].items()
-    return key, question

@@ -11,6 +11,7 @@ import pytest
 
 from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.configured import KEY, YES, asked, called, configured, executions, types
+from tests.configured import killed_while_creating, one_task_that_completes
 from tests.served import Peer, peer
 from tests.sidecars import dying_sidecar, sidecar
 from tests.stepfunctions_engine import StepFunctions
@@ -30,16 +31,8 @@ async def test_a_sidecar_killed_while_it_creates_loses_nothing_and_starts_nothin
 ) -> None:
     machine = stepfunctions.machine(SHORT)
     config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
-    with dying_sidecar(config, step) as dying:
-        async with peer(dying.url) as client:
-            with pytest.raises(httpx2.TransportError):
-                await called(client, meta=KEY)
-        assert dying.process.wait(10) == -9
-    with sidecar(config) as fresh:
-        async with peer(fresh.url) as client:
-            ids = {await called(client, meta=KEY) for _ in range(3)}
-            assert len(ids) == 1
-            assert (await client.until(ids.pop()))["status"] == "completed"
+    await killed_while_creating(config, step, meta=KEY)
+    await one_task_that_completes(config)
     assert len(executions(stepfunctions, machine)) == 1
 
 
@@ -50,10 +43,7 @@ async def test_a_task_nobody_knows_of_is_healed_by_the_next_sidecar(
 ) -> None:
     machine = stepfunctions.machine(SHORT)
     config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})
-    with dying_sidecar(config, step) as dying:
-        async with peer(dying.url) as client:
-            with pytest.raises(httpx2.TransportError):
-                await called(client)
+    await killed_while_creating(config, step)
     with sidecar(config), anyio.fail_after(20):
         while not executions(stepfunctions, machine):
             await anyio.sleep(0.05)

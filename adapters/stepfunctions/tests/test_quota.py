@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from mcp_workflows_stepfunctions.quota import DEFAULTS, UNLIMITED, Bucket, Buckets, Key, Limits, limits
+from mcp_workflows_stepfunctions.quota import DEFAULTS, limits
 from mcp_workflows_stepfunctions.settings import Quota
+
+from mcp_workflows.quota import UNLIMITED, Bucket, Buckets, Key, Limits
 
 
 class Clock:
@@ -114,10 +116,10 @@ def test_it_never_stops_asking_altogether(clock: Clock) -> None:
 def test_engines_of_one_account_and_region_share_a_bucket_and_others_do_not(clock: Clock) -> None:
     all_of_them = Buckets(clock)
     two = Limits(bucket=2, refill=1)
-    key = Key(endpoint="e", account="1", region="r", operation="describe_execution")
+    key = Key(endpoint="e", owner="1", place="r", operation="describe_execution")
     mine = all_of_them.bucket(key, two)
     assert all_of_them.bucket(key, two) is mine
-    other = Key(endpoint="e", account="2", region="r", operation="describe_execution")
+    other = Key(endpoint="e", owner="2", place="r", operation="describe_execution")
     assert all_of_them.bucket(other, two) is not mine
     mine.take(0)
     assert all_of_them.bucket(key, Limits(bucket=1, refill=1)).take(0) == 0

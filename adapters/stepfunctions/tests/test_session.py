@@ -15,7 +15,6 @@ import anyio
 import pytest
 from mcp_workflows_stepfunctions.arns import parse_machine
 from mcp_workflows_stepfunctions.calls import Calls, open_calls
-from mcp_workflows_stepfunctions.quota import Buckets, Key, Limits
 from mcp_workflows_stepfunctions.session import Clients, open_clients
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
@@ -23,6 +22,7 @@ from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting,
 from adapters.stepfunctions.tests.lag import many, watched_loop
 from adapters.stepfunctions.tests.refused import EXECUTION
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
+from mcp_workflows.quota import Buckets, Key, Limits
 from scripts.processes import free_port
 from tests.stepfunctions_engine import StepFunctions
 
@@ -147,7 +147,7 @@ def test_an_endpoint_of_awss_own_is_of_step_functions_alone() -> None:
 
 def test_all_endpoints_of_aws_have_one_quota() -> None:
     buckets, vpc = Buckets(), "https://vpce-1.states.eu-west-1.vpce.amazonaws.com"
-    key = Key(endpoint="aws", account="123456789012", region="eu-west-1", operation="describe_execution")
+    key = Key(endpoint="aws", owner="123456789012", place="eu-west-1", operation="describe_execution")
     buckets.bucket(key, Limits(bucket=150, refill=7.5)).throttled()
     for url in (None, vpc):
         given = StepFunctionsSettings(region="eu-west-1", account="123456789012", endpoint_url=url)

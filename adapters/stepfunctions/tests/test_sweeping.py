@@ -7,12 +7,12 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_stepfunctions import sweeping
 from mcp_workflows_stepfunctions.calls import open_calls
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
-from mcp_workflows_stepfunctions.sweeping import Listings
+from mcp_workflows_stepfunctions.sweeping import listings
 
 from adapters.stepfunctions.tests.injecting import Answer, Injecting, error, injecting
+from mcp_workflows import listing
 from mcp_workflows.adapter import Ref
 
 pytestmark = pytest.mark.anyio
@@ -40,30 +40,30 @@ def of(machine: str) -> Ref:
 async def test_machines_that_nobody_asks_for_any_more_take_no_part_of_the_quota(
     server: Injecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "LISTING_EVERY", 0.0)
-    monkeypatch.setattr(sweeping, "KEPT_FOR", 0.0)
+    monkeypatch.setattr(listing, "LISTING_EVERY", 0.0)
+    monkeypatch.setattr(listing, "KEPT_FOR", 0.0)
     async with open_calls(settings(server, quota=PLENTY)) as calls:
-        listings = Listings(calls)
-        await listings.describe_many([of(f"m{n}") for n in range(40)])
+        listed = listings(calls)
+        await listed.describe_many([of(f"m{n}") for n in range(40)])
         assert server.counts["ListExecutions"] == 40  # again in 12 s, all of them
         with anyio.fail_after(5):
             while server.counts["ListExecutions"] == 40:
-                await listings.describe_many([of("m0")])
+                await listed.describe_many([of("m0")])
                 await anyio.sleep(0.02)
 
 
 async def test_a_machine_that_cannot_be_listed_is_told_once(
     server: Injecting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sweeping, "LISTING_EVERY", 0.0)
+    monkeypatch.setattr(listing, "LISTING_EVERY", 0.0)
     denied = error("AccessDeniedException")
     server.tell("ListExecutions", denied, denied, RUNNING, denied)
     told: list[int] = []
     async with open_calls(settings(server)) as calls:
-        listings = Listings(calls)
+        listed = listings(calls)
         seen: list[int] = []
         for _ in range(4):
-            seen.append(len(await listings.describe_many([of("orders")])))
+            seen.append(len(await listed.describe_many([of("orders")])))
             told.append(caplog.text.count("orders cannot be listed"))
     assert told == [1, 1, 1, 2]
     assert seen == [1, 1, 0, 1]  # who may not list cannot say that somebody has ended
