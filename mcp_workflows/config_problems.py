@@ -24,13 +24,15 @@ _SHOWN = 6  # so many characters of a substituted value in a row are too many
 
 _DURATION = "a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w"
 _MAPPING = "must be a mapping"
+_LIST = "must be a list"
 
 _SENTENCES: Mapping[str, str] = {
     "missing": "is missing",
     "model_type": _MAPPING,
     "model_attributes_type": _MAPPING,
     "dict_type": _MAPPING,
-    "list_type": "must be a list",
+    "list_type": _LIST,
+    "tuple_type": _LIST,
     "string_type": "must be text",
     "time_delta_type": _DURATION,
     "time_delta_parsing": _DURATION,
@@ -141,7 +143,7 @@ def _sentence(details: ErrorDetails) -> str:
     if kind in _SENTENCES:
         return _SENTENCES[kind]
     text = details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    text = re.sub(r"^(Input|String|Value) should ", "must ", text)
+    text = re.sub(r"^(Input|String|Value|Tuple|List) should ", "must ", text).replace(" after validation", "")
     if kind in {"enum", "literal_error"}:
         choices = re.findall(r"'([^']*)'", text)
         text += did_you_mean(str(details["input"]), choices)

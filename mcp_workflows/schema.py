@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariableType]  # its stub leaves it so
+from pydantic_core import SchemaError as NoPattern
+from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
@@ -27,12 +32,33 @@ PRIMITIVES = _SCALARS | {"array"}
 _NOTHING_OUTSIDE: Registry[Any] = Registry()  # Any: contents of schemas we do not have
 
 
+def _pattern(_: object, pattern: str, value: object, __: object) -> Iterator[ValidationError]:
+    """The word `pattern`; as jsonschema has it, a text of 30 letters may keep a process busy for hours."""
+    if isinstance(value, str) and not _matcher(pattern)(value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+@lru_cache(maxsize=64)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """By an engine that takes as long as the text is; not so what looks around or back, which it does not know."""
+    try:
+        wanted = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
+        return SchemaValidator(wanted).isinstance_python
+    except NoPattern:
+        known = re.compile(pattern)
+        return lambda text: known.search(text) is not None
+
+
+_extended = cast("Callable[..., Any]", extend)  # Any: its stub leaves it so
+_Validator = _extended(Draft202012Validator, {"pattern": _pattern})
+
+
 class Checker:
     """A JSON Schema to check values by; to make one takes longer than to check a small value."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """References outside the schema are never fetched."""
-        self._validator = Draft202012Validator(
+        self._validator: Any = _Validator(
             schema, registry=_NOTHING_OUTSIDE, format_checker=Draft202012Validator.FORMAT_CHECKER
         )
 
@@ -43,8 +69,10 @@ class Checker:
     ) -> Sequence[ValidationError]:
         """What is wrong with a value, the first few."""
         try:
-            errors: Iterable[ValidationError] = self._validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]  # its stub leaves one overload untyped
+            errors: Iterable[ValidationError] = self._validator.iter_errors(value)
             return list(islice(filter(counts, errors), MAX_COMPLAINTS))
+        except OverflowError:  # `multipleOf: 0.5` of an integer that no float can be
+            return [ValidationError("has a number that is too large to be checked")]
         except RecursionError:
             return [ValidationError("is nested too deeply, or its schema refers to itself without end")]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mcp_types as types
 import pytest
@@ -574,6 +574,25 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"ty
 )
 def test_a_flag_answers_the_questions_it_names(flag: str, key: str | None, content: Mapping[str, Any]) -> None:
     assert Answers([Answer(read_pair(flag))], [], Screen()).by_flag(key, FORM) == content
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answers", "declined", "action"),
+    [(["accept=yes"], [], "accept"), (["accept=no"], [], "decline"), ([], ["accept"], "decline"), ([], [], None)],
+)
+async def test_a_question_without_fields_is_not_accepted_by_itself(
+    answers: Sequence[str], declined: Sequence[str], action: Literal["accept", "decline"] | None
+) -> None:
+    params = types.ElicitRequestFormParams(message="Sign?", requested_schema={"type": "object", "properties": {}})
+    asked = Answers([Answer(read_pair(word)) for word in answers], declined, Screen())
+    if action is None:
+        with pytest.raises(WrongUsage, match="--answer accept=true\nor refuse it with: --decline accept"):
+            await asked("cb-1", params)
+        return
+    assert (await asked("cb-1", params)) == types.ElicitResult(
+        action=action, content={} if action == "accept" else None
+    )
 
 
 @pytest.mark.parametrize(

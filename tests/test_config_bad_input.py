@@ -60,6 +60,10 @@ def test_a_file_that_cannot_be_read_says_why() -> None:
 ONLY_ORDER = "additionalProperties: false, properties: {order: {type: string}}"
 NESTED = "properties: {a: {type: object}}"
 TEXT = "{type: string}"
+LISTENING = (
+    "engines:\n  orders: {{adapter: google-workflows, location: us-central1, "
+    "inbound: {{audience: 'https://a.example.com', accounts: {}}}}}\n"
+)
 
 BAD: Mapping[str, tuple[str, int, str, str]] = {
     # what: (text, line, path, essence)
@@ -74,6 +78,24 @@ BAD: Mapping[str, tuple[str, int, str, str]] = {
         2,
         "engines.orders.adapter",
         "stepfunctions, ",
+    ),
+    "an extra instead of its adapter": (
+        f"engines:\n  orders: {{adapter: google}}\n{TOOL}",
+        2,
+        "engines.orders.adapter",
+        "did you mean 'google-workflows'?",
+    ),
+    "a word for a list": (
+        f"{LISTENING.format('a@b.example.com')}{TOOL}",
+        2,
+        "engines.orders.inbound.accounts",
+        "must be a list",
+    ),
+    "an empty list": (
+        f"{LISTENING.format('[]')}{TOOL}",
+        2,
+        "engines.orders.inbound.accounts",
+        "must have at least 1 item, not 0",
     ),
     "an unknown section": (f"serverr: {{}}\n{FINE}", 1, "serverr", "unknown key; did you mean 'server'?"),
     "a key of the server": (f"server: {{nam: x}}\n{FINE}", 1, "server.nam", "did you mean 'name'?"),

@@ -18,6 +18,11 @@ Action = types.ElicitResult
 
 MAX_SAME_ANSWERS = 20  # to questions of one name: a workflow that asks again and again gets no flag for ever
 DECLINE, CANCEL = "!decline", "!cancel"
+_AGREEMENT: Schema = {  # of a question that has no fields: nobody accepts it by not being asked
+    "type": "object",
+    "properties": {"accept": {"type": "boolean", "title": "Accept"}},
+    "required": ["accept"],
+}
 _REFUSALS: Mapping[str, Action] = {DECLINE: Action(action="decline"), CANCEL: Action(action="cancel")}
 
 
@@ -72,7 +77,9 @@ class Answers:
                     return self._said(key, params.message, Action(action="decline"))
             if isinstance(params, types.ElicitRequestURLParams):
                 return await self._visit(key, params)
-            return await self._fill_in(key, params.message, params.requested_schema)
+            if params.requested_schema.get("properties"):
+                return await self._fill_in(key, params.message, params.requested_schema)
+            return _agreed(await self._fill_in(key, params.message, _AGREEMENT))
 
     async def _fill_in(self, key: str | None, message: str, form: Schema) -> Action:
         content = self.by_flag(key, form)
@@ -126,7 +133,17 @@ class Answers:
 
 
 def _fields(params: types.ElicitRequestParams) -> Schema:
-    return {} if isinstance(params, types.ElicitRequestURLParams) else params.requested_schema.get("properties", {})
+    if isinstance(params, types.ElicitRequestURLParams):
+        return {}
+    properties: Schema = params.requested_schema.get("properties") or _AGREEMENT["properties"]
+    return properties
+
+
+def _agreed(filled: Action) -> Action:
+    """What a question without fields was answered with."""
+    if filled.action != "accept" or filled.content is None:
+        return filled
+    return Action(action="accept", content={}) if filled.content["accept"] else Action(action="decline")
 
 
 def _plain(value: Any) -> str:  # Any: JSON
