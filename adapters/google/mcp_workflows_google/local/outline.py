@@ -1,0 +1,43 @@
+"""The outline of a source: main and its subworkflows, with their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcp_workflows_google.local import steps
+from mcp_workflows_google.local.building import stages
+from mcp_workflows_google.local.reading import At, Fields, Items, Node
+from mcp_workflows_google.local.shaping import checked_variable, fields_of, template, variable
+
+
+def routines(node: Node) -> Mapping[str, steps.Routine]:
+    """main and the subworkflows: a map of them, or just the steps of main."""
+    if isinstance(node, Items):
+        return {"main": steps.Routine(name="main", parameters=(), body=stages(node), at=node.at)}
+    if not isinstance(node, Fields):
+        raise node.at.error("A workflow must be a map with `main`, or a list of steps")
+    if "main" not in node.fields:
+        raise node.at.error("There is no `main`: name the first workflow so")
+    return {name: _routine(name, inside, node.keys[name]) for name, inside in node.fields.items()}
+
+
+def _routine(name: str, node: Node, at: At) -> steps.Routine:
+    checked_variable(name, "A workflow", at)
+    inside = fields_of(node, f"{name}", frozenset({"params", "steps"}), frozenset({"steps"}))
+    params = inside.fields.get("params", Items(at=at, items=()))
+    if not isinstance(params, Items):
+        raise params.at.error("params must be a list of names")
+    parameters = [_parameter(item) for item in params.items]
+    if len({parameter.name for parameter in parameters}) != len(parameters):
+        raise params.at.error("Two parameters have one name: rename one")
+    if name == "main" and len(parameters) > 1:
+        raise params.at.error("main takes at most one parameter: the argument of the execution")
+    return steps.Routine(name=name, parameters=parameters, body=stages(inside.fields["steps"]), at=at)
+
+
+def _parameter(node: Node) -> steps.Parameter:
+    if isinstance(node, Fields) and len(node.fields) == 1:
+        ((name, default),) = node.fields.items()
+        name = checked_variable(name, "A parameter", node.at)
+        return steps.Parameter(name=name, default=template(default), at=node.at)
+    return steps.Parameter(name=variable(node, "A parameter"), default=None, at=node.at)
