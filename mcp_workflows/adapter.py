@@ -7,7 +7,7 @@ What an engine may be able to do beyond that is in `mcp_workflows.capabilities`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +21,8 @@ from pydantic import BaseModel
 from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
-OURS = ("stepfunctions", "temporal")  # extras of this distribution that bring an adapter
+OURS: Mapping[str, str] = {"google-workflows": "google", "stepfunctions": "stepfunctions", "temporal": "temporal"}
+"""The extra of this distribution that brings an adapter, by the adapter's name."""
 
 JSON: TypeAlias = Any  # any JSON value: its shape is checked where it enters, by schema
 
@@ -40,7 +41,7 @@ class StartGuarantee(StrEnum):
     """What the engine itself promises about starting twice with one key."""
 
     KEYED = "keyed"  # the engine dedupes by key: starting again is always safe
-    FINDABLE = "findable"  # we can look for an execution by its key
+    FINDABLE = "findable"  # we can look for an execution by its key: `capabilities.Finds`; ONCE without that
     ONCE = "once"  # neither: after a lost reply the outcome stays unknown, and it is never started again
 
 
@@ -154,7 +155,7 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         ...
 
     async def start(self, start: Start) -> str:
-        """Start one execution and return its handle; the same key again returns the same handle.
+        """Start one execution and return its handle; KEYED: the same key again returns the same handle.
 
         Raises:
             StartConflict: the key belongs to an execution with another workflow or input.
@@ -195,11 +196,18 @@ def installed_adapters() -> Sequence[str]:
 
 def _to_install(name: str) -> str:
     """What brings it; a package that nobody here knows is never named, as anybody may have put it there."""
-    meant = get_close_matches(name, OURS, n=1)
-    if not meant:
+    meant = _meant(name, OURS)
+    if meant is None:
         return f"of this project there are: {', '.join(OURS)}; others come in packages of their own"
-    slip = "" if meant == [name] else f"did you mean {meant[0]!r}? "
-    return f"{slip}try: pip install 'mcp-workflows[{meant[0]}]'"
+    slip = "" if meant == name else f"did you mean {meant!r}? "
+    return f"{slip}try: pip install 'mcp-workflows[{OURS[meant]}]'"
+
+
+def _meant(name: str, adapters: Iterable[str]) -> str | None:
+    """The one of these adapters that a slip means, or the extra that brings it."""
+    known = {**{OURS[each]: each for each in adapters if each in OURS}, **{each: each for each in adapters}}
+    close = get_close_matches(name, known, n=1)
+    return known[close[0]] if close else None
 
 
 def load_adapter(name: str) -> type[Adapter]:
@@ -211,8 +219,8 @@ def load_adapter(name: str) -> type[Adapter]:
     found = entry_points(group=ENTRY_POINT_GROUP, name=name)
     if not found:
         here = ", ".join(installed_adapters()) or "none"
-        meant = get_close_matches(name, installed_adapters(), n=1)  # then nobody shall install a name that is a slip
-        hint = f"did you mean {meant[0]!r}?" if meant else _to_install(name)
+        meant = _meant(name, installed_adapters())  # then nobody shall install a name that is a slip
+        hint = f"did you mean {meant!r}?" if meant else _to_install(name)
         raise ConfigError(f"no adapter named {name!r} is installed (installed: {here}); {hint}")
     try:
         adapter: type[Adapter] = next(iter(found)).load()

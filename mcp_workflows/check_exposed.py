@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -60,4 +61,11 @@ def _finding(marked: Marked) -> Finding:
     said = (
         f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
     )
-    return Finding(ok=True, text=said)
+    return Finding(ok=True, text=said, hint=None if marked.named else _suggestion(marked.exposed))
+
+
+def _suggestion(exposed: Exposed) -> str | None:
+    """A schema that its owner may correct and set; nothing of it counts before."""
+    if exposed.draft is None:
+        return None
+    return f"its input schema might be, correct it and set it: {json.dumps(exposed.draft)}"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import load_adapter
+from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
 from mcp_workflows.config_schema import TOOL_KEYS, PlainJsonSchema, ServerSettings, StoreSettings
 from mcp_workflows.tool import Tool
 
@@ -36,7 +37,13 @@ _BY_NAME = frozenset({"ask", "gates"})  # keys of a tool that are mappings by na
 
 def adapters() -> Sequence[str]:
     """The adapters that live in this repository: of each engine, and the one in memory."""
-    return [*sorted(found.parent.name for found in ROOT.glob("adapters/*/pyproject.toml")), "memory"]
+    return [*sorted(name for found in ROOT.glob("adapters/*/pyproject.toml") for name in _registered(found)), "memory"]
+
+
+def _registered(distribution: Path) -> Sequence[str]:
+    """The names that a distribution's adapters are found by."""
+    project = tomllib.loads(distribution.read_text(encoding="utf-8"))["project"]
+    return list(project["entry-points"][ENTRY_POINT_GROUP])
 
 
 def regions() -> Iterator[tuple[str, str]]:

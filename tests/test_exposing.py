@@ -427,6 +427,18 @@ async def test_check_lists_what_is_marked_and_what_is_wrong_with_it(
     assert (found[3]["hint"], checkup.problems) == (NAME_IT, 3)
 
 
+async def test_check_suggests_the_schema_that_an_engine_has_drafted_unless_the_file_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(tmp_path, monkeypatch)
+    draft: Mapping[str, JSON] = {"type": "object", "properties": {"order_id": {}}}
+    MARKINGS[f"{tmp_path.name}-here"].exposed = [marked("a", draft=draft), marked("named", "ask", draft=draft)]
+    found = (await check(config)).as_json()["exposed"]
+    assert [each["ok"] for each in found] == [True, True, True]
+    assert found[0]["hint"] == f"its input schema might be, correct it and set it: {json.dumps(draft)}"
+    assert found[1]["hint"] is None
+
+
 async def test_check_says_where_nothing_is_marked_and_where_nobody_can_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

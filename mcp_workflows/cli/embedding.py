@@ -15,7 +15,7 @@ from mcp_workflows.errors import ConfigError
 
 @app.command(name="helper")
 def embed(
-    language: Annotated[str, typer.Argument(help="What the workflows are written in: go, typescript, asl.")],
+    language: Annotated[str, typer.Argument(help="What the workflows are written in: go, typescript, asl, google.")],
     adapter: Annotated[
         str | None, typer.Option(help="Whose file, by the adapter's name. Default: of all that are installed.")
     ] = None,

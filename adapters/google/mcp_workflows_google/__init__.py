@@ -1,0 +1,9 @@
+"""Google Cloud Workflows executions as MCP tasks: the Google adapter of mcp-workflows."""
+
+from __future__ import annotations
+
+from mcp_workflows_google.adapter import GoogleAdapter
+from mcp_workflows_google.options import GoogleOptions
+from mcp_workflows_google.settings import GoogleSettings
+
+__all__ = ["GoogleAdapter", "GoogleOptions", "GoogleSettings"]

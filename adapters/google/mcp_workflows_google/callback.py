@@ -1,0 +1,86 @@
+"""The URL of a callback, as a workflow tells it: hostile until proven Google's, because our OAuth token is sent there.
+
+Source: https://cloud.google.com/workflows/docs/creating-callback-endpoints
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_google.names import CALLBACK, ExecutionName
+
+MAX_URL: Final = 2_048  # characters
+GLOBAL: Final = "https://workflowexecutions.googleapis.com"
+_URL: Final = re.compile(
+    rf"(?P<origin>https?://[a-z0-9.-]+(?::[0-9]{{1,5}})?)/v1/(?P<execution>projects/[A-Za-z0-9._:/-]+)"
+    rf"/callbacks?/(?P<id>{CALLBACK})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackPath:
+    """A callback of an execution, with what its URL says about the project."""
+
+    project: str  # as the URL has it: whether it is the execution's is for others to find out
+    id: str
+    url: str = field(repr=False)
+
+
+def checked(url: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath:
+    """The callback behind a URL, if it is one of this execution at Google; or at the emulator, if `rest_url` is one.
+
+    `rest_url` is where the engine calls the API by its own configuration, so that it is good for this too.
+
+    All is checked but the project, which has an id and a number.
+
+    Raises:
+        EngineRefused: it is not; the URL is never told.
+    """
+    found = _URL.fullmatch(url) if len(url) <= MAX_URL else None
+    if found is None:
+        raise EngineRefused("callback_url is not the URL of a callback, as events.create_callback_endpoint makes them")
+    emulator = rest_url.startswith("http://")
+    if found["origin"] not in (_local(rest_url) if emulator else _googles(execution) | {rest_url}):
+        raise EngineRefused(f"callback_url does not lead to {'the emulator' if emulator else 'Google'}")
+    name = _named(found["execution"])
+    if name is None or name.note != execution.note:
+        raise EngineRefused("callback_url is a callback of another execution")
+    known = url.replace(found["origin"], rest_url, 1) if emulator else url
+    return CallbackPath(project=name.workflow.place.project, id=found["id"], url=known)
+
+
+def _googles(execution: ExecutionName) -> frozenset[str]:
+    return frozenset({GLOBAL, f"https://workflowexecutions.{execution.workflow.place.location}.rep.googleapis.com"})
+
+
+def _local(rest_url: str) -> frozenset[str]:
+    """The emulator's own address; on this machine it has two names."""
+    names = frozenset({"http://127.0.0.1", "http://localhost"})
+    host, _, port = rest_url.rpartition(":")
+    return frozenset({f"{name}:{port}" for name in names}) if host in names else frozenset({rest_url})
+
+
+def _named(text: str) -> ExecutionName | None:
+    try:
+        return ExecutionName.parse(text)
+    except EngineRefused:
+        return None
+
+
+def derived(name: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath | None:
+    """The callback that `callbacks.list` shows under this name: `.../callback/ID`; None: it is not this execution's.
+
+    That the id in its URL is that of its name is not documented; the form of the URL is.
+    Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions.callbacks/sendHttpCallback
+    """
+    parent, _, identifier = name.rpartition("/")
+    found = _named(parent.removesuffix("/callback").removesuffix("/callbacks"))
+    if found is None or found.note != execution.note or not re.fullmatch(CALLBACK, identifier, re.ASCII):
+        return None
+    place = replace(found.workflow.place, project=execution.workflow.place.project)
+    own = replace(found, workflow=replace(found.workflow, place=place))
+    return CallbackPath(project=place.project, id=identifier, url=f"{rest_url}/v1/{own.name}/callbacks/{identifier}")

@@ -1,0 +1,60 @@
+"""Whether a workflow could run now: Google answers, the workflow is there, and it is active."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.errors import EngineError
+from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.exposing import ACTIVE
+from mcp_workflows_google.names import WorkflowName
+from mcp_workflows_google.refusals import Denied
+from mcp_workflows_google.settings import GoogleSettings
+
+_UNAVAILABLE: Final = 2  # of Workflow.State
+_STATES: Final[Mapping[int, str]] = {
+    0: "has no state that can be seen",
+    _UNAVAILABLE: "is UNAVAILABLE: Google cannot use the key it is encrypted with, or may not",
+}
+
+
+_CHECK: Final = "check project, location, endpoint and the credentials"
+_CHECK_LOCAL: Final = "start the local engine (python -m mcp_workflows_google.local), or check emulator and location"
+
+
+async def check_engine(calls: Calls, settings: GoogleSettings) -> Finding:
+    """Whether Google answers these credentials; who may not list workflows is answered too."""
+    try:
+        place = await calls.place()
+        await calls.workflows()
+    except Denied as denied:
+        if settings.emulator:
+            return Finding(ok=False, text=str(denied), hint="a local engine plays one project: correct project here")
+        place = await calls.place()  # it knows us, and that is enough: what each tool needs is checked with the tool
+    except EngineError as error:
+        return Finding(ok=False, text=str(error), hint=_CHECK_LOCAL if settings.emulator else _CHECK)
+    answers = f"Google Cloud Workflows answers in {place.name}"
+    if settings.inbound is None:
+        return Finding(ok=True, text=f"{answers}; without inbound no workflow can ask by mcp_elicit")
+    accounts = ", ".join(settings.inbound.accounts)
+    return Finding(ok=True, text=f"{answers}; questions are taken from {accounts}")
+
+
+async def check_workflow(calls: Calls, workflow: str) -> Finding:
+    """Whether the workflow is there and takes executions, and we may list them.
+
+    Without that permission a start whose reply is lost would be found out about only by a person.
+    """
+    try:
+        name = WorkflowName.parse(workflow, await calls.place())
+        found = await calls.workflow(name)
+        await calls.executions(name, limit=1)
+    except EngineError as error:
+        return Finding(ok=False, text=str(error))
+    if found.state == ACTIVE:
+        return Finding(ok=True, text=f"workflow {name.workflow} is there, revision {found.revision or 'unknown'}")
+    state = _STATES.get(found.state, f"has a state that is not known yet ({found.state})")
+    why = f": {found.state_error}" if found.state_error else ""
+    return Finding(ok=False, text=f"workflow {name.workflow} {state}{why}", hint="see it in the console")

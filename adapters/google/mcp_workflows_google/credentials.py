@@ -1,0 +1,229 @@
+"""Who we are for Google: credentials and their tokens, got in threads, once for all who wait for them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# Reason: google-auth is typed in parts; what comes from it is turned into types of our own at once.
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import google.auth
+from google.auth import aws, identity_pool, impersonated_credentials
+from google.auth import credentials as kinds
+from google.auth import exceptions as auth
+from google.auth.transport.requests import Request
+from google.oauth2 import credentials as users
+from google.oauth2 import service_account
+
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_google.settings import DEMO, GoogleSettings
+from mcp_workflows_google.threads import Work
+
+SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+_ASKING: Final = 5  # seconds of one request for a token
+_AGAIN: Final = 15.0  # seconds after which a failure is looked into again
+_SOON: Final = 0.5  # seconds that a call waits for that, as it knows already what is wrong
+_REASON = re.compile(r"\b(invalid_grant|invalid_client|unauthorized_client|invalid_scope|access_denied)\b")
+_REMEDY: Final = (
+    "`gcloud auth application-default login`, or name a file with GOOGLE_APPLICATION_CREDENTIALS or credentials_file"
+)
+FOREIGN: Final = (auth.GoogleAuthError, OSError, ValueError)
+"""All that getting credentials and tokens raises: files that are no JSON, have no key, a machine without a network."""
+
+
+class _Asking(Request):
+    """Requests for tokens that end in time, whatever google-auth thinks of it."""
+
+    def __call__(  # as google-auth defines it, which has no types
+        self, url: Any, method: Any = "GET", body: Any = None, headers: Any = None, timeout: Any = None, **more: Any
+    ) -> Any:
+        ask: Any = super().__call__
+        return ask(url, method, body, headers, min(timeout or _ASKING, _ASKING), **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Credentials, and the project that came with them."""
+
+    credentials: Any  # of google-auth: duck typed
+    project: str | None
+
+
+def _external(info: Mapping[str, Any]) -> Any:  # Any: see `Known`
+    kind = aws if str(info.get("credential_source", {}).get("environment_id", "")).startswith("aws") else identity_pool
+    return kind.Credentials.from_info(info, scopes=[SCOPE])
+
+
+_FILES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "service_account": lambda info: service_account.Credentials.from_service_account_info(info, scopes=[SCOPE]),
+    "authorized_user": lambda info: users.Credentials.from_authorized_user_info(info, scopes=[SCOPE]),
+    "external_account": _external,
+    "impersonated_service_account": lambda info: (
+        impersonated_credentials.Credentials.from_impersonated_service_account_info(info, scopes=[SCOPE])
+    ),
+}
+
+
+class _FileError(ValueError):
+    """The file of credentials is none."""
+
+
+def _of_file(path: str) -> Known:
+    info: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    kind = str(info.get("type")) if isinstance(info, Mapping) else ""
+    if kind not in _FILES:
+        raise _FileError(f"{path} is no file of credentials: its type must be one of {', '.join(_FILES)}")
+    return Known(credentials=_FILES[kind](info), project=info.get("project_id"))
+
+
+def _found() -> Known:
+    credentials, project = google.auth.default(scopes=[SCOPE], request=_Asking())
+    return Known(credentials=credentials, project=project)
+
+
+def load(settings: GoogleSettings) -> Known:
+    """The credentials these settings mean; blocks.
+
+    Raises:
+        GoogleAuthError, OSError, ValueError: there are none.
+    """
+    known = _of_file(settings.credentials_file) if settings.credentials_file else _found()
+    if settings.impersonate is None:
+        return known
+    acting = impersonated_credentials.Credentials(
+        source_credentials=known.credentials, target_principal=settings.impersonate, target_scopes=[SCOPE]
+    )
+    return Known(credentials=acting, project=known.project)
+
+
+class Credentials:
+    """Headers that say who we are, and the project; what is asked first starts finding out, all others join."""
+
+    def __init__(self, settings: GoogleSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._known: Known | None = None
+        self._work: Work[Known] | None = None
+        self._failed: Exception | None = None
+        self._failed_at = float("-inf")
+
+    async def headers(self) -> Mapping[str, str]:
+        """Of a request, over gRPC or HTTP.
+
+        Raises:
+            EngineRefused: there are no credentials, or they are of no use.
+            EngineUnavailable: who gives out tokens does not answer; `sent=False`.
+        """
+        if self._settings.emulator:
+            return {"authorization": "Bearer local"}
+        state = self._state()
+        if state is not kinds.TokenState.FRESH:
+            self._collect()
+            self._begin()
+        if state is kinds.TokenState.INVALID and self._state() is kinds.TokenState.INVALID:
+            await self._wait()
+        headers: dict[str, str] = {}
+        if self._known is None:
+            raise self._error()
+        self._known.credentials.apply(headers)
+        return headers
+
+    async def project(self) -> str:
+        """The project: of the settings, the environment, the credentials.
+
+        Raises:
+            EngineRefused, EngineUnavailable: see `headers`; or nothing says which.
+        """
+        if self._settings.project or self._settings.emulator:
+            return self._settings.project or DEMO
+        if told := os.environ.get("GOOGLE_CLOUD_PROJECT"):
+            return told
+        await self.headers()
+        if self._known is None or not self._known.project:
+            raise EngineRefused("no project: set project, or GOOGLE_CLOUD_PROJECT; the credentials name none")
+        return str(self._known.project)
+
+    def forget(self) -> None:
+        """Google does not take the token: get another one."""
+        if self._known is not None:
+            self._known.credentials.token = None
+
+    def _state(self) -> Any:  # Any: kinds.TokenState
+        return kinds.TokenState.INVALID if self._known is None else self._known.credentials.token_state
+
+    def _begin(self) -> None:
+        """Unless somebody has, or it has just failed."""
+        if self._work is None and self._clock() - self._failed_at >= _AGAIN:
+            known, settings = self._known, self._settings
+            self._work = Work(lambda: _refreshed(known or load(settings)), FOREIGN)
+
+    async def _wait(self) -> None:
+        if self._work is None:
+            raise self._error()
+        with anyio.move_on_after(_SOON if self._failed else self._settings.timeout_seconds):
+            await self._work.wait()
+        self._collect()
+        if self._state() is kinds.TokenState.INVALID:
+            raise self._error()
+
+    def _collect(self) -> None:
+        """What came of the work, if it is over."""
+        if self._work is None or not self._work.over:
+            return
+        work, self._work = self._work, None
+        try:
+            self._known = work.result()
+            self._failed = None
+        except FOREIGN as error:
+            self._failed, self._failed_at = error, self._clock()
+
+    def _error(self) -> EngineRefused | EngineUnavailable:
+        if self._failed is None:
+            late = f"no access token of Google within {self._settings.timeout_seconds:g} s: is there a network?"
+            return EngineUnavailable(late, sent=False)
+        return explained(self._failed, self._settings)
+
+
+def _refreshed(known: Known) -> Known:
+    known.credentials.refresh(_Asking())
+    return known
+
+
+def explained(error: Exception, settings: GoogleSettings) -> EngineRefused | EngineUnavailable:
+    """Our error for one of `FOREIGN`; never its own words, which may hold what a token server answered."""
+    if _is_network(error):
+        return EngineUnavailable("cannot get an access token: Google's token server cannot be reached", sent=False)
+    if settings.credentials_file and isinstance(error, OSError | ValueError):
+        return EngineRefused(_about_file(error, settings.credentials_file))
+    if isinstance(error, auth.DefaultCredentialsError | OSError | ValueError):
+        return EngineRefused(f"found no Google credentials: {_REMEDY}")
+    if settings.impersonate and "impersonated" in str(error):
+        return EngineRefused(
+            f"no permission to act as {settings.impersonate}: grant roles/iam.serviceAccountTokenCreator on it"
+        )
+    told = _REASON.search(str(error))
+    why = told[1] if told else type(error).__name__
+    return EngineRefused(f"our Google credentials are of no use any more ({why}): renew them, {_REMEDY}")
+
+
+def _is_network(error: BaseException) -> bool:
+    """Whether nobody answered, so that the credentials may well be fine."""
+    causes = [error, error.__cause__, *error.args]
+    return any(isinstance(each, auth.TransportError) for each in causes) or bool(getattr(error, "retryable", False))
+
+
+def _about_file(error: Exception, path: str) -> str:
+    if isinstance(error, _FileError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"credentials_file: {path}: {error.strerror}"
+    return f"credentials_file: {path} is no file of credentials"

@@ -1,0 +1,147 @@
+"""The source of a workflow, as far as we read it: its routines, their steps, what they call, their expressions.
+
+Nothing is run and nothing is checked: what looks other than expected is passed over, as Google has accepted it.
+Syntax: https://cloud.google.com/workflows/docs/reference/syntax
+"""
+
+# pyright: reportUnknownMemberType=false
+# (ruamel.yaml annotates hardly any attribute)
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import anyio.to_thread
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import YAMLError
+
+MAIN: Final = "main"
+AWAITS: Final = "events.await_callback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routine:
+    """The main workflow or a subworkflow; its steps are all that are in it, however deep."""
+
+    name: str
+    params: Sequence[str]
+    steps: frozenset[str]
+    awaiting: frozenset[str]  # steps that call events.await_callback themselves
+    calls: frozenset[str]  # what steps of it `call`
+    expressions: Sequence[str] = field(repr=False)  # `${...}`, without the frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """All routines, the main one too."""
+
+    routines: Mapping[str, Routine]
+
+    @property
+    def main(self) -> Routine | None:
+        """Where an execution begins."""
+        return self.routines.get(MAIN)
+
+    def calls(self, routine: str) -> bool:
+        """Whether a step or an expression of any routine calls it."""
+        return any(
+            routine in each.calls or any(f"{routine}(" in text.replace(" ", "") for text in each.expressions)
+            for each in self.routines.values()
+        )
+
+
+class _WithoutMerges(SafeConstructor):
+    """`<<: [*a, *a]` in `<<: [*b, *b]`, and so on: a few lines that double with each, until there is no memory."""
+
+    def flatten_mapping(self, node: Any) -> Any:  # Any: as ruamel.yaml has it
+        """A source with merges is one that cannot be read."""
+
+
+def definition(source: str | None) -> Definition | None:
+    """What a source (YAML or JSON) defines; None: there is none, or it cannot be read."""
+    try:
+        reader = YAML(typ="safe", pure=True)
+        reader.Constructor = _WithoutMerges
+        found: object = reader.load(source) if source else None
+        return _definition(found)
+    except (YAMLError, ValueError, RecursionError):  # ValueError: a date that is none
+        return None
+
+
+async def read_definition(source: str | None) -> Definition | None:
+    """The same in a thread: the largest source takes more than a second."""
+    return await anyio.to_thread.run_sync(definition, source)
+
+
+def _definition(found: object) -> Definition | None:
+    if isinstance(found, list):  # the steps of the main workflow alone
+        found = {MAIN: {"steps": cast("list[object]", found)}}
+    if not isinstance(found, dict):
+        return None
+    routines = cast("dict[object, object]", found).items()
+    read = [_routine(str(name), cast("Mapping[Any, Any]", body)) for name, body in routines if isinstance(body, dict)]
+    return Definition(routines={routine.name: routine for routine in read})
+
+
+def _routine(name: str, body: Mapping[Any, Any]) -> Routine:  # Any: YAML
+    written = body.get("params")
+    params = cast("list[object]", written) if isinstance(written, list) else []
+    nodes = list(_nodes(body.get("steps")))
+    mappings = [cast("Mapping[Any, Any]", node) for node in nodes if isinstance(node, dict)]
+    steps = list(_steps(body, *mappings))
+    return Routine(
+        name=name,
+        params=[_param(each) for each in params],
+        steps=frozenset(step for step, _ in steps),
+        awaiting=frozenset(step for step, inside in steps if _awaits(inside)),
+        calls=frozenset(str(node["call"]) for node in mappings if isinstance(node.get("call"), str)),
+        expressions=[node.partition("${")[2] for node in nodes if isinstance(node, str) and "${" in node],
+    )
+
+
+def _param(written: object) -> str:
+    """Its name; one with a default is written `{name: default}`."""
+    return str(next(iter(cast("dict[object, object]", written)), "")) if isinstance(written, dict) else str(written)
+
+
+def _steps(*holders: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
+    """Their names and what is in them."""
+    for holder in holders:
+        steps = holder.get("steps")
+        for step in cast("list[object]", steps) if isinstance(steps, list) else []:
+            if isinstance(step, dict):
+                yield from ((str(name), inside) for name, inside in cast("dict[object, object]", step).items())
+
+
+def _awaits(step: object) -> bool:
+    """Whether it calls it, in a `try` or not; in expressions Google allows nothing that waits."""
+    body = _mapping(step)
+    return AWAITS in {str(body.get("call")), str(_mapping(body.get("try")).get("call"))}
+
+
+def _mapping(node: object) -> Mapping[object, object]:
+    return cast("Mapping[object, object]", node) if isinstance(node, dict) else {}
+
+
+def _nodes(root: object) -> Iterator[object]:
+    """All values and keys of a tree, each once: what is repeated by reference (`*anchor`) is one object."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        inner = _inner(node)
+        if inner and id(node) in seen:
+            continue
+        seen.add(id(node))
+        waiting.extend(inner)
+        yield node
+
+
+def _inner(node: object) -> Sequence[object]:
+    if isinstance(node, dict):
+        mapping = cast("dict[object, object]", node)
+        return [*mapping, *mapping.values()]
+    return cast("list[object]", node) if isinstance(node, list) else ()

@@ -1,0 +1,215 @@
+"""How a call to Google is made: within the quota, the places and the time there are, with errors of ours only."""
+
+# pyright: reportUnknownMemberType=false
+# Reason: google-api-core is typed in parts.
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from math import isinf
+from typing import Final, TypeVar
+
+import anyio
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.api_core.retry import AsyncRetry
+
+from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.quota import BUCKETS, Bucket, Buckets, Key
+from mcp_workflows_google.channels import EXECUTIONS, OURS, Clients
+from mcp_workflows_google.credentials import Credentials
+from mcp_workflows_google.names import Place
+from mcp_workflows_google.quota import limits
+from mcp_workflows_google.refusals import Verb
+from mcp_workflows_google.settings import GoogleSettings, Quota
+from mcp_workflows_google.translating import Answer, AnsweredError, Asked, of_grpc, passing, translate
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read, a write waits for a token
+_FOR_WRITES: Final = 4  # one place in so many is not for reads: slow looks never keep an answer or a cancel waiting
+_GRACE: Final = 0.5  # seconds: gRPC's own deadline comes first
+_ELSEWHERE: Final = "elsewhere"  # all other locations share a bucket: who calls us says where it is
+_MOST_ATTEMPTS: Final = 3  # of a read
+_ATTEMPT: Final = 0.6  # of the time that there is for a read: another one fits in after it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of the API."""
+
+    verb: Verb
+    api: str  # whose quota it is, see `quota`
+    permission: str
+    resource: str
+    place: Place
+    service: str = EXECUTIONS
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it changes nothing."""
+        return self.verb in {Verb.LOOK, Verb.READ}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempts:
+    """Those of one call."""
+
+    made: int = 0
+    renewed: bool = False  # the token, as Google did not take it
+    deadline: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.001, self.deadline - time.monotonic())
+
+
+Attempt = Callable[[Mapping[str, str], float], Awaitable[T]]  # headers, seconds
+Page = Callable[[str, Mapping[str, str], float], Awaitable[tuple[Sequence[T], str]]]  # page token, headers, seconds
+
+
+class Edge:
+    """Where every call of one engine goes through."""
+
+    def __init__(
+        self, settings: GoogleSettings, clients: Clients, credentials: Credentials, buckets: Buckets = BUCKETS
+    ) -> None:
+        self._settings = settings
+        self._clients = clients
+        self._credentials = credentials
+        self.buckets = buckets
+        self.project = settings.project  # as far as it is known by now
+        self.quota = settings.quota or (None if settings.emulator else Quota())
+        places = settings.max_connections
+        self._places = anyio.CapacityLimiter(places)
+        self._reads = anyio.CapacityLimiter(places - places // _FOR_WRITES)
+
+    async def pages(
+        self, call: Call, page: Page[T], limit: int | None = None, enough: Callable[[T], bool] = lambda _: False
+    ) -> Sequence[T]:
+        """The rows of all pages, or the first `limit` of them, or those before the first that is `enough`."""
+        found: list[T] = []
+        token = ""
+        while True:
+            rows, token = await self.make(call, _page_of(page, token))
+            found += (kept := list(takewhile(lambda row: not enough(row), rows)))
+            if not token or len(kept) < len(rows) or (limit is not None and len(found) >= limit):
+                return found[:limit]
+
+    async def make(self, call: Call, attempt: Attempt[T]) -> T:
+        """Within the quota and the time there is."""
+        bucket = self.bucket(call.api, call.place.location)
+        await self._turn(bucket, call)
+        seconds = self._settings.timeout_seconds
+        attempts = _Attempts(deadline=time.monotonic() + seconds)
+        token = OURS.set(True)
+        try:
+            with anyio.move_on_after(seconds + _GRACE, shield=not call.repeatable):
+                return await self._placed(call, attempts, attempt)
+        except AnsweredError as error:
+            ours = translate(error.answer, self._asked(call))
+            self._heed(error.answer, ours, bucket, call)
+            raise ours from None  # Google's own words may hold the input
+        finally:
+            OURS.reset(token)
+            bucket.debit(max(0, attempts.made - 1))
+        raise EngineUnavailable(f"{self._asked(call).who}: no answer within {seconds:g} s", sent=attempts.made > 0)
+
+    async def _placed(self, call: Call, attempts: _Attempts, attempt: Attempt[T]) -> T:
+        """When there is a place for it."""
+        if not call.repeatable:
+            async with self._places:
+                return await self._once(call, attempts, attempt, 1.0)
+        async with self._reads, self._places:
+            return await self._again(call, attempts, attempt)
+
+    async def _again(self, call: Call, attempts: _Attempts, attempt: Attempt[T]) -> T:
+        """A read: some errors are worth another attempt."""
+        asked = self._asked(call)
+
+        def worth(error: Exception) -> bool:
+            if not isinstance(error, AnsweredError) or attempts.made >= _MOST_ATTEMPTS:
+                return False
+            return self._renewed(error.answer, attempts) or passing(error.answer, asked)
+
+        async def once() -> T:
+            return await self._once(call, attempts, attempt, _ATTEMPT)
+
+        retrying = AsyncRetry(predicate=worth, initial=0.1, maximum=1.0, multiplier=2.0, timeout=attempts.left)
+        try:
+            return await retrying(once)()  # pyright: ignore[reportCallIssue]  # its ParamSpec is that of no call
+        except RetryError as error:
+            if isinstance(error.cause, AnsweredError):
+                raise error.cause from None
+            raise
+
+    async def _once(self, call: Call, attempts: _Attempts, attempt: Attempt[T], share: float) -> T:
+        headers = await self._credentials.headers()
+        attempts.made += 1
+        seconds = max(attempts.left * share, min(attempts.left, 1.0))
+        try:
+            return await attempt(headers, seconds)
+        except GoogleAPICallError as error:
+            raise AnsweredError(of_grpc(error, connected=self._clients.connected(call.service))) from None
+
+    def _renewed(self, answer: Answer, attempts: _Attempts) -> bool:
+        """Whether a new token may help: once."""
+        if answer.status != "UNAUTHENTICATED" or attempts.renewed:
+            return False
+        self._credentials.forget()
+        attempts.renewed = True
+        return True
+
+    def _heed(self, answer: Answer, ours: EngineError, bucket: Bucket, call: Call) -> None:
+        """What an error means for the calls after it."""
+        logger.debug("%s: %s %s", call.permission, answer.status, answer.reason)
+        if answer.status == "UNAUTHENTICATED":
+            self._credentials.forget()
+        if isinstance(ours, EngineUnavailable) and ours.throttled and bucket.throttled():
+            less = "" if isinf(bucket.refill) else f": {bucket.refill:.3g} calls per second for now"
+            logger.warning("Google throttles %s%s", call.permission, less)
+
+    async def _turn(self, bucket: Bucket, call: Call) -> None:
+        """Wait for a token of the quota, not for long."""
+        if not await bucket.turn(min(_PATIENCE[call.repeatable], self._settings.timeout_seconds / 2)):
+            raise EngineUnavailable(
+                f"{call.permission} is held back here, so that the project's quota in {call.place.location} lasts: "
+                "ask later",
+                sent=False,
+                throttled=True,
+            )
+
+    def bucket(self, api: str, location: str | None = None) -> Bucket:
+        key = Key(
+            endpoint=self._settings.emulator or "google",  # its endpoints all share one quota
+            owner=self.project,  # by id or number, as the settings have it: resource names may have either
+            place=self._settings.location if location in {None, self._settings.location} else _ELSEWHERE,
+            operation=api,
+        )
+        return self.buckets.bucket(key, limits(api, self.quota))
+
+    def _asked(self, call: Call) -> Asked:
+        ours = call.service == EXECUTIONS
+        return Asked(
+            verb=call.verb,
+            permission=call.permission,
+            resource=call.resource,
+            location=call.place.location,
+            endpoint=self._clients.executions_endpoint if ours else self._clients.workflows_endpoint,
+            custom=bool(self._settings.emulator or self._settings.endpoint),
+            service=call.service,
+        )
+
+
+def _page_of(page: Page[T], token: str) -> Attempt[tuple[Sequence[T], str]]:
+    """The attempt to get the page of this token."""
+
+    async def attempt(headers: Mapping[str, str], seconds: float) -> tuple[Sequence[T], str]:
+        return await page(token, headers, seconds)
+
+    return attempt

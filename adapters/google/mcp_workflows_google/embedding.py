@@ -1,0 +1,32 @@
+"""Subworkflows that authors append to their workflows, to ask people and to claim keys: see docs/google-contract.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Final
+
+FILES: Final[Mapping[str, str]] = {"google": "google.yaml"}
+ROUTINES: Final = ("mcp_elicit", "mcp_claim")  # in it, to be called
+
+
+def embedded_files() -> Mapping[str, str]:
+    """The text of each, by language."""
+    folder = resources.files("mcp_workflows_google") / "embedded"
+    return {language: (folder / name).read_text("utf-8") for language, name in FILES.items()}
+
+
+def completed(source: str) -> str:
+    """The YAML source of a workflow, with ours appended if it calls them and does not have them."""
+    if not any(_calls(source, name) for name in ROUTINES) or any(_has(source, name) for name in ROUTINES):
+        return source
+    return f"{source.rstrip()}\n\n{embedded_files()['google']}"
+
+
+def _calls(source: str, name: str) -> bool:
+    return re.search(rf"^[^#\n]*\bcall:\s*[\"']?{name}\b", source, re.MULTILINE) is not None
+
+
+def _has(source: str, name: str) -> bool:
+    return re.search(rf"^{name}\s*:", source, re.MULTILINE) is not None

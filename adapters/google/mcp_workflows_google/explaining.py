@@ -1,0 +1,102 @@
+"""Why is it still working: its steps, its callbacks and its state, for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from mcp_workflows.adapter import Execution, Status
+from mcp_workflows.capabilities import Explanation
+from mcp_workflows.errors import EngineError
+from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.outcome import calls_us
+from mcp_workflows_google.reading import Callback, Seen
+
+ACTIVE: Final = 1  # of Execution.State
+UNAVAILABLE: Final = 5
+QUEUED: Final = 6
+
+Told = tuple[str, str | None]  # a reason, and what to do
+
+_ANSWER: Final = "answer it in the MCP host, or with: mcp-workflows call --resume and the task's id"
+_REACHED: Final = (
+    "see that the MCP server is served over HTTP where MCP_WORKFLOWS_URL of the workflow leads, and what its log says: "
+    "it names each call that it refuses"
+)
+_BACKLOG: Final = (
+    "it is queued: as many executions of the project run in this location as Google allows",
+    "wait, end executions that are not needed, or ask Google for a higher quota of concurrent executions",
+)
+
+
+async def explain(calls: Calls, name: ExecutionName, execution: Execution) -> Explanation:
+    """Why it is where it is; `execution` is the look at it just before.
+
+    Raises:
+        ExecutionNotFound, EngineUnavailable: see `Explains.explain`.
+    """
+    if execution.terminal:
+        why = execution.failure.text if execution.failure else execution.message
+        return Explanation(reason=f"it has ended: {execution.status}" + (f", {why}" if why else ""))
+    seen = await calls.get(name, full=True)
+    callbacks, trouble = await _callbacks(calls, name) if seen.state == ACTIVE else ((), None)
+    reason, advice = _reason(execution, seen, callbacks)
+    return Explanation(reason=reason, facts=dict(_facts(seen, callbacks, trouble)), advice=advice)
+
+
+async def _callbacks(calls: Calls, name: ExecutionName) -> tuple[Sequence[Callback], str | None]:
+    """What it has open, or why that cannot be told."""
+    try:
+        return await calls.callbacks(name), None
+    except EngineError as error:
+        return (), str(error)
+
+
+def _reason(execution: Execution, seen: Seen, callbacks: Sequence[Callback]) -> Told:
+    if execution.status is Status.INPUT_REQUIRED:
+        return f"it waits for an answer{_at(seen)}", _ANSWER
+    if tell := _TELLING.get(seen.state):
+        return tell(seen)
+    if seen.state != ACTIVE:
+        return f"its state is one that is not known yet ({seen.state})", "see it in the console, and tell us"
+    if any(callback.waiters for callback in callbacks):
+        waits = f"it waits until somebody calls a callback of it{_at(seen)}"
+        return waits, "whoever got the callback's URL must call it; or make a gate of the step: docs/google.md"
+    if seen.steps and all(calls_us(step) for step in seen.steps):
+        return "it calls the MCP server (mcp_elicit, mcp_claim), and tries again until that takes the call", _REACHED
+    return (f"it is{_at(seen)}" if seen.steps else "no step of it is told yet"), None
+
+
+def _unavailable(seen: Seen) -> Told:
+    why = f": {seen.state_error}" if seen.state_error else ""
+    return f"Google cannot show it now{why}", "give the Workflows service agent access to the key it is encrypted with"
+
+
+_TELLING: Final[Mapping[int, Callable[[Seen], Told]]] = {QUEUED: lambda _: _BACKLOG, UNAVAILABLE: _unavailable}
+
+
+def _facts(seen: Seen, callbacks: Sequence[Callback], trouble: str | None) -> Iterator[tuple[str, str]]:
+    if seen.start_time is not None:
+        yield "started", f"{_ago(seen.start_time)} ago"
+    for number, step in enumerate(seen.steps, 1):
+        yield "step" if len(seen.steps) == 1 else f"step {number}", f"{step.routine}/{step.step}"
+    if seen.revision:
+        yield "revision", seen.revision
+    for number, callback in enumerate(callbacks, 1):
+        taken = f", {callback.payloads} requests not taken yet" if callback.payloads else ""
+        waits = "somebody waits" if callback.waiters else "nobody waits"
+        yield "callback" if len(callbacks) == 1 else f"callback {number}", f"{callback.method}, {waits} for it{taken}"
+    if trouble is not None:
+        yield "callbacks", f"could not be told: {trouble}"
+
+
+def _at(seen: Seen) -> str:
+    steps = ", ".join(f"{step.routine}/{step.step}" for step in seen.steps)
+    return f" at step {steps}" if steps else ""
+
+
+def _ago(then: datetime) -> str:
+    seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

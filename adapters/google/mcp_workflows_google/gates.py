@@ -1,0 +1,169 @@
+"""Gates in the words of Google Workflows: steps that wait for a callback and were not written for us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from mcp_workflows.adapter import JSON, Gate, InputRequest
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_google.reading import Callback, Step
+
+_MODEL: Final = ConfigDict(extra="forbid", frozen=True)
+
+
+class Method(StrEnum):
+    """What `http_callback_method` of events.create_callback_endpoint may be."""
+
+    POST = "POST"
+    PUT = "PUT"
+    PATCH = "PATCH"
+    GET = "GET"
+    DELETE = "DELETE"
+    HEAD = "HEAD"
+    OPTIONS = "OPTIONS"
+
+
+WITH_BODY: Final = frozenset({Method.POST, Method.PUT, Method.PATCH})
+
+
+class When(BaseModel):
+    """The step that waits for a person."""
+
+    model_config = _MODEL
+
+    step: str = Field(
+        min_length=1, max_length=128, description="The name of the step that calls events.await_callback."
+    )
+    routine: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        description="The subworkflow it is in, or main; needed if other routines have a step of that name.",
+    )
+    method: Method | None = Field(
+        default=None,
+        description="The HTTP method of its callback (http_callback_method); needed if several steps wait at once.",
+    )
+
+    def at(self, steps: Sequence[Step]) -> bool:
+        """Whether an execution that is in these steps is in this one."""
+        return any(each.step == self.step and self.routine in {None, each.routine} for each in steps)
+
+    def may_be(self, callback: Callback) -> bool:
+        """Whether this step may be the one that waits for this callback."""
+        return self.method is None or callback.method == self.method
+
+
+class Sending(BaseModel):
+    """What is sent to the callback: the workflow finds it in `.http_request.body` of what await_callback returns."""
+
+    model_config = _MODEL
+
+    body: Any = Field(default=None, description="Any JSON value; none for GET, DELETE, HEAD and OPTIONS.")  # any JSON
+
+
+def _long(when: object) -> object:
+    return {"step": when} if isinstance(when, str) else when
+
+
+class GateSettings(BaseModel):
+    """What a gate may be on Google Workflows; texts may hold {{placeholders}}."""
+
+    model_config = _MODEL
+
+    when: Annotated[When, BeforeValidator(_long, json_schema_input_type=When | str)] = Field(
+        description="The step that waits for a person: its name, or {step: name, routine: name, method: POST}."
+    )
+    send: Sending = Field(description="How the answer reaches it: {body: any JSON value}.")
+    decline: Sending | None = Field(default=None, description="How a refusal does.")
+
+    @model_validator(mode="after")
+    def _has_room_for_a_body(self) -> GateSettings:
+        method = self.when.method
+        for part, sending in (("send", self.send), ("decline", self.decline)):
+            given = sending is not None and "body" in sending.model_fields_set
+            if sending is not None and method is not None and given != (method in WITH_BODY):
+                raise ValueError(f"{part}: {_body_words(method)}")
+        if method is None and "body" not in self.send.model_fields_set:
+            raise ValueError("send: write {body: value}; only callbacks of GET, DELETE, HEAD or OPTIONS take none")
+        return self
+
+
+def _body_words(method: str) -> str:
+    if method in WITH_BODY:
+        return f"a callback of method {method} needs a body: write {{body: value}}"
+    return f"a callback of method {method} takes no body: write {{}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One gate, ready to be used."""
+
+    name: str
+    when: When
+    request: InputRequest
+
+
+def step_named(when: JSON) -> str:
+    """The step that a `when` means, as it is written; nothing is checked."""
+    found = cast("Mapping[str, JSON]", when).get("step") if isinstance(when, dict) else when
+    return found if isinstance(found, str) else ""
+
+
+def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[str]]:
+    """The gates of a task by name, and what is wrong with those that are none now that they are filled in."""
+    rules: dict[str, Rule] = {}
+    wrong: list[str] = []
+    for name, gate in gates.items():
+        try:
+            rule = _rule(name, gate)
+        except EngineRefused as error:
+            wrong.append(str(error))
+        else:
+            taken = list(_taken(rule, rules))
+            wrong += taken
+            rules |= {} if taken else {name: rule}
+    return rules, wrong
+
+
+def _taken(rule: Rule, rules: Mapping[str, Rule]) -> Iterator[str]:
+    for first in rules.values():
+        if first.when == rule.when:
+            yield f"gate {rule.name}: step {rule.when.step} is asked about by gate {first.name} already"
+
+
+def _rule(name: str, gate: Gate) -> Rule:
+    try:
+        when = When.model_validate(_long(gate.when))
+    except ValidationError as error:
+        raise EngineRefused(f"gate {name}: {_complaint(error, 'when')}") from None
+    return Rule(name=name, when=when, request=gate.request)
+
+
+def read_sending(name: str, send: JSON, written: JSON, method: str) -> JSON:
+    """The body of one answer, filled in from what is `written` in the gate, for a callback of this method.
+
+    Raises:
+        EngineRefused: it cannot be sent.
+    """
+    filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
+    if isinstance(written, dict) and "body" in written:
+        filled = {"body": None, **filled}  # what an answer left empty is left out when it is filled in
+    try:
+        sending = Sending.model_validate(filled)
+    except ValidationError as error:
+        raise EngineRefused(f"gate {name}: {_complaint(error, 'send')}") from None
+    if ("body" in sending.model_fields_set) != (method in WITH_BODY):
+        raise EngineRefused(f"gate {name}: {_body_words(method)}")
+    return sending.body
+
+
+def _complaint(error: ValidationError, part: str) -> str:
+    wrong = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join([part, *map(str, wrong["loc"])])
+    return f"{where}: {wrong['msg'].removeprefix('Value error, ')}"

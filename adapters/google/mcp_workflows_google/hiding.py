@@ -1,0 +1,41 @@
+"""What no client may read in a text that a workflow wrote: URLs of its callbacks, and tokens."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, cast
+
+from mcp_workflows.adapter import JSON
+
+LONGEST: Final = 500  # characters of a text that nothing is known of
+_WORD: Final = re.compile(r"[^\s\"'<>]+")  # where a URL may be: no text takes longer than its length
+_CALLBACK: Final = re.compile(r"/executions/[^/]+/callbacks?/")
+_TOKEN: Final = re.compile(
+    r"\bBearer\s+\S+|\bya29\.[\w.-]+|\beyJ[\w-]{8,512}\.[\w-]{1,8192}\.[\w-]*",  # the last one: a JWT
+    re.IGNORECASE,
+)
+
+
+def hidden(text: str | None) -> str:
+    """The text without them."""
+    return _TOKEN.sub("[token]", _WORD.sub(_without_callback, text or ""))
+
+
+def _without_callback(word: re.Match[str]) -> str:
+    return "[callback URL]" if _CALLBACK.search(word[0]) else word[0]
+
+
+def hidden_in(value: JSON) -> JSON:
+    """The same JSON with all its texts, and names, without them."""
+    if isinstance(value, str):
+        return hidden(value)
+    if isinstance(value, dict):
+        return {hidden(name): hidden_in(item) for name, item in cast("dict[str, Any]", value).items()}  # Any: JSON
+    if isinstance(value, list):
+        return [hidden_in(item) for item in cast("list[object]", value)]
+    return value
+
+
+def short(text: str) -> str:
+    """Its beginning, if it is long."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

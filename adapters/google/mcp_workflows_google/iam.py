@@ -1,0 +1,64 @@
+"""A custom role with the least that some tools need, as `gcloud iam roles create --file` takes it.
+
+Google grants roles on a project, not on a workflow, so a role says what may be done, and not with which workflows.
+Source: https://cloud.google.com/workflows/docs/access-control
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.capabilities import Use
+from mcp_workflows_google.settings import GoogleSettings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A permission that some uses need."""
+
+    permission: str
+    to: Callable[[Use], bool]
+
+
+def _starts(use: Use) -> bool:
+    return not use.watches
+
+
+GRANTS: Final[Sequence[Grant]] = (
+    Grant(permission="workflows.callbacks.list", to=lambda use: use.answers),
+    Grant(permission="workflows.callbacks.send", to=lambda use: use.answers),
+    Grant(permission="workflows.executions.cancel", to=lambda use: use.cancels or _starts(use)),  # of later duplicates
+    Grant(permission="workflows.executions.create", to=_starts),
+    Grant(permission="workflows.executions.get", to=lambda _: True),
+    Grant(permission="workflows.executions.list", to=lambda _: True),  # lost starts; sweeps
+    Grant(permission="workflows.workflows.get", to=lambda _: True),  # `check`
+)
+ANYTHING: Final = Use(tool="", workflow="")  # what a labelled workflow may turn out to need
+LISTS: Final = "workflows.workflows.list"
+
+
+def permissions(settings: GoogleSettings, uses: Sequence[Use]) -> Mapping[str, JSON]:
+    """The role for these uses, and for `discover` if it is set; see `Permits.permissions`.
+
+    With `impersonate` it is for that account; what its caller needs is logged, as it belongs to another identity.
+    """
+    found = settings.discover is not None
+    all_uses = [*uses, ANYTHING] if found else uses
+    needed = [grant.permission for grant in GRANTS if any(grant.to(use) for use in all_uses)]
+    if settings.impersonate is not None:
+        _log.warning(
+            "this role is for %s; who acts as it needs roles/iam.serviceAccountTokenCreator on that account",
+            settings.impersonate,
+        )
+    return {
+        "title": "mcp-workflows",
+        "description": "What mcp-workflows needs of Google Cloud Workflows for the tools of one workflows.yaml.",
+        "stage": "GA",
+        "includedPermissions": sorted([*needed, LISTS] if found else needed),
+    }

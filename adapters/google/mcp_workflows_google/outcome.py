@@ -1,0 +1,137 @@
+"""How an execution ended, and where one is that has not: results are read, errors told in words for people.
+
+What an error may hold and no client should have (headers and bodies of HTTP, URLs of callbacks) is left out.
+Source: https://cloud.google.com/workflows/docs/reference/syntax/error-types
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mcp_workflows.adapter import Execution, Failure, Status
+from mcp_workflows_google.hiding import hidden, short
+from mcp_workflows_google.raised import Said, said
+from mcp_workflows_google.reading import Seen, Step
+
+STATES: Final[Mapping[int, Status]] = {
+    0: Status.RUNNING,  # STATE_UNSPECIFIED
+    1: Status.RUNNING,  # ACTIVE
+    2: Status.SUCCEEDED,
+    3: Status.FAILED,
+    4: Status.CANCELLED,
+    5: Status.RUNNING,  # UNAVAILABLE: its data cannot be read now, and may be again
+    6: Status.RUNNING,  # QUEUED
+}
+UNAVAILABLE: Final = 5
+QUEUED: Final = 6
+ELICIT_ROUTINE: Final = "mcp_elicit"  # our subworkflows: their steps say nothing to people
+RETRY_ROUTINE: Final = "mcp_retry"
+_OURS: Final[Mapping[str, str]] = {
+    ELICIT_ROUTINE: "waiting for an answer",
+    "mcp_claim": "claiming its key",
+    RETRY_ROUTINE: "waiting for the MCP server",
+}
+_CALLING_US: Final = frozenset({"tell_question", "claim_key"})  # steps of ours that call the MCP server
+_NOT_CALLED: Final[Mapping[str, str]] = {  # where that failed for good, and what the workflow could not do then
+    'in step "not_told", routine "mcp_elicit"': "it could not ask the MCP server",
+    'in step "claim_key", routine "mcp_claim"': "it could not claim its key at the MCP server",
+}
+_MOST_STEPS: Final = 4  # of branches that run at once, by name
+_NOTHING_SAID: Final = "the execution failed without a reason"
+_CONTEXT: Final = re.compile(r'in step "(?P<step>[^"\n]{1,128})", routine "(?P<routine>[^"\n]{1,128})"')
+
+
+def status_of(state: int) -> Status:
+    """What a state of Google's is to us; one that is not known yet is not an end."""
+    return STATES.get(state, Status.RUNNING)
+
+
+def ended(seen: Seen) -> Execution:
+    """How it ended; `seen` is full."""
+    match status_of(seen.state):
+        case Status.SUCCEEDED:
+            return _succeeded(seen.result)
+        case Status.CANCELLED:
+            return Execution(status=Status.CANCELLED, message=_cancelled(seen))
+        case _:
+            return Execution(status=Status.FAILED, failure=failure(seen.payload, seen.context))
+
+
+def working(seen: Seen) -> Execution:
+    """One that has not ended: its step, if that is seen, or why it does not run."""
+    words = _STATE_WORDS.get(seen.state)
+    if words is None and seen.state not in STATES:
+        words = f"in a state that this version does not know ({seen.state})"
+    if words is None:
+        return Execution(status=Status.RUNNING, message=place(seen.steps))
+    message = f"{words}: {short(hidden(seen.state_error))}" if seen.state_error else words
+    return Execution(status=Status.RUNNING, message=message)
+
+
+_STATE_WORDS: Final[Mapping[int, str]] = {
+    0: "in no state that Google tells",
+    UNAVAILABLE: "its data cannot be read now",
+    QUEUED: "queued (too many executions run at once)",
+}
+
+
+def place(steps: Sequence[Step]) -> str | None:
+    """The current steps in a few words, those of `main` by their names alone."""
+    own = [each for each in steps if each.routine not in _OURS]
+    if not own:
+        return next((_asking(each) for each in steps), None)
+    names = [*dict.fromkeys(each.step if each.routine == "main" else f"{each.step} in {each.routine}" for each in own)]
+    shown, more = names[:_MOST_STEPS], len(names) - _MOST_STEPS
+    return short(", ".join(shown)) + (f" and {more} more" if more > 0 else "")
+
+
+def calls_us(step: Step) -> bool:
+    """Whether it is one of ours that calls the MCP server, or waits to do so again."""
+    return step.routine == RETRY_ROUTINE or (step.routine in _OURS and step.step in _CALLING_US)
+
+
+def _asking(step: Step) -> str:
+    return _OURS[RETRY_ROUTINE if step.routine == ELICIT_ROUTINE and calls_us(step) else step.routine]
+
+
+def failure(payload: str | None, context: str | None) -> Failure:
+    """Why it failed; both may be missing."""
+    found = said(payload)
+    if found.protocol is not None:
+        return found.protocol
+    text = found.text or hidden(short((context or "").strip().partition("\n")[0])) or _NOTHING_SAID
+    return Failure(text=_placed(text, found, context), kind=found.kind)
+
+
+def _placed(text: str, found: Said, context: str | None) -> str:
+    """With the step it failed in, unless the workflow itself chose the words."""
+    where = _where(context)
+    if (what := _NOT_CALLED.get(where or "")) is not None:
+        return f"{what} ({text}): that server's log, or `mcp-workflows check`, says why"
+    told = where is None or where in text or bool(found.own and found.text)
+    return text if told else f"{text} ({where})"
+
+
+def _where(context: str | None) -> str | None:
+    found = _CONTEXT.search(context or "")
+    return None if found is None else f'in step "{found["step"]}", routine "{found["routine"]}"'
+
+
+def _cancelled(seen: Seen) -> str:
+    found = said(seen.payload)
+    return f"cancelled: {found.text}" if found.text else "cancelled"
+
+
+def _succeeded(result: str) -> Execution:
+    """A result is JSON; none at all is that of a workflow which returns nothing."""
+    if not result:
+        return Execution(status=Status.SUCCEEDED, output=None)
+    try:
+        return Execution(status=Status.SUCCEEDED, output=json.loads(result))
+    except (ValueError, RecursionError) as error:
+        what = "is nested too deeply" if isinstance(error, RecursionError) else "is no JSON"
+        why = Failure(text=f"the execution succeeded, but its result {what}", kind="UndecodableResult")
+        return Execution(status=Status.FAILED, failure=why)

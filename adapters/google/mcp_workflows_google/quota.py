@@ -1,0 +1,34 @@
+"""Google's quotas, and how much of them this process may use.
+
+They are told per minute, project and location. A bucket holds a sixth of its share and gets the rest within a minute,
+so that no minute sees more than the share.
+Source: https://cloud.google.com/workflows/quotas; those of callbacks are guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mcp_workflows.quota import UNLIMITED, Limits
+from mcp_workflows_google.settings import Quota
+
+PER_MINUTE: Final[Mapping[str, float]] = {
+    "get_execution": 6000,
+    "list_executions": 1200,
+    "write_executions": 6000,
+    "list_callbacks": 1200,
+    "send_callback": 6000,
+    "read_workflows": 1200,
+}
+_AT_ONCE: Final = 1 / 6
+_MINUTE: Final = 60.0  # seconds
+
+
+def limits(api: str, quota: Quota | None) -> Limits:
+    """What this process may use of an API; None: as much as it likes."""
+    if quota is None or api not in PER_MINUTE:
+        return UNLIMITED
+    whole: float = getattr(quota, api) or PER_MINUTE[api]
+    share = whole * quota.share / quota.replicas
+    return Limits(bucket=max(1.0, share * _AT_ONCE), refill=share * (1 - _AT_ONCE) / _MINUTE)

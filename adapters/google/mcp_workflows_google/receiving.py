@@ -1,0 +1,78 @@
+"""What workflows tell us over HTTP: a question, with where its answer goes; the claim of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mcp_workflows.adapter import JSON, TERMINAL
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows_google.asked import Asked, Claiming, read_question
+from mcp_workflows_google.callback import checked
+from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.names import KEY_LABEL, ExecutionName
+from mcp_workflows_google.news import News
+from mcp_workflows_google.noting import Noting, utc_now
+from mcp_workflows_google.outcome import status_of
+from mcp_workflows_google.projects import Projects
+from mcp_workflows_google.reading import Seen
+
+MOST_OPEN: Final = 100  # questions of one execution
+
+
+async def receive_question(calls: Calls, noting: Noting, news: News, body: JSON) -> JSON:
+    """Keep a question durably, before the workflow hears that we have it; the same one again changes nothing.
+
+    It may come before our own call that starts the execution has returned: it is kept by the execution's name, and
+    shown to whoever looks at that. Google says whether there is such an execution, or anybody who may call could fill
+    the store. Whether the callback's project is that of the execution is found out before an answer is sent: see
+    `projects`.
+
+    Raises:
+        EngineRefused: it is no question, its callback is not one of this execution, or that has ended.
+        EngineUnavailable: it could not be kept, or Google does not show the execution yet: the workflow tries again.
+    """
+    asked = Asked.read(body)
+    name = asked.execution_name(await calls.place())
+    callback = checked(asked.callback_url, name, rest_url=calls.rest_url)
+    known = await noting.questions(name)
+    if callback.id not in known:
+        _check_how_many(known)
+        if status_of((await _shown(calls, name, full=False)).state) in TERMINAL:
+            raise EngineRefused("this execution has ended: it can ask nothing")
+    await noting.ask(name, callback.id, asked.question(utc_now()), until=asked.until(utc_now()))
+    news.tell(name)
+    return {"kept": True}
+
+
+def _check_how_many(known: Mapping[str, JSON]) -> None:
+    """All that it asks is read at each look, and shown to its people: they answer no such number."""
+    now = utc_now()
+    opened = sum(question.open(now) for question in map(read_question, known.values()) if question is not None)
+    if opened >= MOST_OPEN:
+        raise EngineRefused(f"this execution has {MOST_OPEN} open questions, and no more are taken")
+
+
+async def _shown(calls: Calls, name: ExecutionName, *, full: bool) -> Seen:
+    try:
+        return await calls.get(name, full=full)
+    except ExecutionNotFound as error:
+        raise EngineUnavailable(str(error)) from None
+
+
+async def receive_claim(calls: Calls, noting: Noting, projects: Projects, body: JSON) -> JSON:
+    """Whether this execution may go on: it is the first of its key that asks. One that has no key always may.
+
+    The key is read from the labels that Google has of the execution, so that nobody can claim another's.
+
+    Raises:
+        EngineRefused: it does not say which execution it is.
+        EngineUnavailable: it cannot be told, or Google does not show it yet: the workflow tries again.
+    """
+    name = Claiming.read(body).execution_name(await calls.place())
+    seen = await _shown(calls, name, full=True)
+    key = seen.labels.get(KEY_LABEL)
+    if key is None:
+        return {"claimed": True}
+    holder = await noting.claim(await projects.claimed(name, key), ExecutionName.parse(seen.name))
+    return {"claimed": holder.note == name.note}

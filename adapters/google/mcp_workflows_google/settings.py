@@ -1,0 +1,290 @@
+"""What can be set of a Google Workflows engine; of one tool on it, see `options`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from mcp_workflows import Duration
+from mcp_workflows.adapter import JSON
+from mcp_workflows.capabilities import Trusted
+from mcp_workflows_google.names import LOCATION, PROJECT, WORKFLOW
+
+_MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+GOOGLE: Final = "workflowexecutions.googleapis.com"  # the Executions API, for gRPC and REST
+DEMO: Final = "demo"  # the project of a local engine, if nothing is said
+
+_PROJECT = re.compile(PROJECT, re.ASCII)
+_LOCATION = re.compile(LOCATION, re.ASCII)
+_WORKFLOW = re.compile(WORKFLOW, re.ASCII)
+_HOST: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})(?:\.[A-Za-z0-9][A-Za-z0-9-]{0,62})*|\[[0-9a-fA-F:]+\])"
+_ENDPOINT = re.compile(rf"{_HOST}(?::(?P<port>[0-9]{{1,5}}))?", re.ASCII)
+_EMAIL = re.compile(r"[a-z0-9._-]{1,128}@[a-z0-9.-]{1,128}\.[a-z]{2,}", re.ASCII)
+_LABEL = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})=(?P<value>[a-z0-9_-]{0,63})", re.ASCII)
+_MOST_PORT: Final = 65535
+_SETTLING: Final = 3  # calls: one that began late, itself, and as long again for the list to show it
+_THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_SECRETS: Final = frozenset(
+    {"credentials", "private_key", "token", "access_token", "refresh_token", "client_secret", "api_key"}
+)
+
+
+def _project(written: object) -> object:
+    """YAML reads a project number as a number."""
+    return str(written) if isinstance(written, int) and not isinstance(written, bool) else written
+
+
+Project = Annotated[str, BeforeValidator(_project, json_schema_input_type=str | int)]
+
+
+def _https(url: str, example: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment or "@" in parts.netloc:
+        raise ValueError(f"write a URL: {example}")
+    return url
+
+
+def _endpoint(written: str, example: str) -> str:
+    found = _ENDPOINT.fullmatch(written)
+    if not found or not 0 < int(found["port"] or 443) <= _MOST_PORT:
+        raise ValueError(f"write a host, or HOST:PORT: {example}")
+    return written
+
+
+def _as_it_signs(local: str) -> str:
+    """What a local engine at this URL calls itself in its tokens: localhost is but another name."""
+    return local.replace("://localhost:", "://127.0.0.1:", 1)
+
+
+class Inbound(BaseModel):
+    """Whose requests are taken at `/engines/ENGINE/...`: those of workflows, with an OpenID Connect token."""
+
+    model_config = _MODEL
+
+    audience: str = Field(description="What their tokens are for: the URL of this server, as the workflows know it.")
+    accounts: tuple[str, ...] = Field(min_length=1, description="The service accounts that the workflows run as.")
+    issuer: str | None = Field(default=None, description="Who issues the tokens. Default: https://accounts.google.com.")
+    keys_url: str | None = Field(default=None, description="Where its keys are. Default: Google's.")
+
+    @field_validator("audience")
+    @classmethod
+    def _audience_is_a_url(cls, audience: str) -> str:
+        return _https(audience, "https://tasks.example.com")
+
+    @field_validator("issuer", "keys_url")
+    @classmethod
+    def _url_is_one(cls, url: str | None) -> str | None:
+        return url if url is None else _https(url, "https://accounts.google.com")
+
+    @field_validator("keys_url")
+    @classmethod
+    def _keys_come_safely(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "")
+        if parts.scheme == "http" and parts.hostname not in _THIS_MACHINE:
+            raise ValueError("write https://: whoever is on the way could put in keys of their own, and sign with them")
+        return url
+
+    @field_validator("accounts")
+    @classmethod
+    def _accounts_are_emails(cls, accounts: tuple[str, ...]) -> tuple[str, ...]:
+        for account in accounts:
+            _email(account)
+        return accounts
+
+
+def _email(account: str) -> str:
+    if not _EMAIL.fullmatch(account):
+        raise ValueError("write the email of a service account: NAME@PROJECT.iam.gserviceaccount.com")
+    return account
+
+
+class Quota(BaseModel):
+    """How much of Google's quotas this process may use: they are of the whole project in its location."""
+
+    model_config = _MODEL
+
+    share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
+    replicas: int = Field(default=1, gt=0, description="How many processes like this one share that.")
+    get_execution: float | None = Field(
+        default=None, gt=0, description="The project's quota per minute, if it is not Google's default."
+    )
+    list_executions: float | None = Field(default=None, gt=0, description="Likewise.")
+    write_executions: float | None = Field(default=None, gt=0, description="Likewise, of creating and cancelling.")
+    list_callbacks: float | None = Field(default=None, gt=0, description="Likewise.")
+    send_callback: float | None = Field(default=None, gt=0, description="Likewise, of answers to workflows.")
+    read_workflows: float | None = Field(default=None, gt=0, description="Likewise, of the Workflows API.")
+
+
+class Discover(BaseModel):
+    """Workflows that their owners have labelled to be tools."""
+
+    model_config = _MODEL
+
+    label: str = Field(default="mcp-tool=true", description="The label, KEY=VALUE.")
+    every: Duration = Field(default=timedelta(minutes=5), description="How often they are looked for.")
+    schemas: Mapping[str, Mapping[str, JSON]] = Field(
+        default_factory=dict[str, Mapping[str, JSON]],
+        description="By workflow: the JSON Schema (an object) of its arguments. Default: any object.",
+    )
+
+    @field_validator("label")
+    @classmethod
+    def _label_is_key_and_value(cls, label: str) -> str:
+        if not _LABEL.fullmatch(label):
+            raise ValueError("write KEY=VALUE, of lower case letters, digits, _ and -: mcp-tool=true")
+        return label
+
+    @field_validator("schemas")
+    @classmethod
+    def _schemas_are_of_workflows(cls, schemas: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, Mapping[str, JSON]]:
+        for workflow, schema in schemas.items():
+            if not _WORKFLOW.fullmatch(workflow):
+                raise ValueError(f"{workflow!r} is no name of a workflow")
+            if schema.get("type") != "object":
+                raise ValueError(f"{workflow}: the schema of arguments is one of an object: type: object")
+        return schemas
+
+    @property
+    def key_and_value(self) -> tuple[str, str]:
+        """The label, taken apart."""
+        key, _, value = self.label.partition("=")
+        return key, value
+
+
+class GoogleSettings(BaseModel):
+    """The workflows of one project in one location.
+
+    What is not given comes from where Google's libraries have it from: `GOOGLE_APPLICATION_CREDENTIALS`, `gcloud auth
+    application-default login`, the service account of the machine. Credentials are never written here.
+    """
+
+    model_config = _MODEL
+
+    project: Project | None = Field(
+        default=None, description="The project, its id or number. Default: GOOGLE_CLOUD_PROJECT, or the credentials'."
+    )
+    location: str = Field(description="The location: europe-west1.")
+    credentials_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A file of credentials: of a service account, or of workload identity federation. "
+        "Default: application default credentials.",
+    )
+    impersonate: str | None = Field(default=None, description="A service account to act as, its email.")
+    endpoint: str | None = Field(
+        default=None,
+        description="Where the Executions API is, HOST or HOST:PORT: a regional or a private endpoint "
+        "(workflowexecutions.europe-west1.rep.googleapis.com). Default: Google's global one.",
+    )
+    emulator: str | None = Field(
+        default=None,
+        description="A local engine instead of Google, HOST:PORT: see `python -m mcp_workflows_google.local`. "
+        "No credentials are used then.",
+    )
+    inbound: Inbound | None = Field(
+        default=None, description="Let workflows ask questions and claim keys over HTTP. Default: they cannot."
+    )
+    settle: Duration = Field(
+        default=timedelta(seconds=60),
+        description="How long after a start its execution may be missing from Google's list: only then a start "
+        "whose outcome is not known is tried again. At least three times timeout_seconds.",
+    )
+    grace: Duration = Field(
+        default=timedelta(hours=24),
+        description="How long an execution may be UNAVAILABLE (its encryption key is) before the task fails.",
+    )
+    quota: Quota | None = Field(
+        default=None, description="How much of Google's quotas to use. Default: half of them, of a local engine all."
+    )
+    discover: Discover | None = Field(default=None, description="Offer labelled workflows as tools. Default: none.")
+    console_url: str | None = Field(
+        default=None, description="Where the console is, for links. Default: https://console.cloud.google.com."
+    )
+    timeout_seconds: float = Field(default=8, ge=1, le=600, description="Longest total time of any call, in seconds.")
+    max_connections: int = Field(default=16, ge=1, le=256, description="Most calls at once.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, values: Any) -> Any:  # Any: not yet validated
+        secrets = sorted(name for name in _SECRETS if name in values) if isinstance(values, Mapping) else ()
+        if secrets:
+            raise ValueError(
+                f"{', '.join(secrets)}: no credentials here; name a file with credentials_file, set "
+                "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`"
+            )
+        return values  # pyright: ignore[reportUnknownVariableType]
+
+    @field_validator("project")
+    @classmethod
+    def _project_is_one(cls, project: str | None) -> str | None:
+        if project is not None and not _PROJECT.fullmatch(project):
+            raise ValueError("write a project's id or number: shop-prod")
+        return project
+
+    @field_validator("location")
+    @classmethod
+    def _location_is_one(cls, location: str) -> str:
+        if not _LOCATION.fullmatch(location):
+            raise ValueError("write a location: europe-west1")
+        return location
+
+    @field_validator("impersonate")
+    @classmethod
+    def _impersonate_is_an_email(cls, account: str | None) -> str | None:
+        return account if account is None else _email(account)
+
+    @field_validator("endpoint")
+    @classmethod
+    def _endpoint_is_a_host(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and endpoint.lower().startswith("http://"):
+            raise ValueError(
+                "Google's API has TLS, so http:// is no endpoint of it; for a local engine write emulator: HOST:PORT"
+            )
+        return endpoint and _endpoint(endpoint, "workflowexecutions.europe-west1.rep.googleapis.com")
+
+    @field_validator("emulator", mode="before")
+    @classmethod
+    def _nothing_is_none(cls, emulator: object) -> object:
+        """`${EMULATOR:-}` of a variable that is not set."""
+        return emulator or None
+
+    @field_validator("emulator")
+    @classmethod
+    def _emulator_is_host_and_port(cls, emulator: str | None) -> str | None:
+        if emulator is not None and not _endpoint(emulator, "127.0.0.1:8790").rpartition("]")[2].count(":"):
+            raise ValueError("write HOST:PORT: 127.0.0.1:8790")
+        return emulator
+
+    @field_validator("console_url")
+    @classmethod
+    def _console_is_a_url(cls, url: str | None) -> str | None:
+        return url if url is None else _https(url, "https://console.cloud.google.com").rstrip("/")
+
+    @model_validator(mode="after")
+    def _an_emulator_is_not_google(self) -> Self:
+        both = [name for name in ("endpoint", "credentials_file", "impersonate") if getattr(self, name) is not None]
+        if self.emulator and both:
+            raise ValueError(f"emulator is for a local engine, and {', '.join(both)} for Google: leave one out")
+        if self.settle.total_seconds() < (least := _SETTLING * self.timeout_seconds):
+            raise ValueError(f"settle must be at least {_SETTLING} times timeout_seconds: {least:g}s")
+        return self
+
+    @property
+    def trusted(self) -> Trusted | None:
+        """Whose tokens are good for requests of workflows; None: nobody's."""
+        if self.inbound is None:
+            return None
+        local = self.emulator and f"http://{self.emulator}"
+        return Trusted(
+            issuer=self.inbound.issuer or (local and _as_it_signs(local)) or "https://accounts.google.com",
+            keys_url=self.inbound.keys_url
+            or (f"{local}/oauth2/v3/certs" if local else "https://www.googleapis.com/oauth2/v3/certs"),
+            audience=self.inbound.audience,
+            accounts=frozenset(self.inbound.accounts),
+        )

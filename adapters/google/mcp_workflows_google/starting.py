@@ -1,0 +1,73 @@
+"""Start: one CreateExecution, labelled with the key. Google dedupes nothing, so it is never sent twice from here.
+
+Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/create
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from mcp_workflows.adapter import JSON, Start
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_google.names import KEY_LABEL, TOOL_LABEL, Place, WorkflowName, label
+
+MAX_ARGUMENT: Final = 32 * 1024  # bytes of UTF-8
+_NO_LABEL: Final = re.compile(r"[^a-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A start in the words of the API."""
+
+    workflow: WorkflowName
+    argument: str | None = field(repr=False)  # canonical JSON; None: none
+    labels: Mapping[str, str]
+
+
+def order(start: Start, place: Place) -> Order:
+    """What a start sends.
+
+    Raises:
+        EngineRefused: the workflow is no name, or the argument cannot be one.
+    """
+    return Order(
+        workflow=WorkflowName.parse(start.workflow, place),
+        argument=one_argument(start.arguments),
+        labels=labels(start),
+    )
+
+
+def labels(start: Start) -> Mapping[str, str]:
+    """The key, and for people the tool; whatever may not stand in a label is a dash."""
+    tool = start.context.get("tool")
+    named = {TOOL_LABEL: _NO_LABEL.sub("-", tool.lower())[:63]} if tool else {}
+    return {KEY_LABEL: label(start.key), **named}
+
+
+def one_argument(arguments: JSON) -> str | None:
+    """The argument of an execution as canonical JSON; None: it has none.
+
+    Raises:
+        EngineRefused: there is more than one, it is no JSON, or it is too large.
+    """
+    positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
+    if len(positional) > 1:
+        raise EngineRefused("a workflow takes one argument: write send: {...} instead of a list in args", final=True)
+    if not positional:
+        return None
+    try:
+        text = json.dumps(positional[0], ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        size = len(text.encode())
+    except (ValueError, TypeError, RecursionError) as error:  # half a surrogate pair is a ValueError too
+        raise EngineRefused(f"the argument is no JSON that can be sent ({type(error).__name__})", final=True) from None
+    if size > MAX_ARGUMENT:
+        raise EngineRefused(
+            f"the argument has {size:,} bytes, and Google Cloud Workflows takes at most {MAX_ARGUMENT:,}: pass a "
+            "reference to it, such as the name of an object in Cloud Storage",
+            final=True,
+        )
+    return text

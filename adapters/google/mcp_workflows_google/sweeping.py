@@ -1,0 +1,59 @@
+"""A cheap look at many executions at once: the list of those that run, and the questions that we know of.
+
+Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/list
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from mcp_workflows.adapter import JSON, Execution, Ref
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows.listing import Listed, Listings, gently
+from mcp_workflows_google.asking import asking
+from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.names import ExecutionName, Place, WorkflowName, note_of
+from mcp_workflows_google.noting import Noting, is_doubted
+
+_RUNNING = ("ACTIVE", "QUEUED")
+
+
+def listings(calls: Calls) -> Listings:
+    """Who runs, by workflow: one list of each state, as nobody says how `OR` is to be written."""
+
+    async def running(workflow: str) -> Collection[str]:
+        named = WorkflowName.parse(workflow, Place(project="", location=""))
+        lists = [await calls.executions(named, only=f'state="{state}"') for state in _RUNNING]
+        return {note_of(row.name) for rows in lists async for row in gently(rows)}
+
+    return Listings(running, _listed, lambda: calls.refill("list_executions") / len(_RUNNING))
+
+
+async def describe_many(known: Listings, noting: Noting, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+    """Those that still run, by handle, with what they ask us; see `Sweeps.describe_many`.
+
+    Left out are those with an answer that may not have arrived: only a look can tell what they ask.
+
+    Raises:
+        EngineUnavailable: no answer.
+    """
+    seen = dict(await known.describe_many(refs))
+    notes = {handle: note_of(handle) async for handle in gently(seen)}
+    asked: dict[str, Mapping[str, JSON]] = {}
+    for workflow in {note[: note.rindex("/", 0, -1) + 1] for note in notes.values()}:
+        asked.update(await noting.questions_under(workflow))
+    async for handle in gently([handle for handle, note in notes.items() if note in asked]):
+        questions = asked[notes[handle]]
+        if any(is_doubted(each) for each in questions.values()):
+            del seen[handle]
+        else:
+            seen[handle] = asking(seen[handle], questions)
+    return seen
+
+
+def _listed(handle: str) -> Listed | None:
+    try:
+        found = ExecutionName.parse(handle)
+    except EngineRefused:
+        return None
+    return Listed(workflow=found.workflow.name, name=found.note)

@@ -1,0 +1,170 @@
+"""Our error for Google's, by the tables of `refusals`; of Google's own words only what is harmless is repeated."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# Reason: google-api-core is typed in parts, and JSON is Any; both are read into types of our own at once.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from google.api_core import exceptions as api
+
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows_google.refusals import AGAIN, REASONS, SIGNS, STATUSES, Row, Verb
+
+ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
+_BAD_REQUEST: Final = "type.googleapis.com/google.rpc.BadRequest"
+_PERMISSION = re.compile(r"[Pp]ermission '?(?P<permission>workflows\.[A-Za-z.]+)'?")
+_ON = re.compile(r"on (?:resource )?'?(?P<resource>(?://[a-z.]+/)?projects/[\w/.:-]+)")
+_WORD = re.compile(r"[A-Za-z0-9_.:/\[\]-]{1,200}", re.ASCII)
+_CONSUMER = re.compile(r"projects/(?P<project>[a-z0-9.:-]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked of whom."""
+
+    verb: Verb
+    permission: str
+    resource: str  # a resource name; never the rest of the request
+    location: str
+    endpoint: str
+    custom: bool  # the endpoint is not Google's global one
+    service: str = "workflowexecutions.googleapis.com"
+
+    @property
+    def who(self) -> str:
+        """The engine, for people."""
+        return f"Google Workflows at {self.endpoint}" if self.custom else f"Google Workflows in {self.location}"
+
+
+class AnsweredError(Exception):
+    """An answer that is an error, over gRPC or HTTP: what of it the tables need."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A gRPC status with its text and what its details say."""
+
+    status: str
+    text: str = field(default="", repr=False)  # may repeat the input
+    local: bool = False  # there is no connection, so that our own library says so
+    reason: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    fields: tuple[str, ...] = ()  # of the request that are not valid
+
+
+def of_grpc(error: api.GoogleAPICallError, *, connected: bool) -> Answer:
+    """What a call of the official client raised: an answer of the other side, if we are connected to it."""
+    status: Any = error.grpc_status_code  # Any: grpc has no types
+    reply: Any = next(iter(error.errors), None)
+    violations = [each for detail in error.details for each in getattr(detail, "field_violations", ())]
+    return Answer(
+        status=status.name if status is not None else "UNKNOWN",
+        text=str(getattr(reply, "details", lambda: None)() or error.message),
+        local=not connected,
+        reason=error.reason or "",
+        metadata=dict(error.metadata or {}),
+        fields=tuple(str(each.field) for each in violations),
+    )
+
+
+_HTTP: Final[Mapping[int, str]] = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+def of_http(status: int, body: Any) -> Answer:  # Any: what the body says, if it is JSON
+    """What an answer over HTTP is; one that is not in Google's form counts by its HTTP status."""
+    error: Any = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return Answer(status=_HTTP.get(status, "UNKNOWN" if status >= 500 else "UNIMPLEMENTED"))
+    told: Mapping[str, Any] = error
+    listed: Any = told.get("details")
+    details: list[Any] = [each for each in (listed if isinstance(listed, list) else []) if isinstance(each, Mapping)]
+    info: Mapping[str, Any] = next((each for each in details if each.get("@type") == ERROR_INFO), {})
+    found = str(told.get("status"))
+    metadata: Any = info.get("metadata")
+    return Answer(
+        status=found if found in STATUSES else _HTTP.get(status, "UNKNOWN"),
+        text=str(told.get("message", "")),
+        reason=str(info.get("reason", "")),
+        metadata={str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, Mapping) else {},
+        fields=tuple(
+            str(each.get("field"))
+            for detail in details
+            if detail.get("@type") == _BAD_REQUEST
+            for each in detail.get("fieldViolations", ())
+        ),
+    )
+
+
+def translate(answer: Answer, asked: Asked) -> EngineError:
+    """Ours for theirs."""
+    row = _row(answer, asked)
+    text = f"{asked.who}: {row.text.format_map(_words(answer, asked))}"
+    if row.kind is EngineUnavailable:
+        return EngineUnavailable(text, sent=row.sent, throttled=row.throttled)
+    if row.kind is EngineRefused:
+        return EngineRefused(text, final=row.final)
+    return row.kind(text)
+
+
+def passing(answer: Answer, asked: Asked) -> bool:
+    """Whether asking the same again at once may well help: no connection, a quota, a no are not of that kind."""
+    return answer.status in AGAIN and _signed(answer, asked) is None
+
+
+def _row(answer: Answer, asked: Asked) -> Row:
+    told = REASONS.get(answer.reason) or _signed(answer, asked)
+    return told or STATUSES.get(answer.status, STATUSES["UNKNOWN"]).row(asked.verb)
+
+
+def _signed(answer: Answer, asked: Asked) -> Row | None:
+    """The first of `SIGNS` that is in its text and counts here."""
+    for each in SIGNS:
+        if each.sign in answer.text and (answer.local or not each.local) and (asked.custom or not each.custom):
+            return each.row
+    return None
+
+
+def _words(answer: Answer, asked: Asked) -> Mapping[str, str]:
+    named, placed = _PERMISSION.search(answer.text), _ON.search(answer.text)
+    consumer = _CONSUMER.fullmatch(answer.metadata.get("consumer", "")) or _CONSUMER.match(asked.resource)
+    fields = ", ".join(each for each in answer.fields if _WORD.fullmatch(each))
+    violation = _word(answer.metadata.get("uid"))
+    return {
+        "permission": _word(answer.metadata.get("permission")) or (named["permission"] if named else asked.permission),
+        "resource": _word(answer.metadata.get("resource"))
+        or (placed["resource"] if placed and named else asked.resource),
+        "location": asked.location,
+        "endpoint": asked.endpoint,
+        "service": _word(answer.metadata.get("service")) or asked.service,
+        "consumer": consumer["project"] if consumer else "?",
+        "field": f" ({fields})" if fields else "",
+        "violation": f" (vpcServiceControlsUniqueIdentifier {violation})" if violation else "",
+        "detail": answer.status,
+    }
+
+
+def _word(text: str | None) -> str | None:
+    """It, if it is a name and nothing else."""
+    return text if text and _WORD.fullmatch(text) else None

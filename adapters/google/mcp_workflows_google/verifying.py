@@ -1,0 +1,137 @@
+"""Whether a workflow has the steps that a tool's gates name, and what else it needs to ask people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final, cast
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.errors import EngineError
+from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.definition import AWAITS, Definition, Routine, read_definition
+from mcp_workflows_google.drafting import draft
+from mcp_workflows_google.gates import step_named
+from mcp_workflows_google.names import WorkflowName
+from mcp_workflows_google.outcome import RETRY_ROUTINE
+from mcp_workflows_google.reading import Deployed
+from mcp_workflows_google.settings import GoogleSettings
+
+ASKS: Final = "mcp_elicit"
+CLAIMS: Final = "mcp_claim"
+SHIPPED: Final = frozenset({ASKS, CLAIMS, RETRY_ROUTINE})
+URL: Final = "MCP_WORKFLOWS_URL"  # user_env_vars that both read
+AUDIENCE: Final = "MCP_WORKFLOWS_AUDIENCE"
+"""See docs/google-contract.md."""
+
+
+async def verify(
+    calls: Calls, settings: GoogleSettings, workflow: str, gates: Mapping[str, Mapping[str, JSON]]
+) -> list[Finding]:
+    """What is missing is a problem; what cannot be found out is said, and none."""
+    try:
+        found = await calls.workflow(WorkflowName.parse(workflow, await calls.place()))
+    except EngineError as error:
+        return [Finding(ok=True, text=f"its steps could not be verified: {error}")]
+    read = await read_definition(found.source)
+    if read is None:
+        return [Finding(ok=True, text="its steps could not be verified: its source cannot be read")]
+    return [*_gates(read, gates), *_inbound(read, found, settings), *_suggestion(read)]
+
+
+def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
+    first: dict[tuple[str | None, ...], str] = {}
+    for gate, words in gates.items():
+        when = words.get("when")
+        step, routine, method = step_named(when), _word(when, "routine"), _word(when, "method")
+        where = f"gates.{gate}.when"
+        if first.setdefault((step, routine, method), gate) != gate:
+            taken = f"{where}: step {step!r} is asked about by gate {first[step, routine, method]} already"
+            yield Finding(ok=False, text=taken, hint="leave one of the two out")
+        elif wrong := _wrong_place(read, routine, step):
+            text, hint = wrong
+            yield Finding(ok=False, text=f"{where}: {text}", hint=hint)
+        elif not any(step in each.awaiting for each in _routines(read, routine)):
+            yield Finding(
+                ok=True, text=f"{where}: step {step!r} does not call {AWAITS} itself: it may never be asked about"
+            )
+
+
+def _wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
+    """What is wrong with where a gate is, and what may be meant."""
+    if routine is not None and routine not in read.routines:
+        return f"there is no routine {routine!r}", _meant(routine, read.routines)
+    steps = dict.fromkeys(sorted(each for found in _routines(read, routine) for each in found.steps))
+    own = dict.fromkeys(each for each in steps if any(each in found.steps for found in _own(read)))
+    inside = f" in {routine}" if routine else ""
+    return None if step in steps else (f"there is no step {step!r}{inside}", _meant(step, own or steps))
+
+
+def _routines(read: Definition, routine: str | None) -> Sequence[Routine]:
+    return [read.routines[routine]] if routine else list(read.routines.values())
+
+
+def _own(read: Definition) -> Sequence[Routine]:
+    """The routines that are not ours."""
+    return [routine for name, routine in read.routines.items() if name not in SHIPPED]
+
+
+def _word(when: JSON, key: str) -> str | None:
+    """What else a gate says of its step."""
+    word = cast("Mapping[str, JSON]", when).get(key) if isinstance(when, Mapping) else None
+    return None if word is None else str(word)
+
+
+def _meant(name: str, there: Mapping[str, object]) -> str:
+    meant = get_close_matches(name, there, n=1)
+    return f"did you mean {meant[0]!r}?" if meant else f"there are: {', '.join(there) or 'none'}"
+
+
+def _inbound(read: Definition, found: Deployed, settings: GoogleSettings) -> Iterator[Finding]:
+    """What a workflow needs that calls us."""
+    calling = [name for name in (ASKS, CLAIMS) if read.calls(name)]
+    if not calling:
+        return
+    what = " and ".join(calling)
+    if settings.inbound is None:
+        text = f"it calls {what}, and the engine has no inbound"
+        yield Finding(ok=False, text=text, hint="see docs/google-access.md")
+        return
+    if wrong := _wrong_url(found.env.get(URL)):
+        hint = f"deploy it with --update-env-vars {URL}=https://THIS-SERVER/engines/ENGINE"
+        yield Finding(ok=False, text=f"it calls {what}, and is deployed {wrong}", hint=hint)
+    audience = found.env.get(AUDIENCE) or found.env.get(URL)
+    if audience and audience != settings.inbound.audience:
+        text = f"its tokens are for {audience} ({AUDIENCE}, or {URL}), and inbound.audience is another: all are refused"
+        yield Finding(ok=False, text=text, hint=f"deploy it with {AUDIENCE}={settings.inbound.audience}")
+    account = account_of(found.service_account)
+    if account is not None and account not in settings.inbound.accounts:
+        text = f"it runs as {account}, which is not among inbound.accounts: its requests are refused"
+        yield Finding(ok=False, text=text, hint="add it there, or deploy the workflow with another service account")
+
+
+def _wrong_url(url: str | None) -> str | None:
+    """What is wrong with where a workflow finds us, as far as we know where that is."""
+    if not url:
+        return f"without {URL}"
+    if not url.startswith(("https://", "http://")):
+        return f"with {URL}={url}, which is no URL"
+    if url.endswith("/"):
+        return f"with {URL}={url}, whose last slash is one too many"
+    return None if re.search(r"/engines/[^/?#]+$", url) else f"with {URL}={url}, which is not that of an engine"
+
+
+def account_of(written: str) -> str | None:
+    """The email of a service account as Google writes it; None: not told, or told by its number."""
+    account = written.rpartition("/")[2]  # projects/P/serviceAccounts/EMAIL
+    return account if "@" in account else None
+
+
+def _suggestion(read: Definition) -> Iterator[Finding]:
+    drafted = draft(read)
+    if drafted is not None:
+        fields = ", ".join(drafted["properties"])
+        schema = "{type: object, properties: {" + ", ".join(f"{name}: {{}}" for name in drafted["properties"]) + "}}"
+        yield Finding(ok=True, text=f"it reads {fields}", hint=f"its input might be, correct it: {schema}")

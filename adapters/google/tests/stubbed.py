@@ -1,0 +1,59 @@
+"""An adapter in front of the stub server, whose clock stands still; import the fixtures by name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+from mcp_workflows_google import GoogleAdapter, GoogleSettings
+
+from adapters.google.tests.injecting import Injecting, injecting
+from adapters.google.tests.scene import INBOUND
+from mcp_workflows.adapter import Start
+from mcp_workflows.testing import MemoryNotes
+
+BEGAN: Final = datetime.fromtimestamp(1_700_000_000, UTC)
+PLACE: Final = {"project": "acme-shop", "location": "europe-west1", "workflow": "orders"}
+ACCOUNT: Final = "somebody@acme-shop.iam.gserviceaccount.com"
+
+
+def start(key: str = "one", **more: Any) -> Start:
+    return Start(workflow="orders", arguments=[{"order": 1}], key=key, created=BEGAN, **more)
+
+
+def settings(stub: Injecting, **more: Any) -> GoogleSettings:
+    written = {"project": "acme-shop", "location": "europe-west1", "emulator": stub.address, "inbound": INBOUND}
+    return GoogleSettings.model_validate({**written, "timeout_seconds": 2, **more})
+
+
+@pytest.fixture(scope="module")
+def running_stub() -> Iterator[Injecting]:
+    with injecting() as server:
+        yield server
+
+
+@pytest.fixture
+def stub(running_stub: Injecting) -> Injecting:
+    running_stub.clear()
+    return running_stub
+
+
+@pytest.fixture
+def notes() -> MemoryNotes:
+    return MemoryNotes()
+
+
+@pytest.fixture
+async def adapter(stub: Injecting, notes: MemoryNotes) -> AsyncIterator[GoogleAdapter]:
+    made = GoogleAdapter(settings(stub))
+    made.remember(notes)
+    async with made:
+        yield made
+
+
+async def told(adapter: GoogleAdapter, path: str, posted: Any) -> Any:
+    """What a workflow hears that posts this to one of the adapter's addresses."""
+    [receive] = [route.receive for route in adapter.routes() if route.path == path]
+    return await receive(posted, ACCOUNT)

@@ -1,0 +1,287 @@
+"""Questions that come in over HTTP, and answers that go to their callbacks: once, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from google.cloud.workflows import executions_v1
+from mcp_workflows_google import GoogleAdapter
+
+from adapters.google.tests.injecting import Fault, Injecting, Reply
+from adapters.google.tests.stubbed import PLACE, adapter, notes, running_stub, start, stub, told
+from mcp_workflows.adapter import Ref, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.testing import MemoryNotes
+
+pytestmark = pytest.mark.anyio
+__all__ = ["adapter", "notes", "running_stub", "stub"]
+
+NUMBER: Final = "123456789012"
+YES: Final = {"action": "accept", "content": {"ok": True}}
+FORM: Final = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """An execution that has asked, and where its answer goes."""
+
+    stub: Injecting
+    ref: Ref
+    path: str
+
+    @property
+    def listing(self) -> str:
+        """What is asked to list its callbacks."""
+        return f"GET {self.path.rpartition('/')[0]}"
+
+    def answers(self) -> list[Any]:
+        return [asked.request for asked in self.stub.asked if asked.what == f"POST {self.path}"]
+
+    def listed(self, *, payloads: int = 0, waiters: int = 1) -> None:
+        """What the list of its callbacks says from now on."""
+        execution = self.ref.handle
+        callback = {"name": f"{execution}/callback/cb1", "method": "POST", "waiters": str(waiters)}
+        rows = [{**callback, "availablePayloads": ["{}"] * payloads}]
+        self.stub.reply(f"GET /v1/{execution}/callbacks", Reply(body={"callbacks": rows}))
+
+
+async def ask(
+    stub: Injecting, adapter: GoogleAdapter, *, project: str | None = None, origin: str | None = None, **more: Any
+) -> Asking:
+    """Start one, and let it ask; its callback is named with this project, or as its handle is."""
+    handle = await adapter.start(start())
+    _, ours, rest = handle.split("/", 2)
+    path = f"/v1/projects/{project or ours}/{rest}/callbacks/cb1"
+    url = f"{origin or f'http://{stub.address}'}{path}"
+    posted = {**PLACE, "execution": handle.rpartition("/")[2], "callback_url": url, "message": "Ship it?", **more}
+    assert await told(adapter, "input", {"requested_schema": FORM, **posted}) == {"kept": True}
+    asking = Asking(stub=stub, ref=Ref(workflow="orders", handle=handle), path=path)
+    asking.listed()
+    return asking
+
+
+async def open_questions(adapter: GoogleAdapter, asking: Asking) -> Mapping[str, Any]:
+    return (await adapter.describe(asking.ref)).requests
+
+
+async def test_a_question_is_seen_and_its_answer_goes_to_its_callback(stub: Injecting, adapter: GoogleAdapter) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", Reply())
+    seen = await adapter.describe(asking.ref)
+    assert (seen.status, list(seen.requests)) == (Status.INPUT_REQUIRED, ["cb1"])
+    await adapter.answer(asking.ref, {"cb1": YES, "unknown": YES})
+    [(_, body)] = asking.answers()
+    assert body == b'{"action":"accept","content":{"ok":true}}'
+    assert not await open_questions(adapter, asking)
+
+
+async def test_an_answer_goes_to_the_local_engine_by_either_of_its_names(
+    stub: Injecting, adapter: GoogleAdapter
+) -> None:
+    other = f"http://{stub.address.replace('127.0.0.1', 'localhost')}"
+    asking = await ask(stub, adapter, origin=other)
+    stub.reply(f"POST {asking.path}", Reply())
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert len(asking.answers()) == 1
+
+
+async def test_a_question_that_beats_our_own_create_reply_is_kept(stub: Injecting, adapter: GoogleAdapter) -> None:
+    stub.tell("CreateExecution", Fault(code="UNAVAILABLE", work=True))
+    with pytest.raises(EngineUnavailable):
+        await adapter.start(start())
+    [name] = stub.executions
+    url = f"http://{stub.address}/v1/{name}/callbacks/cb1"
+    posted = {**PLACE, "execution": name.rpartition("/")[2], "callback_url": url, "message": "Ship it?"}
+    await told(adapter, "input", posted)
+    handle = await adapter.find(start())
+    assert handle == name
+    assert set((await adapter.describe(Ref(workflow="orders", handle=name))).requests) == {"cb1"}
+
+
+async def test_the_same_question_again_is_one_and_stays_answered(stub: Injecting, adapter: GoogleAdapter) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", Reply())
+    posted = {
+        **PLACE,
+        "execution": asking.ref.handle.rpartition("/")[2],
+        "callback_url": f"http://{stub.address}{asking.path}",
+        "message": "Ship it?",
+    }
+    await told(adapter, "input", posted)
+    assert set(await open_questions(adapter, asking)) == {"cb1"}
+    await adapter.answer(asking.ref, {"cb1": YES})
+    await told(adapter, "input", posted)
+    assert not await open_questions(adapter, asking)
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert len(asking.answers()) == 1
+
+
+async def test_an_answered_question_is_soon_forgotten_as_every_sweep_reads_it(
+    stub: Injecting, adapter: GoogleAdapter, notes: MemoryNotes
+) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", Reply())
+    await adapter.answer(asking.ref, {"cb1": YES})
+    [until] = [until for key, until in notes.until.items() if key.endswith("/ask/cb1")]
+    assert until - datetime.now(UTC) <= timedelta(days=1)
+
+
+async def test_a_question_is_refused_for_now_when_it_cannot_be_kept(
+    stub: Injecting, adapter: GoogleAdapter, notes: MemoryNotes
+) -> None:
+    notes.available = False
+    with pytest.raises(EngineUnavailable):
+        await ask(stub, adapter)
+
+
+async def test_a_question_of_an_execution_that_google_does_not_show_is_not_kept(
+    stub: Injecting, adapter: GoogleAdapter, notes: MemoryNotes
+) -> None:
+    """Or whoever may call could fill the store."""
+    name = "projects/acme-shop/locations/europe-west1/workflows/orders/executions/nobody"
+    url = f"http://{stub.address}/v1/{name}/callbacks/cb1"
+    with pytest.raises(EngineUnavailable):
+        await told(adapter, "input", {**PLACE, "execution": "nobody", "callback_url": url, "message": "Ship it?"})
+    assert not notes.until
+
+
+async def test_a_question_of_an_execution_that_has_ended_is_refused(stub: Injecting, adapter: GoogleAdapter) -> None:
+    name = await adapter.start(start())
+    stub.executions[name].state = executions_v1.Execution.State.CANCELLED
+    url = f"http://{stub.address}/v1/{name}/callbacks/cb1"
+    posted = {**PLACE, "execution": name.rpartition("/")[2], "callback_url": url, "message": "Ship it?"}
+    with pytest.raises(EngineRefused, match="has ended"):
+        await told(adapter, "input", posted)
+
+
+LOST = (Reply(cut=True), Reply(status=503), Reply(status=500), Reply(hang=True))
+
+
+@pytest.mark.parametrize("lost", LOST, ids=["cut", "503", "500", "hang"])
+async def test_an_answer_that_may_not_have_arrived_stays_open_and_is_sent_again_when_it_has_not(
+    stub: Injecting, adapter: GoogleAdapter, lost: Reply
+) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", lost, Reply())
+    with pytest.raises(EngineUnavailable):
+        await adapter.answer(asking.ref, {"cb1": YES})
+    assert set(await open_questions(adapter, asking)) == {"cb1"}
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert len(asking.answers()) == 2
+    assert not await open_questions(adapter, asking)
+
+
+async def test_an_answer_that_has_arrived_at_last_is_doubted_no_more(stub: Injecting, adapter: GoogleAdapter) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", Reply(cut=True), Reply())
+    with pytest.raises(EngineUnavailable):
+        await adapter.answer(asking.ref, {"cb1": YES})
+    await adapter.answer(asking.ref, {"cb1": YES})
+    lists = stub.count(asking.listing)
+    await open_questions(adapter, asking)
+    assert stub.count(asking.listing) == lists  # a look needs no list of callbacks any more
+
+
+@pytest.mark.parametrize("arrived", ["held", "gone"])
+@pytest.mark.parametrize("lost", [Reply(cut=True), Reply(status=429)], ids=["cut", "429"])
+async def test_an_answer_that_has_arrived_though_its_reply_was_lost_is_not_sent_again(
+    stub: Injecting, adapter: GoogleAdapter, lost: Reply, arrived: str
+) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", lost)
+    if arrived == "held":
+        asking.listed(payloads=1)
+    else:
+        stub.reply(f"GET /v1/{asking.ref.handle}/callbacks", Reply(body={}))
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert not await open_questions(adapter, asking)
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert len(asking.answers()) == 1
+
+
+async def test_an_answer_that_was_taken_before_we_could_ask_is_not_asked_for_again(
+    stub: Injecting, adapter: GoogleAdapter
+) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", Reply(cut=True), Reply())
+    asking.listed(waiters=0)  # a callback may stay in the list for as long as its execution runs
+    with pytest.raises(EngineUnavailable):
+        await adapter.answer(asking.ref, {"cb1": YES})
+    assert not await open_questions(adapter, asking)
+    assert not await adapter.describe_many([asking.ref])
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert len(asking.answers()) == 1
+
+
+async def test_an_answer_is_not_sent_again_before_it_is_known_that_it_has_not_arrived(
+    stub: Injecting, adapter: GoogleAdapter
+) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", Reply(cut=True), Reply())
+    stub.reply(f"GET /v1/{asking.ref.handle}/callbacks", Reply(status=403, body={}))
+    for _ in range(2):
+        with pytest.raises((EngineUnavailable, EngineRefused)):
+            await adapter.answer(asking.ref, {"cb1": YES})
+    assert len(asking.answers()) == 1
+
+
+async def test_a_callback_that_is_over_closes_its_question(stub: Injecting, adapter: GoogleAdapter) -> None:
+    asking = await ask(stub, adapter)
+    stub.reply(f"POST {asking.path}", Reply(status=404, body={}))
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert not await open_questions(adapter, asking)
+
+
+async def test_the_token_goes_into_no_other_project(stub: Injecting, adapter: GoogleAdapter) -> None:
+    asking = await ask(stub, adapter, project="evil-project")
+    with pytest.raises(EngineRefused, match="another project"):
+        await adapter.answer(asking.ref, {"cb1": YES})
+    assert not asking.answers()
+
+
+async def test_the_number_of_our_own_project_is_our_project(stub: Injecting, adapter: GoogleAdapter) -> None:
+    """Google shows the execution under both."""
+    asking = await ask(stub, adapter, project=NUMBER)
+    name = asking.ref.handle
+    numbered = "/".join(["projects", NUMBER, *name.split("/")[2:]])
+    stub.executions[numbered] = executions_v1.Execution(stub.executions[name], name=numbered)
+    stub.reply(f"POST {asking.path}", Reply())
+    await adapter.answer(asking.ref, {"cb1": YES})
+    assert len(asking.answers()) == 1
+
+
+async def test_a_redirect_is_not_followed(stub: Injecting, adapter: GoogleAdapter) -> None:
+    asking = await ask(stub, adapter)
+    there = {"Location": f"http://{stub.address}/elsewhere"}
+    stub.reply(f"POST {asking.path}", Reply(status=307, headers=there))
+    with pytest.raises((EngineUnavailable, EngineRefused)):
+        await adapter.answer(asking.ref, {"cb1": YES})
+    assert not [asked for asked in stub.asked if "elsewhere" in asked.what]
+
+
+HOSTILE = (
+    "https://evil.example/v1/{name}/callbacks/cb1",
+    "https://workflowexecutions.googleapis.com.evil.example/v1/{name}/callbacks/cb1",
+    "http://{address}@evil.example/v1/{name}/callbacks/cb1",
+    "http://{address}/v1/{name}/../../other/callbacks/cb1",
+    "http://{address}/v1/{name}-2/callbacks/cb1",
+    "http://{address}/v1/{name}/callbacks/cb1?x=1",
+    "file:///etc/passwd",
+)
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+async def test_a_hostile_callback_url_is_refused_when_it_comes_in(
+    stub: Injecting, adapter: GoogleAdapter, notes: MemoryNotes, url: str
+) -> None:
+    name = await adapter.start(start())
+    there = url.format(name=name, address=stub.address)
+    posted = {**PLACE, "execution": name.rpartition("/")[2], "callback_url": there, "message": "Ship it?"}
+    with pytest.raises(EngineRefused) as refused:
+        await told(adapter, "input", posted)
+    assert there not in str(refused.value)
+    assert not notes.until

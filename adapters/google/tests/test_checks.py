@@ -1,0 +1,257 @@
+"""What `check` and `tasks why` say of a workflow and its executions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_google.calls import Calls, open_calls
+from mcp_workflows_google.checks import check_engine, check_workflow
+from mcp_workflows_google.embedding import completed
+from mcp_workflows_google.explaining import explain
+from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.verifying import account_of, verify
+
+from adapters.google.tests.local_engine import local_engine
+from adapters.google.tests.test_exposing import READS, settings
+from mcp_workflows.adapter import Execution, Failure, Status
+from mcp_workflows.capabilities import Finding
+from scripts.processes import free_port
+from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+
+pytestmark = pytest.mark.anyio
+
+URL = "https://tasks.example.com/engines/shop"
+INBOUND = {"audience": URL, "accounts": [ACCOUNT]}
+GATED = """
+main:
+  steps:
+    - open: {call: events.create_callback_endpoint, args: {http_callback_method: POST}, result: callback}
+    - inner: {call: approve, args: {callback: "${callback}"}}
+approve:
+  params: [callback]
+  steps:
+    - wait: {call: events.await_callback, args: {callback: "${callback}", timeout: 60}}
+"""
+ASKS = """
+main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}
+mcp_elicit: {params: [message], steps: [{a: {return: null}}]}
+"""
+NAPS = "main: {steps: [{inside: {call: nap}}]}\nnap: {steps: [{napping: {call: sys.sleep, args: {seconds: 60}}}]}"
+
+
+@pytest.fixture
+async def calls(google_engine: GoogleEngine) -> AsyncIterator[Calls]:
+    async with open_calls(settings(google_engine.address)) as calls:
+        yield calls
+
+
+async def test_the_engine_is_there_or_what_to_check_is_said(calls: Calls, google_engine: GoogleEngine) -> None:
+    answers = f"Google Cloud Workflows answers in projects/{PROJECT}/locations/{LOCATION}"
+    without = await check_engine(calls, settings(google_engine.address))
+    assert without == Finding(ok=True, text=f"{answers}; without inbound no workflow can ask by mcp_elicit")
+    found = await check_engine(calls, settings(google_engine.address, inbound=INBOUND))
+    assert found.text == f"{answers}; questions are taken from {ACCOUNT}"
+    nowhere = settings(f"127.0.0.1:{free_port()}", timeout_seconds=1)
+    async with open_calls(nowhere) as lost:
+        missing = await check_engine(lost, nowhere)
+    assert not missing.ok
+    assert str(missing.hint).startswith("start the local engine (")
+
+
+async def test_another_project_than_the_local_engine_plays_is_said(google_engine: GoogleEngine) -> None:
+    other = settings(google_engine.address, project="shop-prod")
+    async with open_calls(other) as calls:
+        found = await check_engine(calls, other)
+    assert (found.ok, "shop-prod" in found.text) == (False, True)
+    assert found.hint == "a local engine plays one project: correct project here"
+
+
+async def test_a_location_that_is_not_there_is_said(google_engine: GoogleEngine) -> None:
+    elsewhere = settings(google_engine.address, location="moon-east1")
+    async with open_calls(elsewhere) as calls:
+        found = await check_engine(calls, elsewhere)
+        assert not found.ok
+        assert "moon-east1" in found.text
+        assert "moon-east1" in (await check_workflow(calls, "any")).text
+
+
+async def test_a_workflow_is_looked_for(calls: Calls, google_engine: GoogleEngine) -> None:
+    name = google_engine.deploy("there", READS)
+    for written in (name, name.rpartition("/")[2]):
+        found = await check_workflow(calls, written)
+        assert found.ok
+        assert found.text.startswith(f"workflow {name.rpartition('/')[2]} is there, revision ")
+    missing = await check_workflow(calls, "nobody")
+    assert (missing.ok, "nobody" in missing.text) == (False, True)
+    assert "execution" not in missing.text
+    assert "is no workflow" in (await check_workflow(calls, "no such/name")).text
+
+
+@pytest.mark.parametrize(
+    ("when", "said", "hint"),
+    [
+        ("wait", None, None),
+        ({"step": "wait", "routine": "approve"}, None, None),
+        ("open", None, None),
+        ("wiat", "there is no step 'wiat'", "did you mean 'wait'?"),
+        ({"step": "wait", "routine": "main"}, "there is no step 'wait' in main", "there are: inner, open"),
+        ({"step": "wait", "routine": "aprove"}, "there is no routine 'aprove'", "did you mean 'approve'?"),
+    ],
+)
+async def test_the_steps_of_gates_are_looked_for(
+    calls: Calls, google_engine: GoogleEngine, when: Any, said: str | None, hint: str | None
+) -> None:
+    workflow = google_engine.deploy("gated", GATED)
+    gates: Mapping[str, Any] = {"approval": {"when": when, "send": {"body": {}}}}
+    found = await verify(calls, settings(google_engine.address), workflow, gates)
+    wrong = [(finding.text, finding.hint) for finding in found if not finding.ok]
+    assert wrong == ([] if said is None else [(f"gates.approval.when: {said}", hint)])
+
+
+async def test_the_steps_of_the_subworkflows_that_we_ship_are_not_suggested(
+    calls: Calls, google_engine: GoogleEngine
+) -> None:
+    asks = completed("main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}")
+    given = settings(google_engine.address, inbound={"audience": URL, "accounts": [ACCOUNT]})
+    name = google_engine.deploy("asks", asks, env={"MCP_WORKFLOWS_URL": URL})
+    found = await verify(calls, given, name, {"a": {"when": "nothing"}})
+    assert [each.hint for each in found if "no step" in each.text] == ["there are: ask"]
+
+
+async def test_a_step_that_does_not_wait_is_mentioned(calls: Calls, google_engine: GoogleEngine) -> None:
+    workflow = google_engine.deploy("gated", GATED)
+    found = [
+        await verify(calls, settings(google_engine.address), workflow, {"approval": {"when": step}})
+        for step in ("wait", "inner")
+    ]
+    text = "gates.approval.when: step 'inner' does not call events.await_callback itself: it may never be asked about"
+    assert found == [[], [Finding(ok=True, text=text)]]
+
+
+async def test_two_gates_of_one_step_are_told(calls: Calls, google_engine: GoogleEngine) -> None:
+    gate: Mapping[str, Any] = {"when": {"step": "wait"}, "send": {"body": {}}}
+    gates = {"first": gate, "second": {**gate, "when": "wait"}}
+    found = await verify(calls, settings(google_engine.address), google_engine.deploy("gated", GATED), gates)
+    assert [finding.text for finding in found] == [
+        "gates.second.when: step 'wait' is asked about by gate first already"
+    ]
+
+
+async def told(calls: Calls, given: GoogleSettings, workflow: str) -> list[str]:
+    return [finding.text for finding in await verify(calls, given, workflow, {}) if not finding.ok]
+
+
+async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+    engine, address = google_engine, google_engine.address
+    bare = engine.deploy("asks", ASKS)
+    ready = engine.deploy("asks", ASKS, env={"MCP_WORKFLOWS_URL": URL}, service_account=ACCOUNT)
+    open_to_us = settings(address, inbound=INBOUND)
+    assert await told(calls, settings(address), ready) == ["it calls mcp_elicit, and the engine has no inbound"]
+    assert await told(calls, open_to_us, bare) == ["it calls mcp_elicit, and is deployed without MCP_WORKFLOWS_URL"]
+    assert await told(calls, open_to_us, ready) == []
+    other = settings(address, inbound={"audience": "https://other.example.com", "accounts": ["a@b.iam.example.com"]})
+    audience, account = await told(calls, other, ready)
+    assert audience.startswith(f"its tokens are for {URL} ")
+    assert account == f"it runs as {ACCOUNT}, which is not among inbound.accounts: its requests are refused"
+
+
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("tasks.example.com/engines/shop", "which is no URL"),
+        ("https://tasks.example.com/engines/shop/", "whose last slash is one too many"),
+        ("https://tasks.example.com", "which is not that of an engine"),
+        ("https://tasks.example.com/mcp", "which is not that of an engine"),
+        ("https://tasks.example.com/behind/engines/shop", None),
+    ],
+)
+async def test_an_address_where_we_cannot_be_is_told(
+    calls: Calls, google_engine: GoogleEngine, url: str, wrong: str | None
+) -> None:
+    env = {"MCP_WORKFLOWS_URL": url, "MCP_WORKFLOWS_AUDIENCE": URL}
+    workflow = google_engine.deploy("asks", ASKS, env=env, service_account=ACCOUNT)
+    found = await told(calls, settings(google_engine.address, inbound=INBOUND), workflow)
+    expected = f"it calls mcp_elicit, and is deployed with MCP_WORKFLOWS_URL={url}, {wrong}"
+    assert found == ([] if wrong is None else [expected])
+
+
+async def test_what_a_workflow_reads_is_suggested_and_what_cannot_be_looked_at_is_no_problem(
+    calls: Calls, google_engine: GoogleEngine
+) -> None:
+    given = settings(google_engine.address)
+    (found,) = await verify(calls, given, google_engine.deploy("reads", READS), {})
+    assert (found.ok, found.text) == (True, "it reads amount, order_id")
+    assert found.hint == "its input might be, correct it: {type: object, properties: {amount: {}, order_id: {}}}"
+    (unknown,) = await verify(calls, given, "nobody", {"a": {"when": "b", "send": {"body": {}}}})
+    assert unknown.ok
+    assert "could not be verified" in unknown.text
+
+
+@pytest.mark.parametrize(
+    ("written", "account"),
+    [
+        (f"projects/shop/serviceAccounts/{ACCOUNT}", ACCOUNT),
+        (ACCOUNT, ACCOUNT),
+        ("projects/shop/serviceAccounts/1234567", None),
+        ("", None),
+    ],
+)
+def test_the_account_of_a_workflow_is_read_as_google_writes_it(written: str, account: str | None) -> None:
+    assert account_of(written) == account
+
+
+RUNNING = Execution(status=Status.RUNNING)
+
+
+async def test_why_it_waits_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+    workflow = google_engine.deploy("gated", GATED)
+    name = google_engine.execute(workflow)
+    execution = ExecutionName.parse(name)
+    google_engine.at(name, "wait")
+    with anyio.fail_after(10):
+        while not any(callback.waiters for callback in await calls.callbacks(execution)):
+            await anyio.sleep(0.01)
+    gate = await explain(calls, execution, RUNNING)
+    assert gate.reason == "it waits until somebody calls a callback of it at step approve/wait"
+    assert gate.facts["step"] == "approve/wait"
+    assert gate.facts["started"].endswith(" s ago")
+    assert gate.facts["callback"] == "POST, somebody waits for it"
+    assert "a gate of the step" in str(gate.advice)
+    asked = await explain(calls, execution, Execution(status=Status.INPUT_REQUIRED))
+    assert asked.reason == "it waits for an answer at step approve/wait"
+    google_engine.executions().cancel_execution(name=name)
+
+
+async def test_why_it_still_works_and_that_it_has_ended_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+    name = google_engine.execute(google_engine.deploy("naps", NAPS))
+    google_engine.at(name, "napping")
+    execution = ExecutionName.parse(name)
+    assert (await explain(calls, execution, RUNNING)).reason == "it is at step nap/napping"
+    google_engine.executions().cancel_execution(name=name)
+    failed = Execution(status=Status.FAILED, failure=Failure(text="the card was declined"))
+    assert (await explain(calls, execution, failed)).reason == "it has ended: failed, the card was declined"
+
+
+async def test_one_that_cannot_reach_us_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+    nowhere = {"MCP_WORKFLOWS_URL": f"http://127.0.0.1:{free_port()}/engines/shop"}
+    asks = completed("main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}")
+    name = google_engine.execute(google_engine.deploy("asks", asks, env=nowhere))
+    google_engine.at(name, "of_the_connection")
+    told = await explain(calls, ExecutionName.parse(name), RUNNING)
+    assert told.reason.startswith("it calls the MCP server (mcp_elicit, mcp_claim), and tries again")
+    assert "MCP_WORKFLOWS_URL" in str(told.advice)
+    google_engine.executions().cancel_execution(name=name)
+
+
+async def test_an_execution_that_is_queued_is_told() -> None:
+    async with local_engine(most=1) as small:
+        workflow = await small.deploy("naps", NAPS)
+        _, queued = await small.execute(workflow), await small.execute(workflow)
+        async with open_calls(settings(small.url.removeprefix("http://"))) as calls:
+            told = await explain(calls, ExecutionName.parse(queued), RUNNING)
+    assert told.reason.startswith("it is queued: ")
+    assert "quota" in str(told.advice)

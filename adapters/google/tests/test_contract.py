@@ -1,0 +1,144 @@
+"""GoogleAdapter keeps the laws of the boundary."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+import anyio.lowlevel
+import pytest
+from mcp_workflows_google import GoogleAdapter, GoogleSettings
+from mcp_workflows_google.names import ExecutionName
+
+from adapters.google.tests import flows
+from adapters.google.tests.scene import adapter as adapter_of
+from adapters.google.tests.scene import called_at, environment
+from mcp_workflows.adapter import Adapter, Ref, Status
+from mcp_workflows.notes import StoreNotes
+from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
+from mcp_workflows.testing.subject import cancelled_afterwards, new_start, ref_of, until_ended
+from scripts.processes import free_port
+from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A local engine behind a proxy that can lose replies, and what is deployed there once for all tests."""
+
+    engine: GoogleEngine
+    proxy_port: int
+    inbound_port: int
+    echo: str
+    declines: str
+    asks: str
+    asks_two: str
+    forever: str
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    proxy, inbound = free_port(), free_port()
+    with GoogleEngine(tmp_path_factory.mktemp("google"), more=["--url", f"http://127.0.0.1:{proxy}"]) as engine:
+        env = environment(inbound)
+        yield Stage(
+            engine=engine,
+            proxy_port=proxy,
+            inbound_port=inbound,
+            echo=engine.deploy("echo", flows.ECHO, labels={"mcp-contract": "true"}),
+            declines=engine.deploy("declines", flows.DECLINES),
+            asks=engine.deploy("asks", flows.ASKS, env=env),
+            asks_two=engine.deploy("asks-two", flows.ASKS_TWO, env=env),
+            forever=engine.deploy("forever", flows.FOREVER),
+        )
+
+
+class TestGoogleAdapter(AdapterContract):
+    """Against the local engine, through a proxy that can lose replies; questions come in over HTTP."""
+
+    @pytest.fixture
+    async def subject(self, anyio_backend: str, stage: Stage) -> AsyncIterator[Subject]:
+        async with (
+            lossy_proxy(stage.engine.port, port=stage.proxy_port) as proxy,
+            SQLiteStore("sqlite:///:memory:") as store,
+        ):
+            notes = StoreNotes(store, "google")
+            more = {
+                "emulator": f"127.0.0.1:{stage.proxy_port}",
+                "timeout_seconds": 2,
+                "discover": {"label": "mcp-contract=true"},
+            }
+
+            @asynccontextmanager
+            async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
+                assert isinstance(adapter, GoogleAdapter)
+                assert (await adapter.check(stage.echo, {})).ok  # connected: only the reply of the start is to be lost
+                assert await adapter.find(new_start(Role(workflow=stage.echo))) is None  # likewise, for executions
+                async with proxy.losing():
+                    yield
+
+            nowhere = {"emulator": f"127.0.0.1:{free_port()}", "project": PROJECT, "location": LOCATION}
+            async with called_at(stage.inbound_port, adapter_of(stage.engine, notes, **more)):
+                yield Subject(
+                    new_adapter=lambda: adapter_of(stage.engine, notes, **more),
+                    finishes=Role(workflow=stage.echo, arguments=[{"text": "hi"}]),
+                    output={"text": "hi"},
+                    other_arguments=[{"text": "ho"}],
+                    fails=Role(workflow=stage.declines),
+                    failure="the card was declined",
+                    asks=Role(workflow=stage.asks),
+                    asks_two=Role(workflow=stage.asks_two),
+                    content={"answer": "yes"},
+                    endless=Role(workflow=stage.forever),
+                    unknown_handle=f"{stage.echo}/executions/nothing",
+                    unreachable=lambda: GoogleAdapter(GoogleSettings.model_validate({**nowhere, "timeout_seconds": 2})),
+                    losing_replies=losing_replies,
+                )
+
+    async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
+        """Executions are listed by workflow: the same key at another workflow is another one.
+
+        The core makes its keys of the tool and of a secret, so that two workflows never get the same.
+        """
+        start = new_start(subject.finishes)
+        other = replace(new_start(subject.fails), key=start.key)
+        assert await adapter.start(start) != await adapter.start(other)
+
+    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
+        """ListExecutions tells who runs; who has ended is left out, and then described."""
+        assert isinstance(adapter, GoogleAdapter)
+        ended, running = new_start(subject.finishes), new_start(subject.endless)
+        over = ref_of(ended, await adapter.start(ended))
+        await until_ended(subject, adapter, over)
+        async with cancelled_afterwards(subject, adapter, running) as ref:
+            swept = await adapter.describe_many([ref, over, Ref(workflow="", handle=subject.unknown_handle)])
+        assert {handle: seen.status for handle, seen in swept.items()} == {ref.handle: Status.RUNNING}
+        assert await adapter.describe_many([]) == {}
+
+    async def test_an_execution_that_ends_is_hinted_at_by_its_handle(  # pyright: ignore[reportIncompatibleMethodOverride]  # a fixture more
+        self, subject: Subject, adapter: Adapter, stage: Stage
+    ) -> None:
+        """Google tells nobody that an execution has ended; a question that comes in is hinted at, by the handle."""
+        assert isinstance(adapter, GoogleAdapter)
+        heard: list[str] = []
+        [receive] = [route.receive for route in adapter.routes() if route.path == "input"]
+        async with (
+            cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(adapter.hints, heard.append)
+            await anyio.lowlevel.checkpoint()
+            name = ExecutionName.parse(ref.handle)
+            posted = {
+                "project": PROJECT,
+                "location": LOCATION,
+                "workflow": name.workflow.workflow,
+                "execution": name.execution,
+                "callback_url": f"http://127.0.0.1:{stage.proxy_port}/v1/{ref.handle}/callbacks/one",
+                "message": "Ship it?",
+            }
+            await receive(posted, ACCOUNT)
+            group.cancel_scope.cancel()
+        assert heard == [ref.handle]

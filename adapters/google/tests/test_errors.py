@@ -1,0 +1,456 @@
+"""The table of what Google says no with: all sixteen gRPC statuses on each call, from a server that does as told."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import anyio
+import grpc
+import pytest
+from google.cloud.workflows import executions_v1 as ev
+from mcp_workflows_google.calls import Calls, open_calls
+from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
+from mcp_workflows_google.refusals import AGAIN, REASONS, STATUSES, Denied
+from mcp_workflows_google.rest import Delivered
+from mcp_workflows_google.settings import GoogleSettings
+
+from adapters.google.tests.injecting import CUT, HANG, LOST, Fault, Injecting, Reply, injecting
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
+from scripts.processes import free_port
+
+pytestmark = pytest.mark.anyio
+
+PLACE: Final = Place(project="demo", location="us-central1")
+ORDERS: Final = WorkflowName(place=PLACE, workflow="orders")
+EXECUTION: Final = ExecutionName(workflow=ORDERS, execution="e-1")
+SECRET: Final = "hunter2"  # stands for what Google's own words may repeat
+CALLBACK: Final = f"/v1/{EXECUTION.name}/callbacks/c-1"
+
+VERBS: Final[dict[str, Callable[[Calls], Awaitable[Any]]]] = {
+    "CreateExecution": lambda calls: calls.create(ORDERS, "{}", {}),
+    "GetExecution": lambda calls: calls.get(EXECUTION, full=True),
+    "ListExecutions": lambda calls: calls.executions(ORDERS),
+    "CancelExecution": lambda calls: calls.cancel(EXECUTION),
+}
+CODES: Final = sorted(code.name for code in grpc.StatusCode if code.name != "OK")
+
+REFUSED, FINAL, DENIED, UNSURE, THROTTLED, NOT_FOUND = "refused", "final", "denied", "unsure", "throttled", "not found"
+EVERYWHERE: Final = {
+    "CANCELLED": UNSURE,
+    "UNKNOWN": UNSURE,
+    "INVALID_ARGUMENT": FINAL,
+    "DEADLINE_EXCEEDED": UNSURE,
+    "NOT_FOUND": REFUSED,  # a workflow, a location
+    "ALREADY_EXISTS": REFUSED,
+    "PERMISSION_DENIED": DENIED,
+    "RESOURCE_EXHAUSTED": THROTTLED,
+    "FAILED_PRECONDITION": REFUSED,
+    "ABORTED": UNSURE,
+    "OUT_OF_RANGE": FINAL,
+    "UNIMPLEMENTED": REFUSED,
+    "INTERNAL": UNSURE,
+    "UNAVAILABLE": UNSURE,
+    "DATA_LOSS": UNSURE,
+    "UNAUTHENTICATED": REFUSED,
+}
+SPECIAL: Final = {
+    ("GetExecution", "NOT_FOUND"): NOT_FOUND,
+    ("CancelExecution", "NOT_FOUND"): NOT_FOUND,
+    ("CancelExecution", "FAILED_PRECONDITION"): None,  # it has ended: nothing to cancel
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Injecting]:
+    with injecting() as server:
+        yield server
+
+
+@pytest.fixture
+def server(engine: Injecting) -> Injecting:
+    """The one of this module, as new."""
+    engine.clear()
+    engine.executions[EXECUTION.name] = ev.Execution(name=EXECUTION.name, state=ev.Execution.State.ACTIVE)
+    return engine
+
+
+@pytest.fixture
+async def calls(server: Injecting) -> AsyncIterator[Calls]:
+    async with open_calls(settings(server)) as calls:
+        yield calls
+
+
+def settings(server: Injecting, seconds: float = 2) -> GoogleSettings:
+    return GoogleSettings(location="us-central1", emulator=server.address, timeout_seconds=seconds)
+
+
+async def outcome(calling: Awaitable[Any]) -> EngineError | None:
+    try:
+        await calling
+    except EngineError as error:
+        return error
+    return None
+
+
+def kind(error: EngineError | None) -> str | None:
+    """Which of the words above it is."""
+    match error:
+        case None:
+            return None
+        case EngineUnavailable(throttled=True):
+            assert not error.sent
+            return THROTTLED
+        case EngineUnavailable():
+            assert error.sent
+            return UNSURE
+        case Denied():
+            return DENIED
+        case EngineRefused():
+            return FINAL if error.final else REFUSED
+        case _:
+            assert isinstance(error, ExecutionNotFound)
+            return NOT_FOUND
+
+
+def test_the_table_speaks_of_all_sixteen_statuses() -> None:
+    assert sorted(STATUSES) == CODES == sorted(EVERYWHERE)
+    assert len(CODES) == 16
+    assert set(STATUSES) >= AGAIN
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("code", CODES)
+async def test_a_status_is_what_the_table_says(server: Injecting, calls: Calls, verb: str, code: str) -> None:
+    server.tell(verb, *[Fault(code=code, text=f"no: {SECRET}")] * 3)
+    error = await outcome(VERBS[verb](calls))
+    assert kind(error) == SPECIAL.get((verb, code), EVERYWHERE[code])
+    assert SECRET not in str(error)
+    assert error is None or error.__cause__ is None
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_a_create_and_a_cancel_are_made_once_whatever_comes_back(
+    server: Injecting, calls: Calls, code: str
+) -> None:
+    for verb in ("CreateExecution", "CancelExecution"):
+        server.tell(verb, Fault(code=code))
+        await outcome(VERBS[verb](calls))
+        assert server.count(verb) == 1
+
+
+@pytest.mark.parametrize("verb", ["GetExecution", "ListExecutions"])
+async def test_a_read_is_made_again_after_what_may_pass(server: Injecting, calls: Calls, verb: str) -> None:
+    server.tell(verb, Fault(code="UNAVAILABLE"), CUT)
+    await VERBS[verb](calls)
+    assert server.count(verb) == 3
+
+
+@pytest.mark.parametrize("code", sorted(set(CODES) - AGAIN - {"UNAUTHENTICATED"}))
+async def test_a_read_is_not_made_again_after_what_stays(server: Injecting, calls: Calls, code: str) -> None:
+    server.tell("GetExecution", Fault(code=code))
+    await outcome(VERBS["GetExecution"](calls))
+    assert server.count("GetExecution") == 1
+
+
+@pytest.mark.parametrize("fault", [LOST, CUT], ids=["aborted", "cut"])
+async def test_a_create_whose_reply_is_lost_may_have_been_sent(server: Injecting, calls: Calls, fault: Fault) -> None:
+    before = len(server.executions)
+    server.tell("CreateExecution", fault)
+    assert kind(await outcome(VERBS["CreateExecution"](calls))) == UNSURE
+    assert len(server.executions) == before + 1
+
+
+async def test_a_call_without_an_answer_ends_in_time(server: Injecting) -> None:
+    found: dict[str, str | None] = {}
+
+    async def call(calls: Calls, verb: str) -> None:
+        found[verb] = kind(await outcome(VERBS[verb](calls)))
+
+    began = time.monotonic()
+    async with open_calls(settings(server, 1)) as calls, anyio.create_task_group() as group:
+        for verb in VERBS:
+            server.tell(verb, HANG, HANG, HANG)
+            group.start_soon(call, calls, verb)
+    assert found == dict.fromkeys(VERBS, UNSURE)
+    assert time.monotonic() - began < 1.9
+
+
+async def test_a_create_that_nobody_waits_for_any_more_is_finished(server: Injecting, calls: Calls) -> None:
+    server.tell("CreateExecution", Fault(delay=0.2))
+    with anyio.move_on_after(0.05):
+        await VERBS["CreateExecution"](calls)
+    assert len(server.executions) == 2
+
+
+@pytest.mark.parametrize("reason", REASONS)
+async def test_a_reason_says_more_than_the_status(server: Injecting, calls: Calls, reason: str) -> None:
+    told = {"service": "workflowexecutions.googleapis.com", "consumer": "projects/123456789012"}
+    server.tell("CreateExecution", Fault(code="PERMISSION_DENIED", text=SECRET, reason=reason, metadata=told))
+    error = await outcome(VERBS["CreateExecution"](calls))
+    assert isinstance(error, EngineRefused)
+    assert REASONS[reason].text.partition("{")[0] in str(error)
+    assert SECRET not in str(error)
+
+
+async def test_a_perimeter_that_forbids_it_is_told_with_what_its_keepers_need(server: Injecting, calls: Calls) -> None:
+    told = {"uid": "eYhDkfYCu-dOCjuj8X4Am9", "consumer": "projects/123456789012"}
+    server.tell("GetExecution", Fault(code="PERMISSION_DENIED", reason="SECURITY_POLICY_VIOLATED", metadata=told))
+    with pytest.raises(
+        EngineRefused, match=r"forbids this \(vpcServiceControlsUniqueIdentifier eYhDkfYCu-dOCjuj8X4Am9\)"
+    ):
+        await calls.get(EXECUTION, full=False)
+
+
+async def test_an_api_that_is_not_enabled_is_told_with_the_command_that_enables_it(
+    server: Injecting, calls: Calls
+) -> None:
+    told = {"service": "workflowexecutions.googleapis.com", "consumer": "projects/123456789012"}
+    server.tell("GetExecution", Fault(code="PERMISSION_DENIED", reason="SERVICE_DISABLED", metadata=told))
+    with pytest.raises(
+        EngineRefused, match=r"gcloud services enable workflowexecutions\.googleapis\.com --project 1234"
+    ):
+        await calls.get(EXECUTION, full=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "permission", "resource"),
+    [
+        (Fault(), "workflows.executions.create", ORDERS.name),
+        (
+            Fault(
+                text=f"Permission 'workflows.executions.get' denied on resource '//x.googleapis.com/{ORDERS.name}' (..)"
+            ),
+            "workflows.executions.get",
+            ORDERS.name,
+        ),
+        (
+            Fault(reason="IAM_PERMISSION_DENIED", metadata={"permission": "workflows.x.y", "resource": "projects/p-1"}),
+            "workflows.x.y",
+            "projects/p-1",
+        ),
+        (
+            Fault(reason="IAM_PERMISSION_DENIED", metadata={"permission": f"a\n{SECRET} b", "resource": f"{SECRET} c"}),
+            "workflows.executions.create",
+            ORDERS.name,
+        ),
+    ],
+    ids=["ours", "text", "details", "no names"],
+)
+async def test_a_missing_permission_is_named_with_what_it_is_missing_on(
+    server: Injecting, calls: Calls, fault: Fault, permission: str, resource: str
+) -> None:
+    denied = Fault(code="PERMISSION_DENIED", text=fault.text, reason=fault.reason, metadata=fault.metadata)
+    server.tell("CreateExecution", denied)
+    with pytest.raises(Denied, match=re.escape(permission)) as caught:
+        await calls.create(ORDERS, None, {})
+    assert resource in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+async def test_a_location_that_does_not_exist_is_told(server: Injecting, calls: Calls) -> None:
+    text = "Location us-central1 is not found or access is unauthorized."
+    server.tell("CreateExecution", Fault(code="PERMISSION_DENIED", text=text))
+    with pytest.raises(EngineRefused, match="there is no location us-central1"):
+        await calls.create(ORDERS, None, {})
+
+
+async def test_a_workflow_that_does_not_exist_is_told(server: Injecting, calls: Calls) -> None:
+    server.tell("CreateExecution", Fault(code="NOT_FOUND"))
+    for calling in (calls.create(ORDERS, None, {}), calls.workflow(ORDERS)):
+        with pytest.raises(EngineRefused, match=f"there is no {ORDERS.name}"):
+            await calling
+
+
+async def test_a_state_of_the_future_stays_a_number(server: Injecting, calls: Calls) -> None:
+    messages: Any = ev.Execution  # Any: the message beneath takes any number
+    messages.pb(server.executions[EXECUTION.name]).state = 42
+    assert (await calls.get(EXECUTION, full=True)).state == 42
+
+
+async def test_lists_have_all_pages_or_as_many_as_wanted_or_those_since(server: Injecting, calls: Calls) -> None:
+    server.executions.clear()
+    for _ in range(120):
+        await calls.create(ORDERS, None, {"n": "1"})
+    rows = await calls.executions(ORDERS, full=True)
+    assert len({row.name for row in rows}) == 120
+    assert server.count("ListExecutions") == 3
+    assert [row.name for row in await calls.executions(ORDERS, limit=7)] == [row.name for row in rows[:7]]
+    since = rows[9].start_time
+    assert [row.name for row in await calls.executions(ORDERS, since=since)] == [row.name for row in rows[:10]]
+
+
+async def test_a_full_page_of_the_largest_executions_fits(server: Injecting, calls: Calls) -> None:
+    large = "x" * (512 * 1024)
+    server.executions = {
+        f"{ORDERS.name}/executions/{n}": ev.Execution(
+            name=f"{ORDERS.name}/executions/{n}", argument="x" * 32 * 1024, result=large, state=2
+        )
+        for n in range(50)
+    }
+    assert len(await calls.executions(ORDERS, full=True)) == 50
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (Reply(), Delivered.TAKEN),
+        (Reply(status=204), Delivered.TAKEN),
+        (Reply(status=404), Delivered.GONE),
+        (Reply(status=429), Delivered.BUSY),
+        (Reply(status=408), Delivered.UNKNOWN),
+        (Reply(status=500), Delivered.UNKNOWN),
+        (Reply(status=503), Delivered.UNKNOWN),
+        (Reply(cut=True), Delivered.UNKNOWN),
+        (Reply(status=302, headers={"Location": "http://127.0.0.1:1/elsewhere"}), REFUSED),
+        (Reply(status=307, headers={"Location": CALLBACK + "-2"}), REFUSED),
+        (Reply(status=400, body={"error": {"status": "INVALID_ARGUMENT", "message": SECRET}}), FINAL),
+        (Reply(status=401), REFUSED),
+        (Reply(status=403, body=b"<html>"), DENIED),
+        (Reply(status=405), REFUSED),
+    ],
+    ids=str,
+)
+async def test_an_answer_is_delivered_once_or_told_why_not(
+    server: Injecting, calls: Calls, reply: Reply, expected: object
+) -> None:
+    server.reply(f"POST {CALLBACK}", reply)
+    got: list[Delivered] = []
+
+    async def deliver() -> None:
+        got.append(await calls.deliver(calls.rest_url + CALLBACK, "POST", {"action": "accept"}))
+
+    error = await outcome(deliver())
+    assert (got or [kind(error)]) == [expected]
+    assert CALLBACK not in str(error)
+    assert SECRET not in str(error)
+    assert [each.what for each in server.asked] == [f"POST {CALLBACK}"]
+
+
+async def test_an_answer_to_a_callback_that_does_not_reply_may_have_arrived(server: Injecting) -> None:
+    server.reply(f"POST {CALLBACK}", Reply(hang=True))
+    async with open_calls(settings(server, 1)) as calls:
+        assert await calls.deliver(calls.rest_url + CALLBACK, "POST", {}) is Delivered.UNKNOWN
+
+
+async def test_our_token_goes_to_google_or_the_emulator_and_nowhere_else(server: Injecting, calls: Calls) -> None:
+    for origin in (f"http://127.0.0.1:{free_port()}", "https://workflowexecutions.googleapis.com", "http://x.invalid"):
+        with pytest.raises(EngineRefused, match="not at Google"):
+            await calls.deliver(origin + CALLBACK, "POST", {})
+    assert server.asked == []
+
+
+async def test_callbacks_are_those_of_all_pages(server: Injecting, calls: Calls) -> None:
+    row = {"name": f"{EXECUTION.name}/callback/c-1", "method": "POST", "waiters": "2", "availablePayloads": ["a"]}
+    path = f"GET /v1/{EXECUTION.name}/callbacks"
+    odd: list[Any] = [row, None, {"name": 1}]
+    server.reply(path, Reply(body={"callbacks": odd, "nextPageToken": "2"}), Reply(body={"callbacks": [row]}))
+    found = await calls.callbacks(EXECUTION)
+    assert [(each.id, each.method, each.waiters, each.payloads) for each in found] == [("c-1", "POST", 2, 1)] * 2
+    server.reply(path, Reply(status=503), Reply(body={}))
+    assert await calls.callbacks(EXECUTION) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (Reply(status=404, body={"error": {"code": 404, "status": "NOT_FOUND"}}), NOT_FOUND),
+        (Reply(status=403, body={"error": {"code": 403, "status": "PERMISSION_DENIED"}}), DENIED),
+        (Reply(status=429), THROTTLED),
+        (Reply(status=500), UNSURE),
+        (Reply(status=200, body=b"<html>"), REFUSED),
+        (Reply(status=200, body=b" " * (9 * 1024 * 1024)), REFUSED),
+        (Reply(status=301, headers={"Location": "http://127.0.0.1:1/"}), REFUSED),
+    ],
+    ids=["404", "403", "429", "500", "not json", "endless", "moved"],
+)
+async def test_an_error_over_http_is_the_same_as_over_grpc(
+    server: Injecting, calls: Calls, reply: Reply, expected: str
+) -> None:
+    server.reply(f"GET /v1/{EXECUTION.name}/callbacks", reply)
+    assert kind(await outcome(calls.callbacks(EXECUTION))) == expected
+
+
+@pytest.fixture
+def talking() -> Iterator[Callable[[bytes | None], int]]:
+    """Ports where something says this to whoever connects, and closes; None: it says nothing."""
+    listening: list[socket.socket] = []
+    here: list[socket.socket] = []
+
+    def talk(says: bytes | None) -> int:
+        listener = socket.create_server(("127.0.0.1", free_port()))
+        listening.append(listener)
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                here.append(client)
+                if says is not None:
+                    client.recv(64)
+                    client.sendall(says)
+                    client.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    yield talk
+    for each in listening + here:
+        with closing(each):
+            pass
+
+
+HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+Talking = Callable[[bytes | None], int]
+
+
+async def asked_of(**where: Any) -> EngineError:
+    """What a create is answered there."""
+    given = {"location": "us-central1", "project": "demo-1", "timeout_seconds": 2, **where}
+    async with open_calls(GoogleSettings.model_validate(given)) as calls:
+        error = await outcome(calls.create(ORDERS, None, {}))
+    assert error is not None
+    return error
+
+
+async def test_what_is_not_there_was_not_asked() -> None:
+    error = await asked_of(emulator=f"127.0.0.1:{free_port()}")
+    assert isinstance(error, EngineUnavailable)
+    assert not error.sent
+    assert "connection refused" in str(error)
+
+
+async def test_who_answers_that_it_cannot_connect_was_asked(server: Injecting, calls: Calls) -> None:
+    server.tell("CreateExecution", Fault(code="UNAVAILABLE", text="failed to connect to all addresses", work=True))
+    assert kind(await outcome(calls.create(ORDERS, None, {}))) == UNSURE
+
+
+async def test_an_emulator_that_speaks_http_only_is_a_wrong_address_and_no_outage(talking: Talking) -> None:
+    error = await asked_of(emulator=f"127.0.0.1:{talking(HTTP)}")
+    assert isinstance(error, EngineRefused)
+    assert "is not this API" in str(error)
+
+
+async def test_an_emulator_whose_name_nobody_knows_is_a_wrong_address_and_no_outage() -> None:
+    error = await asked_of(emulator="no-such-engine.invalid:8790")
+    assert isinstance(error, EngineRefused | EngineUnavailable)  # without DNS nobody can tell
+    assert "no-such-engine.invalid:8790" in str(error)
+    assert isinstance(error, EngineRefused) or not error.sent
+
+
+async def test_google_s_own_words_are_in_no_log(
+    server: Injecting, calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.tell("CreateExecution", Fault(code="INTERNAL", text=SECRET))
+    await outcome(calls.create(ORDERS, f'"{SECRET}"', {}))
+    assert SECRET not in caplog.text
+    assert "Bearer" not in caplog.text

@@ -1,0 +1,117 @@
+"""Workflows that are labelled are tools: found, described, and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from mcp_workflows_google.calls import Calls, open_calls
+from mcp_workflows_google.discovering import discover
+from mcp_workflows_google.exposing import LONGEST, Exposing, described
+from mcp_workflows_google.settings import GoogleSettings
+
+from mcp_workflows.errors import EngineUnavailable
+from scripts.processes import free_port
+from tests.google_engine import LOCATION, PROJECT, GoogleEngine
+
+pytestmark = pytest.mark.anyio
+
+READS = "main: {params: [args], steps: [{answer: {return: '${args.order_id + args.amount}'}}]}"
+SCHEMA = {"type": "object", "properties": {"order_id": {"type": "string"}}}
+DRAFT: Mapping[str, Any] = {"type": "object", "properties": {"amount": {}, "order_id": {}}}
+
+
+def settings(address: str, **more: Any) -> GoogleSettings:
+    return GoogleSettings.model_validate({"location": LOCATION, "emulator": address, **more})
+
+
+class Owner:
+    """Somebody who labels workflows, with a value that nobody else uses."""
+
+    def __init__(self, engine: GoogleEngine) -> None:
+        self.engine = engine
+        self.value = uuid.uuid4().hex
+
+    def labelled(self, name: str, *, value: str | None = None, **more: Any) -> str:
+        return self.engine.deploy(name, READS, labels={"mcp-tool": value or self.value}, **more).rpartition("/")[2]
+
+    def settings(self, **more: Any) -> GoogleSettings:
+        return settings(self.engine.address, discover={"label": f"mcp-tool={self.value}", **more})
+
+
+@pytest.fixture
+def owner(google_engine: GoogleEngine) -> Owner:
+    return Owner(google_engine)
+
+
+@pytest.fixture
+async def calls(google_engine: GoogleEngine) -> AsyncIterator[Calls]:
+    async with open_calls(settings(google_engine.address)) as calls:
+        yield calls
+
+
+async def test_only_what_has_the_label_with_its_value_is_shown(owner: Owner, calls: Calls) -> None:
+    first = owner.labelled("fulfil_order", description="Fulfils an order.")
+    second = owner.labelled("another")
+    owner.labelled("not_this", value="false")
+    found = {each.name: each for each in await Exposing(calls, owner.settings().discover).exposed()}
+    assert found.keys() == {first, second}
+    shown = found[first]
+    assert shown.workflow == shown.source == f"projects/{PROJECT}/locations/{LOCATION}/workflows/{first}"
+    assert (shown.description, shown.input, shown.draft) == ("Fulfils an order.", {"type": "object"}, DRAFT)
+    assert found[second].description is None
+
+
+async def test_a_schema_of_the_settings_counts_and_then_nothing_is_suggested(owner: Owner, calls: Calls) -> None:
+    name = owner.labelled("fulfil_order")
+    (shown,) = await Exposing(calls, owner.settings(schemas={name: SCHEMA}).discover).exposed()
+    assert (shown.input, shown.draft) == (SCHEMA, None)
+
+
+async def test_a_label_that_is_gone_and_a_source_that_is_another_are_seen(owner: Owner, calls: Calls) -> None:
+    name, exposing = owner.labelled("fulfil_order"), Exposing(calls, owner.settings().discover)
+    assert [each.draft for each in await exposing.exposed()] == [DRAFT]
+    client, place = owner.engine.workflows(), f"{owner.engine.place}/workflows/{name}"
+    workflow = client.get_workflow(name=place)
+    workflow.source_contents = READS.replace("args.amount", "args.price")
+    client.update_workflow(workflow=workflow, update_mask={"paths": ["source_contents"]}).result(timeout=10)
+    (shown,) = await exposing.exposed()
+    assert shown.draft == {"type": "object", "properties": {"order_id": {}, "price": {}}}
+    workflow.labels.clear()
+    client.update_workflow(workflow=workflow, update_mask={"paths": ["labels"]}).result(timeout=10)
+    assert await exposing.exposed() == []
+
+
+async def test_nobody_looks_unless_the_settings_say_so(calls: Calls, owner: Owner) -> None:
+    owner.labelled("fulfil_order")
+    assert await Exposing(calls, None).exposed() == []
+
+
+async def test_an_engine_that_is_down_cannot_tell() -> None:
+    nowhere = settings(f"127.0.0.1:{free_port()}", timeout_seconds=1, discover={})
+    async with open_calls(nowhere) as calls:
+        with pytest.raises(EngineUnavailable):
+            await Exposing(calls, nowhere.discover).exposed()
+
+
+async def test_all_workflows_are_listed_for_a_draft_of_tools(google_engine: GoogleEngine, calls: Calls) -> None:
+    mine = google_engine.deploy("listed", READS).rpartition("/")[2]
+    found = [each.workflow for each in await discover(calls)]
+    assert mine in found
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", None),
+        (" \x00\x1b ", None),
+        ("Ships.\x1b[31m\r\nTwice.\u202e", "Ships. [31m \nTwice."),
+        ("x" * LONGEST, "x" * LONGEST),
+        ("x" * (LONGEST + 1), "x" * (LONGEST - 1) + "…"),
+    ],
+)
+def test_a_description_has_no_control_characters_and_an_end(text: str, shown: str | None) -> None:
+    assert described(text) == shown

@@ -1,0 +1,233 @@
+"""The fence: of executions with one key one goes on, and the task is that one; they charge at a small shop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+from google.cloud import workflows_v1
+from mcp_workflows_google.embedding import completed
+
+from adapters.google.tests.configured import asked, client_of, configured, executions
+from adapters.google.tests.elsewhere import cancel, deliver
+from adapters.google.tests.local_listener import Listener, listening
+from adapters.google.tests.scene import environment
+from scripts.processes import free_port
+from tests.google_engine import GoogleEngine
+from tests.served import Peer
+
+pytestmark = pytest.mark.anyio
+
+YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {}}
+
+HELD: Final = """
+main:
+  params: [args]
+  steps:
+    - opening:
+        call: events.create_callback_endpoint
+        args: {http_callback_method: PUT}
+        result: go
+    - held:
+        call: events.await_callback
+        args: {callback: "${go}", timeout: 600}
+    - claiming:
+        call: mcp_claim
+        result: claim
+    - fence:
+        switch:
+          - condition: ${not(claim.claimed)}
+            return: {lost: true}
+    - asking:
+        switch:
+          - condition: ${args.asks}
+            steps:
+              - ask:
+                  call: mcp_elicit
+                  args: {message: "Charge the card?"}
+    - charging:
+        call: http.post
+        args:
+          url: ${args.shop}
+          body: {by: '${sys.get_env("GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID")}'}
+    - done:
+        return: {by: '${sys.get_env("GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID")}'}
+"""
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Listener]:
+    with listening() as server:
+        yield server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced:
+    """A task of a fenced workflow whose executions wait before they claim; and the shop that they charge at."""
+
+    engine: GoogleEngine
+    shop: Listener
+    workflow: str
+    config: Path
+    port: int
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[Peer]:
+        async with client_of(self.config, port=self.port) as client:
+            yield client
+
+    async def begun(self, client: Peer, *, asks: bool = False) -> tuple[str, str]:
+        """A task, and its execution."""
+        arguments = {"shop": f"{self.shop.url}/{self.workflow}", "asks": asks}
+        task_id = str((await client.call("it", arguments)).result["taskId"])
+        [execution] = executions(self.engine, self.workflow)
+        return task_id, execution
+
+    def duplicate(self, execution: str) -> str:
+        """Another execution like this one, with the label of its key: as of a create that was sent twice."""
+        first = self.engine.seen(execution)
+        return self.engine.execute(self.workflow, json.loads(first.argument), dict(first.labels))
+
+    async def go(self, *names: str) -> None:
+        """Let these claim."""
+        async with anyio.create_task_group() as group:
+            for name in names:
+                group.start_soon(lambda name: deliver(self.engine, name, {}, method="PUT"), name)
+
+    def charged_by(self) -> Sequence[str]:
+        """The ids of the executions that have charged."""
+        mine = [each for each in self.shop.requests if each["path"] == f"/{self.workflow}"]
+        return [json.loads(each["body"])["by"] for each in mine]
+
+    async def at(self, name: str, step: str) -> None:
+        """Until it is in this step; the sidecar goes on meanwhile."""
+        await anyio.to_thread.run_sync(self.engine.at, name, step)
+
+    async def ends(self, *names: str) -> Sequence[Any]:
+        """What they return, once they have ended."""
+        ended = [await anyio.to_thread.run_sync(self.engine.ended, name) for name in names]
+        return [json.loads(each.result or "null") for each in ended]
+
+
+@pytest.fixture
+def fenced(google_engine: GoogleEngine, tmp_path: Path, shop: Listener) -> Fenced:
+    port = free_port()
+    workflow = google_engine.deploy("fenced", completed(HELD), env=environment(port))
+    config = configured(tmp_path, google_engine.address, {"it": {"workflow": workflow}})
+    return Fenced(engine=google_engine, shop=shop, workflow=workflow, config=config, port=port)
+
+
+def id_of(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+async def test_of_many_duplicates_that_claim_at_once_one_charges_and_the_task_is_that_one(fenced: Fenced) -> None:
+    async with fenced.client() as client:
+        task_id, first = await fenced.begun(client)
+        names = [first, *(fenced.duplicate(first) for _ in range(5))]
+        await fenced.go(*names)
+        done = (await client.until(task_id))["result"]["structuredContent"]
+        ends = await fenced.ends(*names)
+    assert fenced.charged_by() == [done["by"]]
+    assert sorted(ends, key=str) == [done, *[{"lost": True}] * 5]
+    assert done["by"] in {id_of(name) for name in names}
+
+
+async def test_a_task_whose_execution_lost_to_a_duplicate_asks_and_ends_as_the_duplicate_does(fenced: Fenced) -> None:
+    async with fenced.client() as client:
+        task_id, first = await fenced.begun(client, asks=True)
+        second = fenced.duplicate(first)
+        await fenced.go(second)
+        await fenced.at(second, "wait_for_answer")
+        assert (await client.get(task_id))["status"] == "working"  # its own has not claimed yet
+        await fenced.go(first)
+        assert await fenced.ends(first) == [{"lost": True}]
+        key, question = await asked(client, task_id)
+        assert question["params"]["message"] == "Charge the card?"
+        await client.answer(task_id, **{key: YES})
+        done = (await client.until(task_id))["result"]["structuredContent"]
+    assert done == {"by": id_of(second)}
+    assert fenced.charged_by() == [id_of(second)]
+
+
+async def test_a_task_whose_execution_never_came_to_claim_is_the_duplicate_that_did(fenced: Fenced) -> None:
+    async with fenced.client() as client:
+        task_id, first = await fenced.begun(client)
+        second = fenced.duplicate(first)
+        await fenced.go(second)
+        assert await fenced.ends(second) == [{"by": id_of(second)}]
+        cancel(fenced.engine, first)
+        done = await client.until(task_id)
+    assert done["result"]["structuredContent"] == {"by": id_of(second)}
+    assert fenced.charged_by() == [id_of(second)]
+
+
+async def test_cancelling_a_task_whose_execution_has_lost_cancels_the_one_that_goes_on(fenced: Fenced) -> None:
+    async with fenced.client() as client:
+        task_id, first = await fenced.begun(client, asks=True)
+        second = fenced.duplicate(first)
+        await fenced.go(second)
+        await fenced.at(second, "wait_for_answer")
+        await fenced.go(first)
+        assert await fenced.ends(first) == [{"lost": True}]
+        await client.send("tasks/cancel", {"taskId": task_id})
+        assert (await client.until(task_id))["status"] == "cancelled"
+    assert fenced.engine.ended(second).state.name == "CANCELLED"
+    assert fenced.charged_by() == []
+
+
+async def test_a_cancellation_that_hit_only_the_tasks_own_execution_shows_that_the_duplicate_goes_on(
+    fenced: Fenced,
+) -> None:
+    async with fenced.client() as client:
+        task_id, first = await fenced.begun(client, asks=True)
+        second = fenced.duplicate(first)
+        await fenced.go(second)
+        await fenced.at(second, "wait_for_answer")
+        await client.send("tasks/cancel", {"taskId": task_id})  # it has not claimed: nobody knows of the other
+        await asked(client, task_id)
+        await client.send("tasks/cancel", {"taskId": task_id})
+        assert (await client.until(task_id))["status"] == "cancelled"
+        await fenced.ends(first, second)
+    assert [fenced.engine.seen(name).state.name for name in (first, second)] == ["CANCELLED"] * 2
+    assert fenced.charged_by() == []
+
+
+async def test_executions_that_claim_while_the_sidecar_is_down_charge_once_it_is_back_and_once(fenced: Fenced) -> None:
+    async with fenced.client() as client:
+        task_id, first = await fenced.begun(client)
+    second = fenced.duplicate(first)
+    await fenced.go(first, second)
+    for name in (first, second):
+        await fenced.at(name, "of_the_connection")  # of mcp_retry: it has been tried
+    assert fenced.charged_by() == []
+    async with fenced.client() as client:
+        done = (await client.until(task_id))["result"]["structuredContent"]
+        ends = await fenced.ends(first, second)
+    assert fenced.charged_by() == [done["by"]]
+    assert sorted(ends, key=str) == [done, {"lost": True}]
+
+
+async def test_replicas_agree_on_who_goes_on(google_engine: GoogleEngine, tmp_path: Path, shop: Listener) -> None:
+    ports = free_port(), free_port()
+    workflow = google_engine.deploy("fenced", completed(HELD), env=environment(ports[0]))
+    config = configured(tmp_path, google_engine.address, {"it": {"workflow": workflow}})
+    here = Fenced(engine=google_engine, shop=shop, workflow=workflow, config=config, port=ports[0])
+    async with here.client() as one, client_of(config, port=ports[1]) as other:
+        task_id, first = await here.begun(one)
+        moved = workflows_v1.Workflow(name=workflow, user_env_vars=dict(environment(ports[1])))
+        update: Any = google_engine.workflows()  # Any: its methods are typed in part only
+        update.update_workflow(workflow=moved, update_mask={"paths": ["user_env_vars"]}).result(timeout=10)
+        names = [first, *(here.duplicate(first) for _ in range(3))]
+        await here.go(*names)
+        done = (await other.until(task_id))["result"]["structuredContent"]
+        assert (await one.until(task_id))["result"]["structuredContent"] == done
+        ends = await here.ends(*names)
+    assert here.charged_by() == [done["by"]]
+    assert sorted(ends, key=str) == [done, *[{"lost": True}] * 3]

@@ -1,0 +1,97 @@
+"""The custom role has what the tools use, and nothing else; links and previews need no call either."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from mcp_workflows_google.console import Console
+from mcp_workflows_google.iam import permissions
+from mcp_workflows_google.names import ExecutionName
+from mcp_workflows_google.preview import preview
+from mcp_workflows_google.settings import GoogleSettings
+
+from mcp_workflows.adapter import Start
+from mcp_workflows.capabilities import Use
+from mcp_workflows.errors import EngineRefused
+
+READS = {"workflows.executions.get", "workflows.executions.list", "workflows.workflows.get"}
+STARTS = {"workflows.executions.cancel", "workflows.executions.create"}
+ANSWERS = {"workflows.callbacks.list", "workflows.callbacks.send"}
+EXECUTION = "projects/123456/locations/europe-west1/workflows/fulfil_order/executions/0a1b-2c"
+
+
+def settings(**more: Any) -> GoogleSettings:
+    return GoogleSettings.model_validate({"project": "shop-prod", "location": "europe-west1", **more})
+
+
+def of(*uses: Use, **more: Any) -> set[str]:
+    return set(permissions(settings(**more), uses)["includedPermissions"])
+
+
+def test_a_tool_needs_to_start_look_answer_and_cancel() -> None:
+    assert of(Use(tool="a", workflow="a")) == READS | STARTS | ANSWERS
+    assert of(Use(tool="a", workflow="a", answers=False)) == READS | STARTS
+    assert of() == set()
+
+
+def test_a_tool_that_watches_starts_nothing() -> None:
+    watches = Use(tool="a", workflow="a", watches=True, answers=False, cancels=False)
+    assert of(watches) == READS
+    assert of(watches, Use(tool="b", workflow="b", watches=True, answers=True, cancels=True)) == (
+        READS | ANSWERS | {"workflows.executions.cancel"}
+    )
+
+
+def test_looking_for_labelled_workflows_needs_the_list_and_whatever_they_may_need() -> None:
+    assert of(discover={}) == READS | STARTS | ANSWERS | {"workflows.workflows.list"}
+
+
+def test_who_impersonates_is_told_what_its_caller_needs(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        of(impersonate="tasks@shop-prod.iam.gserviceaccount.com")
+    assert "roles/iam.serviceAccountTokenCreator" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "root"),
+    [
+        ({}, "https://console.cloud.google.com"),
+        ({"console_url": "https://console.example.com/"}, "https://console.example.com"),
+        ({"emulator": "127.0.0.1:8790", "console_url": "http://127.0.0.1:9000"}, "http://127.0.0.1:9000"),
+    ],
+)
+def test_the_page_of_an_execution_is_in_the_console(more: dict[str, Any], root: str) -> None:
+    page = Console.of(settings(**more)).page(ExecutionName.parse(EXECUTION))
+    path = "workflows/workflow/europe-west1/fulfil_order/execution/0a1b-2c/summary?project=123456"
+    assert page == f"{root}/{path}"
+
+
+def test_a_local_engine_has_no_console() -> None:
+    assert Console.of(settings(emulator="127.0.0.1:8790")).page(ExecutionName.parse(EXECUTION)) is None
+
+
+def start(arguments: Any, workflow: str = "fulfil_order") -> Start:
+    return Start(workflow=workflow, arguments=arguments, key="k-1", created=datetime.now(UTC), context={"tool": "It"})
+
+
+def test_a_preview_is_the_request_that_would_be_sent() -> None:
+    found = preview(start([{"order": "A1"}]), settings())
+    assert found == {
+        "operation": "CreateExecution",
+        "parent": "projects/shop-prod/locations/europe-west1/workflows/fulfil_order",
+        "execution": {
+            "labels": {"mcp-workflows-key": "k-1", "mcp-workflows-tool": "it"},
+            "argument": {"order": "A1"},
+        },
+    }
+
+
+def test_a_preview_leaves_the_project_open_that_only_the_credentials_tell() -> None:
+    found = preview(start([]), GoogleSettings(location="europe-west1"))
+    assert found["parent"] == "projects/PROJECT/locations/europe-west1/workflows/fulfil_order"
+    assert "argument" not in found["execution"]
+    with pytest.raises(EngineRefused, match="32,768"):
+        preview(start(["x" * 40_000]), settings())

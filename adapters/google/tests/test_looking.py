@@ -1,0 +1,127 @@
+"""Looks: which view is asked for, and what the states of an execution mean."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from google.cloud.workflows import executions_v1
+from mcp_workflows_google import GoogleAdapter
+from mcp_workflows_google.names import ExecutionName, note_of
+
+from adapters.google.tests.injecting import Injecting, Reply
+from adapters.google.tests.stubbed import adapter, notes, running_stub, settings, start, stub
+from mcp_workflows.adapter import Execution, Gate, InputRequest, Ref, Status
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.testing import MemoryNotes
+
+pytestmark = pytest.mark.anyio
+__all__ = ["adapter", "notes", "running_stub", "stub"]
+
+State = executions_v1.Execution.State
+View = executions_v1.ExecutionView
+REVOKED: Final = {"details": "the key is revoked", "type_": 1}
+
+
+async def seen(adapter: GoogleAdapter, stub: Injecting, state: int, **fields: Any) -> Execution:
+    """One look at an execution that is as said."""
+    handle = await adapter.start(start())
+    found = stub.executions[handle]
+    stub.executions[handle] = executions_v1.Execution(found, state=state, **fields)
+    return await adapter.describe(Ref(workflow="orders", handle=handle))
+
+
+def views(stub: Injecting) -> list[int]:
+    return [asked.request.view for asked in stub.asked if asked.what == "GetExecution"]
+
+
+async def test_a_running_one_tells_its_step(stub: Injecting, adapter: GoogleAdapter) -> None:
+    steps = {"current_steps": [{"routine": "main", "step": "packing"}]}
+    found = await seen(adapter, stub, State.ACTIVE, status=steps)
+    assert found.status is Status.RUNNING
+    assert "packing" in str(found.message)
+    assert views(stub) == [View.FULL]
+
+
+async def test_a_tool_without_progress_asks_for_little_until_it_has_ended(
+    stub: Injecting, adapter: GoogleAdapter
+) -> None:
+    handle = await adapter.start(start())
+    ref = Ref(workflow="orders", handle=handle, options={"progress": False})
+    assert (await adapter.describe(ref)).status is Status.RUNNING
+    stub.executions[handle].state = State.SUCCEEDED
+    stub.executions[handle].result = '{"done": true}'
+    assert (await adapter.describe(ref)).output == {"done": True}
+    assert views(stub) == [View.BASIC, View.BASIC, View.FULL]
+
+
+async def test_callbacks_are_listed_in_the_step_of_a_gate_only(stub: Injecting, adapter: GoogleAdapter) -> None:
+    handle = await adapter.start(start())
+    listing = f"GET /v1/{handle}/callbacks"
+    stub.reply(listing, Reply(body={}))
+    question = InputRequest(method="elicitation/create", params={"mode": "form", "message": "Approve?"})
+    gate = Gate(when="approve", request=question, send={"body": {}}, decline={"body": {}})
+    ref = Ref(workflow="orders", handle=handle, gates={"ok": gate})
+    for step, lists in (("packing", 0), ("approve", 1), ("shipping", 1)):
+        steps = {"current_steps": [{"routine": "main", "step": step}]}
+        stub.executions[handle] = executions_v1.Execution(name=handle, state=State.ACTIVE, status=steps)
+        await adapter.describe(ref)
+        assert stub.count(listing) == lists
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.STATE_UNSPECIFIED, 42], ids=["queued", "none", "new"])
+async def test_one_that_waits_or_is_in_a_state_to_come_has_not_ended(
+    stub: Injecting, adapter: GoogleAdapter, state: int
+) -> None:
+    found = await seen(adapter, stub, state)
+    assert found.status is Status.RUNNING
+    assert ("42" in str(found.message)) == (state == 42)
+
+
+async def test_one_that_cannot_be_shown_is_as_it_was_known_last(stub: Injecting, adapter: GoogleAdapter) -> None:
+    with pytest.raises(EngineUnavailable, match="the key is revoked"):
+        await seen(adapter, stub, State.UNAVAILABLE, state_error=REVOKED)
+
+
+async def test_one_that_cannot_be_shown_for_long_has_failed(stub: Injecting, notes: MemoryNotes) -> None:
+    impatient = GoogleAdapter(settings(stub, grace=timedelta(microseconds=1)))
+    impatient.remember(notes)
+    async with impatient as adapter:
+        found = await seen(adapter, stub, State.UNAVAILABLE, state_error=REVOKED)
+    assert found.status is Status.FAILED
+    assert found.failure is not None
+    assert "not known" in found.failure.text
+
+
+async def test_the_grace_begins_anew_once_it_could_be_shown(
+    stub: Injecting, adapter: GoogleAdapter, notes: MemoryNotes
+) -> None:
+    handle = await adapter.start(start())
+    ref = Ref(workflow="orders", handle=handle)
+    kept: list[object] = []
+    for state in (State.UNAVAILABLE, State.ACTIVE, State.UNAVAILABLE):
+        stub.executions[handle].state = state
+        with suppress(EngineUnavailable):
+            await adapter.describe(ref)
+        kept.extend(value for key, value in (await notes.under("")).items() if key.endswith("/unavailable"))
+    first, between, again = kept
+    assert between is None
+    assert str(again) > str(first)
+
+
+async def test_what_is_no_handle_of_ours_is_refused_and_what_is_gone_is_not_found(adapter: GoogleAdapter) -> None:
+    with pytest.raises(EngineRefused):
+        await adapter.describe(Ref(workflow="orders", handle="orders/e-1"))
+    gone = "projects/acme-shop/locations/europe-west1/workflows/orders/executions/e-99"
+    with pytest.raises(ExecutionNotFound):
+        await adapter.describe(Ref(workflow="orders", handle=gone))
+
+
+def test_what_sweeps_take_of_a_handle_is_what_its_notes_begin_with() -> None:
+    of_a_domain = "projects/example.com:shop/locations/us-central1/workflows/a/executions/e-2"
+    for handle in ("projects/shop-1/locations/us-central1/workflows/a/executions/e_1", of_a_domain):
+        assert note_of(handle) == ExecutionName.parse(handle).note
+    with pytest.raises(EngineRefused):
+        note_of("orders")
