@@ -18,10 +18,10 @@ PYPROJECTS := pyproject.toml $(wildcard adapters/*/pyproject.toml)
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-demo: $(PYTHON_READY)  ## watch an order go through a workflow as an MCP task: ENGINE=temporal|stepfunctions
+demo: $(PYTHON_READY)  ## watch an order go through a workflow as an MCP task: ENGINE=temporal|stepfunctions|google
 	@exec $(RUN) scripts.demo --engine $(ENGINE)
 
-up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal|stepfunctions SAMPLE=orders PORT=8931
+up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal|stepfunctions|google SAMPLE=orders PORT=8931
 	@exec $(RUN) scripts.up --engine $(ENGINE) --sample $(SAMPLE) --port $(PORT)
 
 test: $(PYTHON_READY) $(NODE_READY)  ## all tests but the slow ones
@@ -37,13 +37,13 @@ format: $(PYTHON_READY)  ## format the code and fix what the linter can
 	@$(RUN) ruff format
 	@$(RUN) ruff check --fix
 
-conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal|stepfunctions [REQUIREMENTS=2025-11-25]
+conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal|stepfunctions|google [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
 clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md
 	@exec $(RUN) scripts.clients $(if $(filter-out file,$(origin ENGINE)),--engine $(ENGINE))
 
-bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal [ONLY=a,c] [STRICT=1]
+bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google [ONLY=a,c] [STRICT=1]
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict)
 
 clean:  ## remove what was installed, built and kept here

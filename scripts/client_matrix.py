@@ -81,7 +81,11 @@ HANDED: Mapping[str, str] = {
 """What every client sees that knows no tasks: a handle where it takes longer, and the companion tools from there."""
 
 
-ENGINES: Mapping[str, str] = {"temporal": "Temporal", "stepfunctions": "AWS Step Functions"}
+ENGINES: Mapping[str, str] = {
+    "temporal": "Temporal",
+    "stepfunctions": "AWS Step Functions",
+    "google": "Google Cloud Workflows",
+}
 """What the clients run against, and its name on the page: all of them see the same of each situation on each."""
 
 
@@ -98,17 +102,21 @@ WORDS: Sequence[Words] = (
     Words(
         title="at work",
         call=("slow_compute", "seconds=2", "label=x"),
-        shows={"temporal": "computing x", "stepfunctions": "Computing"},
+        shows={"temporal": "computing x", "stepfunctions": "Computing", "google": "computing"},
     ),
     Words(
         title="how far it is",
         call=("test_tool_with_progress",),
-        shows={"temporal": "50 % (50 of 100)", "stepfunctions": "A third (1 of 3)"},
+        shows={"temporal": "50 % (50 of 100)", "stepfunctions": "A third (1 of 3)", "google": "second_third"},
     ),
     Words(
         title="a failure",
         call=("test_error_handling",),
-        shows={"temporal": "this one always fails", "stepfunctions": "AlwaysFails: this one always fails"},
+        shows={
+            "temporal": "this one always fails",
+            "stepfunctions": "AlwaysFails: this one always fails",
+            "google": "this one always fails",
+        },
     ),
     Words(
         title="a protocol error",

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from scripts.processes import Command, free_port
+import grpc
+from google.api_core.exceptions import GoogleAPICallError
+from google.cloud import workflows_v1
+from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
+
+from scripts.processes import Command, free_port, is_taken
 
 BIN = Path(sys.executable).parent
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 _AWS = Path(__file__).with_name("local-aws.ini").resolve()
+
+_GOOGLE_PROJECT = "demo"
+_GOOGLE_LOCATION = "us-central1"
+_NOWHERE = Path(os.devnull)  # where no credentials are
 
 _LIST = {
     "Content-Type": "application/x-amz-json-1.0",
@@ -152,4 +163,72 @@ class StepFunctionsLocal:
         return None if listed is None else {machine["name"] for machine in listed["stateMachines"]}
 
 
-ENGINES: Mapping[str, type[LocalEngine]] = {"stepfunctions": StepFunctionsLocal, "temporal": TemporalDevServer}
+class GoogleLocal:
+    """The local engine of the Google adapter; what it knows is in a file below `state`."""
+
+    ui = None
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._port, self._shop_port = self._ports()
+        self.address = f"127.0.0.1:{self._port}"
+        self._began = time.time()
+
+    def _ports(self) -> Sequence[int]:
+        """Of the engine and of the sample's shop; executions that go on after a restart know both."""
+        kept = self._state / "google-ports.json"
+        before: Sequence[int] = json.loads(kept.read_text()) if kept.exists() else ()
+        return before if before and not any(map(is_taken, before)) else (free_port(), free_port())
+
+    def command(self) -> Command:
+        """The server."""
+        (self._state / "google-ports.json").write_text(json.dumps([self._port, self._shop_port]))
+        argv = [sys.executable, "-m", "mcp_workflows_google.local", "--port", str(self._port)]
+        argv += ["--project", _GOOGLE_PROJECT, "--location", _GOOGLE_LOCATION, "--db", str(self._state / "google.db")]
+        return Command(name="engine", argv=argv, cwd=self._state, env=self.environment())
+
+    def environment(self) -> Mapping[str, str]:
+        """Where it is. All that could lead a client of Google's to a real account is overridden."""
+        return {
+            "GOOGLE_WORKFLOWS_EMULATOR": self.address,
+            "GOOGLE_CLOUD_PROJECT": _GOOGLE_PROJECT,
+            "GOOGLE_CLOUD_LOCATION": _GOOGLE_LOCATION,
+            "GCLOUD_PROJECT": _GOOGLE_PROJECT,
+            "GOOGLE_CLOUD_QUOTA_PROJECT": _GOOGLE_PROJECT,
+            "GOOGLE_APPLICATION_CREDENTIALS": str(_NOWHERE),
+            "CLOUDSDK_CONFIG": str(self._state / "no-gcloud"),
+            "GOOGLE_API_USE_MTLS_ENDPOINT": "never",
+            "GOOGLE_API_USE_CLIENT_CERTIFICATE": "false",
+            "GCE_METADATA_HOST": "127.0.0.1:1",
+            "SHOP_PORT": str(self._shop_port),
+            "NO_GCE_CHECK": "true",
+        }
+
+    def answers(self) -> bool:
+        """Whether it lists workflows."""
+        return self._workflows() is not None
+
+    def has_worker(self, sample: str) -> bool:
+        """Whether all of the sample's workflows were deployed since we began, which its worker does when it serves."""
+        files = folder("google", sample).glob("*.workflow.yaml")
+        deployed = (self._workflows() or {}).items()
+        fresh = {name for name, updated in deployed if updated >= self._began}
+        return {file.name.removesuffix(".workflow.yaml") for file in files} <= fresh
+
+    def _workflows(self) -> Mapping[str, float] | None:
+        """When each was deployed last (seconds since 1970), by its id; None: it does not answer."""
+        with grpc.insecure_channel(self.address) as channel:
+            client: Any = workflows_v1.WorkflowsClient(transport=WorkflowsGrpcTransport(channel=channel))
+            parent = f"projects/{_GOOGLE_PROJECT}/locations/{_GOOGLE_LOCATION}"
+            try:
+                listed = client.list_workflows(parent=parent, timeout=10)
+                return {found.name.rpartition("/")[2]: found.update_time.timestamp() for found in listed}
+            except GoogleAPICallError:
+                return None
+
+
+ENGINES: Mapping[str, type[LocalEngine]] = {
+    "google": GoogleLocal,
+    "stepfunctions": StepFunctionsLocal,
+    "temporal": TemporalDevServer,
+}

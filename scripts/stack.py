@@ -97,6 +97,8 @@ class Stack:
         return {
             **self.engine.environment(),
             "MCP_WORKFLOWS_STORE": f"sqlite:///{self._plan.state / 'tasks.db'}",
+            "MCP_WORKFLOWS_URL": f"http://127.0.0.1:{self._plan.port}/engines/{self._plan.engine}",
+            "MCP_WORKFLOWS_AUDIENCE": f"http://127.0.0.1:{self._plan.port}",
             "SHOP_FILE": str(self._plan.state / "shop.json"),
             "PYTHONPATH": os.pathsep.join(map(str, (self._plan.folder, SAMPLES / self._plan.sample))),
             "PYTHONUNBUFFERED": "1",

@@ -55,8 +55,17 @@ def served(dev_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(scope="module")
 def served_on_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The same tools, as state machines."""
-    folder = tmp_path_factory.mktemp("clients-stepfunctions")
-    plan = Plan(engine="stepfunctions", sample="conformance", port=free_port(), state=folder)
+    yield from _served_on("stepfunctions", tmp_path_factory.mktemp("clients-stepfunctions"))
+
+
+@pytest.fixture(scope="module")
+def served_on_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same tools, as workflows of Google Cloud."""
+    yield from _served_on("google", tmp_path_factory.mktemp("clients-google"))
+
+
+def _served_on(engine: str, folder: Path) -> Iterator[Served]:
+    plan = Plan(engine=engine, sample="conformance", port=free_port(), state=folder)
     with Stack(plan) as stack:
         added = environment(stack.engine.environment(), folder / "tasks.db")
         yield Served(url=stack.url, environment=added, config=plan.folder / "workflows.yaml")
@@ -78,8 +87,18 @@ def test_a_client_is_told_the_same_of_state_machines(row: Row, served_on_aws: Se
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("row", list(rows()), ids="-".join)
+def test_a_client_is_told_the_same_of_workflows_of_google(row: Row, served_on_google: Served) -> None:
+    name, transport = row
+    assert complaints(CLIENTS[name], seen_by(CLIENTS[name], transport, served_on_google)) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("era", [MODERN, LEGACY, "none"])
-@pytest.mark.parametrize(("engine", "there"), [("temporal", "served"), ("stepfunctions", "served_on_aws")])
+@pytest.mark.parametrize(
+    ("engine", "there"),
+    [("temporal", "served"), ("stepfunctions", "served_on_aws"), ("google", "served_on_google")],
+)
 def test_what_engines_show_of_the_same_calls_is_what_the_page_says(
     engine: str, there: str, era: str, request: pytest.FixtureRequest
 ) -> None:

@@ -21,7 +21,7 @@ def _conformance(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_suite
-@pytest.mark.parametrize("engine", ["temporal", "stepfunctions"])
+@pytest.mark.parametrize("engine", ["temporal", "stepfunctions", "google"])
 def test_all_44_checks_of_the_tasks_scenarios_pass(engine: str) -> None:
     done = _conformance("--engine", engine)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -30,7 +30,7 @@ def test_all_44_checks_of_the_tasks_scenarios_pass(engine: str) -> None:
 
 @needs_suite
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["temporal", "stepfunctions"])
+@pytest.mark.parametrize("engine", ["temporal", "stepfunctions", "google"])
 @pytest.mark.parametrize(("revision", "passed"), [("2025-11-25", "16 of 30"), ("2026-07-28", "21 of 37")])
 def test_every_miss_of_what_a_revision_requires_of_any_server_is_explained(
     revision: str, passed: str, engine: str
@@ -43,4 +43,4 @@ def test_every_miss_of_what_a_revision_requires_of_any_server_is_explained(
 def test_an_unknown_engine_is_refused() -> None:
     done = _conformance("--engine", "steam")
     assert done.returncode == 1
-    assert "no engine 'steam'; there is: stepfunctions, temporal" in done.stdout
+    assert "no engine 'steam'; there is: google, stepfunctions, temporal" in done.stdout

@@ -169,7 +169,7 @@ async def test_our_own_server_conforms(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["temporal", "stepfunctions"])
+@pytest.mark.parametrize("engine", ["temporal", "stepfunctions", "google"])
 def test_the_conformance_fixtures_on_real_engines_conform(engine: str, tmp_path: Path) -> None:
     plan = Plan(engine=engine, sample="conformance", port=free_port(), state=tmp_path / "state")
     with Stack(plan) as stack:

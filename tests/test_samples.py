@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, Generator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import anyio
+import grpc
+import httpx2
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.cloud.workflows.executions_v1 import Execution, ExecutionsClient, ExecutionView, ListExecutionsRequest
+from google.cloud.workflows.executions_v1.services.executions.transports import ExecutionsGrpcTransport
+from google.cloud.workflows_v1 import WorkflowsClient
+from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 
 from scripts.processes import free_port
 from scripts.stack import ROOT, SAMPLES, Plan, Stack
@@ -19,12 +28,12 @@ from tests.served import Peer, peer, serving
 
 pytestmark = pytest.mark.anyio
 
-PACE = {"temporal": "0.5", "stepfunctions": "0.3"}  # seconds that a step takes
+PACE = {"temporal": "0.5", "stepfunctions": "0.3", "google": "0.3"}  # seconds that a step takes
 
 REASON = {"reason": {"action": "accept", "content": {"reason": "it is urgent"}}}
 
 
-@pytest.fixture(scope="module", params=["temporal", "stepfunctions"])
+@pytest.fixture(scope="module", params=["temporal", "stepfunctions", "google"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Where the orders are worked on."""
     return request.param
@@ -111,7 +120,7 @@ async def test_a_cancelled_order_is_refunded_and_its_stock_released(client: Peer
     assert shop.books()["till"] == before["till"] + 25.0
     assert (await client.send("tasks/cancel", {"taskId": task_id})).status == 200
     assert (await client.until(task_id))["status"] == "cancelled"
-    with anyio.fail_after(20):  # Step Functions ends it at once, and has it undone afterwards
+    with anyio.fail_after(20):  # the others end it at once, and have it undone afterwards
         while (after := shop.books())["stock"] != before["stock"]:
             await anyio.sleep(0.05)
     assert after["till"] == before["till"]
@@ -144,10 +153,55 @@ async def test_a_quote_has_a_schema_of_what_it_takes_and_gives(client: Peer) -> 
     assert "needs_approval" in tools["quote_order"]["outputSchema"]["properties"]
 
 
+@pytest.mark.parametrize("engine", ["google"], indirect=True)
+async def test_the_shop_on_google_serves_nobody_but_its_workflows(orders: Stack, shop: Any) -> None:
+    till = shop.books()["till"]
+    with grpc.insecure_channel(orders.engine.address) as channel:
+        workflows: Any = WorkflowsClient(transport=WorkflowsGrpcTransport(channel=channel))  # Any: typed in part only
+        name = workflows.workflow_path("demo", "us-central1", "fulfil_order")
+        url = workflows.get_workflow(name=name, timeout=10).user_env_vars["SHOP_URL"]
+    mine = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    who = {"email": "local@demo.iam.gserviceaccount.com", "email_verified": True}
+    issuer = f"http://{orders.engine.address}"
+    claims = {"aud": url, "iss": issuer, "iat": time.time(), "exp": time.time() + 60, **who}
+    async with httpx2.AsyncClient() as http:
+        kid = (await http.get(f"{issuer}/oauth2/v3/certs")).json()["keys"][0]["kid"]
+        forged = [jwt.encode(claims, mine, "RS256", {"kid": each}) for each in ("mine", kid)]
+        for headers in ({}, *({"Authorization": f"Bearer {token}"} for token in (*forged, "nonsense"))):
+            order = {"order_id": "A-1", "article": "coffee mug", "quantity": 1, "total": 1.0}
+            reply = await http.post(f"{url}/charge", json={"key": "k", "order": order}, headers=headers)
+            assert reply.status_code == 401
+    assert shop.books()["till"] == till
+
+
+@pytest.mark.parametrize("engine", ["google"], indirect=True)
+async def test_an_order_that_google_started_twice_is_charged_once(orders: Stack, client: Peer, shop: Any) -> None:
+    task_id = await _start(client, "A-1001")
+    assert (await client.until(task_id))["result"]["structuredContent"]["status"] == "shipped"
+    till = shop.books()["till"]
+    with grpc.insecure_channel(orders.engine.address) as channel:
+        executions: Any = ExecutionsClient(transport=ExecutionsGrpcTransport(channel=channel))
+        parent = executions.workflow_path("demo", "us-central1", "fulfil_order")
+        request = ListExecutionsRequest(parent=parent, view=ExecutionView.FULL)
+        first = next(iter(executions.list_executions(request=request, timeout=10)))  # the newest
+        again = Execution(argument=first.argument, labels=dict(first.labels))
+        second = executions.create_execution(parent=parent, execution=again, timeout=10)
+        with anyio.fail_after(20):
+            while second.state == Execution.State.ACTIVE:
+                await anyio.sleep(0.05)
+                second = executions.get_execution(name=second.name, timeout=10)
+    assert second.result == '"another execution does it"'
+    assert shop.books()["till"] == till
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("on", "besides"),
-    [("temporal", "/namespaces/default/workflows/"), ("stepfunctions", "undone: the stock was released")],
+    [
+        ("temporal", "/namespaces/default/workflows/"),
+        ("stepfunctions", "undone: the stock was released"),
+        ("google", "undone: the stock was released"),
+    ],
 )
 def test_the_demo_tells_its_story_without_a_terminal(on: str, besides: str) -> None:
     argv = [sys.executable, "-m", "scripts.demo", "--engine", on]
