@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from scripts import bench_goals, bench_many, bench_stepfunctions
+from scripts import bench_goals, bench_google, bench_google_asked, bench_google_started, bench_many, bench_stepfunctions
 from scripts.bench_goals import Line
 from scripts.bench_place import NotServingError, Place
 from scripts.bench_rounds import ROUNDS, pin
@@ -51,7 +51,14 @@ _STEPFUNCTIONS: Mapping[str, Goal] = {
     "k": Goal(measure=bench_stepfunctions.concurrent),
     "l": Goal(measure=bench_stepfunctions.compared),
 }
-GOALS: Mapping[str, Mapping[str, Goal]] = {"stepfunctions": _STEPFUNCTIONS, "temporal": _TEMPORAL}
+_GOOGLE: Mapping[str, Goal] = {
+    "m": Goal(measure=bench_google.followed),
+    "n": Goal(measure=bench_google.notified),
+    "o": Goal(measure=bench_google_asked.asked),
+    "p": Goal(measure=bench_google_started.started),
+    "q": Goal(measure=bench_google_asked.let_in),
+}
+GOALS: Mapping[str, Mapping[str, Goal]] = {"google": _GOOGLE, "stepfunctions": _STEPFUNCTIONS, "temporal": _TEMPORAL}
 """By engine; where an engine makes no difference, they are Temporal's."""
 
 

@@ -55,6 +55,16 @@ def beside(goal: str, what: str, measured: str) -> Line:
     return Line(goal=goal, what=what, measured=measured)
 
 
+def seconds(found: Mapping[str, float]) -> str:
+    """p50 / p99 / max."""
+    return f"{found['p50']:.2f} / {found['p99']:.2f} / {found['max']:.2f} s"
+
+
+def milliseconds(found: Mapping[str, float]) -> str:
+    """p50 / p99 / max."""
+    return " / ".join(f"{found[name] * 1e3:.{1 if name == 'p50' else 0}f}" for name in ("p50", "p99", "max")) + " ms"
+
+
 def ended(place: Place) -> Iterator[Line]:
     """(a) An ended task, against the SDK's bare extension method with a dict."""
     ours, bare = place.serve("memory"), place.serve("bare")

@@ -6,9 +6,10 @@ import http.client
 import json
 import pstats
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
@@ -22,6 +23,7 @@ from scripts.stack import ROOT, SAMPLES
 
 PATIENCE = 60.0  # seconds for each to serve
 _TOP = 15  # lines of a profile that are printed
+_IN_MEMORY = Path("/dev/shm")  # where it is not a disk's speed that is to be measured
 
 
 class NotServingError(Exception):
@@ -50,11 +52,16 @@ class Served:
 
     def answers(self) -> bool:
         """Whether it listens."""
-        try:
-            Wire(self.port).close()
-        except OSError:
-            return False
-        return True
+        return listens(self.port)
+
+
+def listens(port: int) -> bool:
+    """Whether somebody does at this port."""
+    try:
+        Wire(port).close()
+    except OSError:
+        return False
+    return True
 
 
 class Place:
@@ -108,6 +115,21 @@ class Place:
         child = self._launch(command)
         _until(answers, f"the {child.name} does not answer", child)
         return child
+
+    @contextmanager
+    def running(self, command: Command, answers: Callable[[], bool]) -> Generator[Child]:
+        """Likewise; it is stopped at the end of the block."""
+        child = self.launch(command, answers)
+        try:
+            yield child
+        finally:
+            stop_all([child])
+
+    @contextmanager
+    def fast_folder(self) -> Generator[Path]:
+        """A folder that is no disk, where there is such a thing; it is gone at the end."""
+        with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else self.folder) as folder:
+            yield Path(folder)
 
     @cached_property
     def temporal(self) -> TemporalDevServer:

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import boto3
 
 from scripts import bench_stepfunctions_calls as peers
-from scripts.bench_goals import Line, beside, exactly
-from scripts.bench_place import Place
+from scripts.bench_goals import Line, beside, exactly, milliseconds, seconds
+from scripts.bench_place import Place, listens
 from scripts.bench_rounds import interval, quantile
 from scripts.bench_stepfunctions_account import BRIEF, REGION
 from scripts.bench_stepfunctions_calls import Kind, Round
 from scripts.bench_stepfunctions_control import CREDENTIALS, Control
 from scripts.bench_stepfunctions_sidecar import sidecar
-from scripts.bench_wire import Wire
 from scripts.engines import StepFunctionsLocal
-from scripts.processes import Child, Command, free_port, stop_all
+from scripts.processes import Command, free_port
 from scripts.stack import ROOT
 
 ROUNDS = 3  # of 15 calls at once, on each side
-_IN_MEMORY = Path("/dev/shm")  # a disk's speed is not what is measured here
 _DEFINITION = {
     "StartAt": "Packing",
     "States": {
@@ -49,7 +45,7 @@ def hinted(place: Place) -> Iterator[Line]:
 
 
 def _followed(goal: str, place: Place, *hints: str) -> Iterator[Line]:
-    with _stub(place) as control, _folder(place) as folder:
+    with _stub(place) as control, place.fast_folder() as folder:
         found = place.run("bench_stepfunctions_load", "followed", str(control.port), str(folder), *hints)
     with_hints = ", with hints" if hints else ""
     yield beside(
@@ -59,15 +55,15 @@ def _followed(goal: str, place: Place, *hints: str) -> Iterator[Line]:
         yield _kept(goal, api, seen)
         yield exactly(goal, f"{api} calls that half of AWS's quota would refuse", seen["refused"])
     yield exactly(goal, f"ends that no listener was told of, of {found['ends']}", found["ends_untold"])
-    yield beside(goal, "from an end to its listener, p50 / p99 / max", _spread(found["end"]))
+    yield beside(goal, "from an end to its listener, p50 / p99 / max", seconds(found["end"]))
     what = f"questions that no listener was told of meanwhile, of {found['questions']}"
     untold = found["questions_untold"]
     yield exactly(goal, what, untold) if hints else beside(goal, what + _SAYS_NOTHING, str(untold))
     if hints:
-        yield beside(goal, "from a question to its listener, p50 / p99 / max", _spread(found["question"]))
-    yield beside(goal, "age of what AWS last told of each, p50 / p99 / max", _spread(found["age"]))
+        yield beside(goal, "from a question to its listener, p50 / p99 / max", seconds(found["question"]))
+    yield beside(goal, "age of what AWS last told of each, p50 / p99 / max", seconds(found["age"]))
     yield beside(goal, "told as pollIntervalMs; cores in use", f"{found['poll_interval_ms']}; {found['cores']:.2f}")
-    yield beside(goal, "event loop lag, p50 / p99 / max", _ms(found["lag"]))
+    yield beside(goal, "event loop lag, p50 / p99 / max", milliseconds(found["lag"]))
 
 
 def _kept(goal: str, api: str, seen: Mapping[str, float]) -> Line:
@@ -89,7 +85,7 @@ def notified(place: Place) -> Iterator[Line]:
         with _served(place, engine.address, queue()) as port:
             found = place.run("bench_stepfunctions_notified", str(port), engine.address)
         what = f"end to notification of {found['count']} executions, {words}, p50 / p99 / max"
-        yield beside("j", what, _spread(found))
+        yield beside("j", what, seconds(found))
         yield exactly("j", "ends that were not told", found["missed"])
 
 
@@ -99,7 +95,7 @@ def _served(place: Place, endpoint: str, queue_url: str | None) -> Generator[int
     port, name = free_port(), "hinted" if queue_url else "unhinted"
     argv = sidecar(place.folder, name, "--http", f"127.0.0.1:{port}", endpoint=endpoint, queue_url=queue_url)
     command = Command(name=f"{name} sidecar", argv=argv, cwd=ROOT, env=CREDENTIALS)
-    with _running(place, command, lambda: _listens(port)):
+    with place.running(command, lambda: listens(port)):
         yield port
 
 
@@ -124,14 +120,14 @@ def concurrent(place: Place) -> Iterator[Line]:
     with _stub(place) as control:
         found = place.run("bench_stepfunctions_load", "concurrent", str(control.port))
     what = f"event loop lag under {found['concurrent']} looks at once, p50 / p99 / max"
-    yield beside("k", what, _ms(found["lag"]))
-    yield beside("k", "the same without any, to compare", _ms(found["idle"]))
+    yield beside("k", what, milliseconds(found["lag"]))
+    yield beside("k", "the same without any, to compare", milliseconds(found["idle"]))
     yield beside("k", "looks/s (two calls of 20 ms each, 16 connections)", f"{found['looks']:.0f}")
 
 
 def compared(place: Place) -> Iterator[Line]:
     """(l) 15 plain calls at once, ours and AWS Labs' server, on the same stub."""
-    with _stub(place) as control, _folder(place) as folder:
+    with _stub(place) as control, place.fast_folder() as folder:
         control.tell(latency=peers.LATENCY)
         with peers.ours(folder, control) as us, peers.theirs(folder, control) as them:
             yield from _rounds(us, them, control)
@@ -166,7 +162,7 @@ def _both(what: str, ours: str, theirs: str, target: str = "", *, met: bool | No
 
 def _pings(rounds: Sequence[Round]) -> str:
     pings = [ping for each in rounds for ping in each.pings]
-    return _ms({"p50": quantile(pings, 0.5), "p99": quantile(pings, 0.99), "max": max(pings)})
+    return milliseconds({"p50": quantile(pings, 0.5), "p99": quantile(pings, 0.99), "max": max(pings)})
 
 
 def _apis(rounds: Sequence[Round]) -> str:
@@ -192,36 +188,5 @@ def _stub(place: Place) -> Generator[Control]:
     """The stub of AWS, with nothing in it."""
     control = Control(free_port())
     argv = [sys.executable, "-m", "scripts.bench_stepfunctions_stub", str(control.port)]
-    with _running(place, Command(name="stub", argv=argv, cwd=ROOT, env={}), control.answers):
+    with place.running(Command(name="stub", argv=argv, cwd=ROOT, env={}), control.answers):
         yield control
-
-
-@contextmanager
-def _running(place: Place, command: Command, answers: Callable[[], bool]) -> Generator[Child]:
-    child = place.launch(command, answers)
-    try:
-        yield child
-    finally:
-        stop_all([child])
-
-
-@contextmanager
-def _folder(place: Place) -> Generator[Path]:
-    with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else place.folder) as folder:
-        yield Path(folder)
-
-
-def _listens(port: int) -> bool:
-    try:
-        Wire(port).close()
-    except OSError:
-        return False
-    return True
-
-
-def _spread(found: Mapping[str, float]) -> str:
-    return f"{found['p50']:.2f} / {found['p99']:.2f} / {found['max']:.2f} s"
-
-
-def _ms(found: Mapping[str, float]) -> str:
-    return " / ".join(f"{found[name] * 1e3:.{1 if name == 'p50' else 0}f}" for name in ("p50", "p99", "max")) + " ms"

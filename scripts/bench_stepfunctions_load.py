@@ -23,7 +23,7 @@ from typing import Final
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import JSON, Execution, Ref, Status
+from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Status
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
 from mcp_workflows.ledger import Ledger, utc_now
@@ -40,6 +40,7 @@ LATENCY = 0.02  # seconds to AWS and back
 CONCURRENT = 50  # looks at once
 LOOKING = 5.0  # seconds
 RETENTION = timedelta(days=1)
+ENGINE = "engine"
 _TICK = 0.01  # seconds
 _QUOTAS: Mapping[str, tuple[float, float]] = {  # us-east-1: bucket, refill per second
     "DescribeExecution": (300, 15),
@@ -75,13 +76,13 @@ def adapter(control: Control, *, hints: bool = False, quota: bool = True) -> Ste
 
 
 @asynccontextmanager
-async def bridge(folder: Path, there: StepFunctionsAdapter, tasks: Sequence[Task]) -> AsyncGenerator[Bridge]:
+async def bridge(folder: Path, there: Adapter, tasks: Sequence[Task]) -> AsyncGenerator[Bridge]:
     """All above the engine and below HTTP, with these tasks in its store."""
-    tool = Tool(name="order", engine="aws", workflow=PARKED)
+    tool = Tool(name="order", engine=ENGINE, workflow=PARKED)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/load-{os.getpid()}.db"))
         await _fill(store, tasks)
-        engines = await stack.enter_async_context(Engines({"aws": there}))
+        engines = await stack.enter_async_context(Engines({ENGINE: there}))
         ledger = await stack.enter_async_context(Ledger(store=store, engines=engines, retention=RETENTION))
         yield Bridge(tools={tool.name: tool}, ledger=ledger, retention=RETENTION)
 
@@ -91,15 +92,14 @@ async def _fill(store: Store, tasks: Sequence[Task]) -> None:
         await store.create(task)
 
 
-def _known(arn: str) -> Task:
+def known(handle: str, name: str) -> Task:
     """A task as it is in the store while its execution runs."""
     now = utc_now()
-    name = arn.rpartition(":")[2]
     return Task(
         id=name,
         owner=ANONYMOUS.id,
         tool="order",
-        engine="aws",
+        engine=ENGINE,
         workflow=PARKED,
         key=name,
         arguments=None,
@@ -109,8 +109,8 @@ def _known(arn: str) -> Task:
         max_result=100_000,
         fingerprint="-",
         attempts=1,
-        handle=arn,
-        execution=Execution(status=Status.RUNNING, message=STEP, execution_id=arn),
+        handle=handle,
+        execution=Execution(status=Status.RUNNING, message=STEP, execution_id=handle),
     )
 
 
@@ -141,14 +141,15 @@ class Listeners:
 async def followed(control: Control, folder: Path, *, hints: bool, size: Size = WHOLE) -> Mapping[str, JSON]:
     """A listener each; some executions end, some ask."""
     control.tell(latency=LATENCY)
-    tasks = [_known(arn) for arn in control.seed(PARKED, (f"order-{n}" for n in range(size.tasks)))]
+    seeded = control.seed(PARKED, (f"order-{n}" for n in range(size.tasks)))
+    tasks = [known(arn, arn.rpartition(":")[2]) for arn in seeded]
     control.tell(forget=True)
     async with bridge(folder, adapter(control, hints=hints), tasks) as there:
         listeners = Listeners(there)
         following = [asyncio.create_task(listeners.follow(task)) for task in tasks]
-        with _lags() as beginning:
+        with lags() as beginning:
             await asyncio.sleep(size.settling)
-        with _lags() as lags:
+        with lags() as late:
             settled = len(await asyncio.to_thread(lambda: control.report().calls))
             since, cpu = time.monotonic(), time.process_time()
             ended, asked = await _happen(control, random.sample(tasks, size.ending + size.asking), size)
@@ -171,7 +172,7 @@ async def followed(control: Control, folder: Path, *, hints: bool, size: Size = 
         "questions_untold": size.asking - len(listeners.questions),
         "poll_interval_ms": listeners.poll_interval,
         "cores": cpu / size.measured,
-        "lag": spread(lags),
+        "lag": spread(late),
         "lag_at_first": spread(beginning),
     }
 
@@ -218,22 +219,22 @@ async def concurrent(control: Control) -> Mapping[str, JSON]:
                 await there.describe(Ref(workflow=PARKED, handle=arn))
                 looks.append(time.monotonic() - began)
 
-        with _lags() as idle:
+        with lags() as idle:
             await asyncio.sleep(1)
         until = time.monotonic() + LOOKING
-        with _lags() as lags:
+        with lags() as late:
             await asyncio.gather(*(look(arn) for arn in arns))
     return {
         "looks": len(looks) / LOOKING,
         "look": spread(looks),
-        "lag": spread(lags),
+        "lag": spread(late),
         "idle": spread(idle),
         "concurrent": CONCURRENT,
     }
 
 
 @contextmanager
-def _lags() -> Generator[list[float]]:
+def lags() -> Generator[list[float]]:
     """How much later than it should the event loop gets to what is due, asked every 10 ms."""
     found: list[float] = []
 

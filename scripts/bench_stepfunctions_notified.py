@@ -11,8 +11,9 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 import boto3
 
@@ -37,13 +38,17 @@ def _listen(port: int, ids: list[str], told: dict[str, float]) -> None:
             return
 
 
-def measure(port: int, endpoint: str) -> Mapping[str, Any]:
+Ends: TypeAlias = Callable[[Iterable[str]], Mapping[str, float]]
+"""When each of these executions ended, by the engine; seconds since 1970."""
+
+
+def measure(port: int, tool: str, ends_of: Ends) -> Mapping[str, Any]:
     """The differences, in seconds; Any: JSON."""
     wire, ids = Wire(port), list[str]()
     until = time.monotonic() + STARTING
     for _ in range(COUNT):
         seconds = round(max(0.0, until - time.monotonic())) + random.randint(*ENDS)
-        ids.append(wire.call(BRIEF, {"seconds": seconds})["taskId"])
+        ids.append(wire.call(tool, {"seconds": seconds})["taskId"])
     if (late := time.monotonic() - until) > 0:
         raise BadReplyError(f"it took {late:.0f} s too long to start {COUNT} executions")
     told: dict[str, float] = {}
@@ -51,7 +56,7 @@ def measure(port: int, endpoint: str) -> Mapping[str, Any]:
     listener.start()
     time.sleep(max(0.0, until - time.monotonic()) + ENDS[1])
     listener.join(PATIENCE)
-    ends = _ends(endpoint, told)
+    ends = ends_of(told)
     lags = [at - ends[arn] for arn, at in told.items()] or [float("inf")]
     found = {"p50": quantile(lags, 0.5), "p99": quantile(lags, 0.99), "max": max(lags)}
     return {**found, "count": COUNT, "missed": COUNT - len(told)}
@@ -68,7 +73,7 @@ def main() -> None:
     """Measure, on core 1: the server is on the other one."""
     pin(1)
     use_any_credentials()
-    print(json.dumps(measure(int(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(measure(int(sys.argv[1]), BRIEF, partial(_ends, sys.argv[2]))))
 
 
 if __name__ == "__main__":
