@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from botocore.exceptions import ClientError
 from rich.console import Console
@@ -17,6 +17,7 @@ PREFIX: Final = "mcp-workflows-verify"
 
 console = Console(width=150, highlight=False)
 Machine = Mapping[str, Any]  # Any: JSON
+T = TypeVar("T")
 
 
 class NotTriedError(Exception):
@@ -112,11 +113,12 @@ class Lab:
                 console.print(f"could not remove {arn}: {code(error)}", markup=False)
 
 
-def until(look: Callable[[], Mapping[str, Any] | None], what: str) -> Mapping[str, Any]:
-    deadline = time.monotonic() + PATIENCE
+def until(look: Callable[[], T | None], what: str, patience: float = PATIENCE) -> T:
+    """What a look finds, once it finds something; `patience` in seconds."""
+    deadline = time.monotonic() + patience
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise NotTriedError(f"not seen within {PATIENCE:g} s: {what}")
+            raise NotTriedError(f"not seen within {patience:g} s: {what}")
         time.sleep(0.1)
     return found
 
