@@ -195,6 +195,7 @@ def _handler(server: Injecting, method: str) -> Callable[[Any, Any], Any]:
             gone = threading.Event()
             context.add_callback(gone.set)
             gone.wait()
+            context.abort(grpc.StatusCode.CANCELLED, "nobody waits any more")  # and nothing is done, later on
         reply = getattr(server, _snake(method))(request) if fault.work or fault.code is None else None
         if fault.cut:
             server.cut()
