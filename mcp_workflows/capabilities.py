@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Gate, Ref, Start
+from mcp_workflows.errors import EngineRefused
+
+Options = TypeVar("Options", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +317,20 @@ class Adopts(Protocol):
             EngineRefused: it can be no task.
         """
         ...
+
+
+def read_options(model: type[Options], options: Mapping[str, JSON]) -> Options:
+    """The options of one tool, as they were frozen with its task, read by the adapter's own model of them.
+
+    Raises:
+        EngineRefused: they are wrong.
+    """
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, wrong["loc"]))
+        raise EngineRefused(f"{place}: {wrong['msg']}" if place else wrong["msg"], final=True) from None
 
 
 def start_options(adapter: object) -> frozenset[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.errors import EngineRefused
+from mcp_workflows.capabilities import read_options
 
 
 class GoogleOptions(BaseModel):
@@ -29,9 +29,4 @@ class GoogleOptions(BaseModel):
         Raises:
             EngineRefused: they are wrong.
         """
-        try:
-            return cls.model_validate(options)
-        except ValidationError as error:
-            wrong = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, wrong["loc"]))
-            raise EngineRefused(f"{place}: {wrong['msg']}" if place else wrong["msg"], final=True) from None
+        return read_options(cls, options)

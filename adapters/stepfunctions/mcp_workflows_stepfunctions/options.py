@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
-from mcp_workflows.errors import EngineRefused
+from mcp_workflows.capabilities import read_options
 
 LONGEST_EXPRESS = timedelta(minutes=5)  # StartSyncExecution: an Express workflow runs for at most so long
 
@@ -51,12 +51,7 @@ class StepFunctionsOptions(BaseModel):
         Raises:
             EngineRefused: they are wrong.
         """
-        try:
-            return cls.model_validate(options)
-        except ValidationError as error:
-            wrong = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, wrong["loc"]))
-            raise EngineRefused(f"{place}: {wrong['msg']}" if place else wrong["msg"], final=True) from None
+        return read_options(cls, options)
 
     @property
     def patience(self) -> timedelta:
