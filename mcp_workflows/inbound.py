@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,7 +21,7 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from mcp_workflows.access import Issuer, Keys, account_of
+from mcp_workflows.access import ALGORITHMS, Issuer, Keys, account_of
 from mcp_workflows.adapter import JSON
 from mcp_workflows.capabilities import Route, Trusted
 from mcp_workflows.engines import Engines
@@ -37,13 +36,13 @@ from mcp_workflows.errors import (
     NotAllowed,
     TokenRefused,
 )
+from mcp_workflows.seldom import Seldom
 
 logger = logging.getLogger(__name__)
 
 MOUNTED_AT: Final = "/engines"
 MAX_BODY: Final = 256 * 1024  # bytes
 READ_WITHIN: Final = 20.0  # seconds for all of it
-_LOG_EVERY: Final = 10.0  # seconds between two lines of one kind
 _LATER: Final = {"Retry-After": "5"}
 _SOON: Final = {"Retry-After": "1"}
 
@@ -101,7 +100,7 @@ class Inbound:
         """`engines`: those there are now; None: none are open, try again later."""
         self._engines = engines
         self._issuers: dict[tuple[str, str], Issuer] = {}
-        self._strangers, self._failures = Seldom(), Seldom()
+        self._strangers, self._failures = Seldom(logger), Seldom(logger)
         paths = ("/{engine}/{path:path}", "/{engine}")  # the second one: told in the log, as any address that is none
         served = [Path(path, self._serve, methods=["POST"]) for path in paths]
         self._router = Router(served, redirect_slashes=False)
@@ -154,7 +153,7 @@ class Inbound:
         known = (trusted.issuer, trusted.keys_url)
         issuer = self._issuers.get(known)
         if issuer is None:
-            issuer = self._issuers[known] = Issuer(trusted.issuer, Keys(trusted.keys_url))
+            issuer = self._issuers[known] = Issuer(trusted.issuer, Keys(trusted.keys_url, ALGORITHMS))
         account = account_of(await issuer.claims(token, trusted.audience))
         if account not in trusted.accounts:
             raise NotAllowed(f"the account {account[:100]!r} is none of those that may call")
@@ -163,7 +162,7 @@ class Inbound:
 
 async def _received(engines: Engines, engine: str, route: Route, body: JSON, account: str) -> Response:
     """What the route answers; it may have been swapped while the token was looked at."""
-    async with engines.calling(engine):
+    async with engines.calling(engine, api="receive"):
         if engines.routes.get(engine, {}).get(route.path) is not route:
             raise EngineUnavailable("the configuration has just changed", sent=False)
         answered = json.dumps(await route.receive(body, account), allow_nan=False).encode()
@@ -198,25 +197,6 @@ async def _bounded(request: Request) -> bytes:
     except ClientDisconnect:
         raise Unfit(_GONE) from None
     return bytes(body)
-
-
-class Seldom:
-    """A line in the log now and then, however many there would be: whoever likes can send what is refused."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._again = 0.0
-        self._left_out = 0
-
-    def warn(self, text: str) -> None:
-        """Log it, or count it."""
-        now = self._clock()
-        if now < self._again:
-            self._left_out += 1
-            return
-        more = f" (and {self._left_out} more since the last such line)" if self._left_out else ""
-        self._again, self._left_out = now + _LOG_EVERY, 0
-        logger.warning("%s%s", text, more)
 
 
 def addresses(engine: str, routes: Mapping[str, Route]) -> Sequence[str]:

@@ -14,7 +14,9 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
-from mcp_workflows.access import FETCH_WITHIN, FRESH, KEPT, MOST_KEYS, PAUSE, Issuer, Keys, account_of
+from mcp_workflows.access.fetching import MOST_BYTES
+from mcp_workflows.access.issuers import ALGORITHMS, Issuer, account_of
+from mcp_workflows.access.keys import FETCH_WITHIN, FRESH, KEPT, PAUSE, Keys
 from mcp_workflows.errors import KeysUnavailable, TokenRefused
 from scripts.processes import free_port
 from tests.tokens import ACCOUNT, AUDIENCE, CLAIMS, ISSUER, KeyServer, Signer, by_hand, signer
@@ -55,7 +57,7 @@ class Bench:
 @pytest.fixture
 def bench(key_server: KeyServer, request: pytest.FixtureRequest) -> Bench:
     path, clock = f"access-{abs(hash(request.node.nodeid))}", Clock()
-    keys = Keys(key_server.publish(path, GOOD), clock=clock)
+    keys = Keys(key_server.publish(path, GOOD), ALGORITHMS, clock=clock)
     return Bench(path=path, server=key_server, clock=clock, keys=keys, issuer=Issuer(ISSUER, keys))
 
 
@@ -221,7 +223,7 @@ async def test_what_is_no_list_of_keys_is_as_none(bench: Bench, body: bytes, cap
     with pytest.raises((KeysUnavailable, TokenRefused)):
         await bench.read(GOOD.token())
     assert isinstance(bench.keys, Keys)
-    assert all(record.name == "mcp_workflows.access" for record in caplog.records)
+    assert all(record.name == "mcp_workflows.access.keys" for record in caplog.records)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/keys", "file:///etc/passwd", "nonsense", ""])
@@ -229,7 +231,7 @@ async def test_a_server_of_keys_that_is_not_there_is_told_in_the_log(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(KeysUnavailable):
-        await Issuer(ISSUER, Keys(url)).claims(GOOD.token(), AUDIENCE)
+        await Issuer(ISSUER, Keys(url, ALGORITHMS)).claims(GOOD.token(), AUDIENCE)
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(f"the keys at {url} cannot be fetched: ")
@@ -239,7 +241,7 @@ async def test_a_server_of_keys_that_hangs_holds_up_nobody_who_needs_it_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.read(GOOD.token())
-    monkeypatch.setattr("mcp_workflows.access.FETCH_WITHIN", FETCH_WITHIN / 20)
+    monkeypatch.setattr("mcp_workflows.access.keys.FETCH_WITHIN", FETCH_WITHIN / 20)
     hangs = bench.server.hanging[bench.path] = threading.Event()
     bench.clock.now += FRESH
     refused: list[KeysUnavailable] = []
@@ -265,7 +267,7 @@ async def test_a_server_of_keys_that_hangs_holds_up_nobody_who_needs_it_not(
 
 
 async def test_keys_that_never_end_are_not_read(bench: Bench) -> None:
-    bench.server.raw[bench.path] = b'{"keys": [' + b" " * MOST_KEYS
+    bench.server.raw[bench.path] = b'{"keys": [' + b" " * MOST_BYTES
     with pytest.raises(KeysUnavailable):
         await bench.read(GOOD.token())
 
@@ -274,7 +276,7 @@ async def test_keys_that_come_slowly_hold_up_nobody_for_longer_than_a_fetch_may_
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One byte now and then: no time-out of a socket ever ends that."""
-    monkeypatch.setattr("mcp_workflows.access.FETCH_WITHIN", 0.3)
+    monkeypatch.setattr("mcp_workflows.access.keys.FETCH_WITHIN", 0.3)
     port, ended = free_port(), anyio.Event()
 
     async def drip(stream: SocketStream) -> None:
@@ -293,6 +295,6 @@ async def test_keys_that_come_slowly_hold_up_nobody_for_longer_than_a_fetch_may_
         group.start_soon(listener.serve, drip)
         with anyio.fail_after(3):
             with pytest.raises(KeysUnavailable):
-                await Issuer(ISSUER, Keys(f"http://127.0.0.1:{port}")).claims(GOOD.token(), AUDIENCE)
+                await Issuer(ISSUER, Keys(f"http://127.0.0.1:{port}", ALGORITHMS)).claims(GOOD.token(), AUDIENCE)
             await ended.wait()  # nothing of it goes on
         group.cancel_scope.cancel()

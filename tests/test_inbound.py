@@ -26,8 +26,9 @@ from mcp_workflows.capabilities import Notes
 from mcp_workflows.cli import main
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.engines import Engines
-from mcp_workflows.inbound import MAX_BODY, Inbound, Seldom
+from mcp_workflows.inbound import MAX_BODY, Inbound
 from mcp_workflows.reloading import Reloading
+from mcp_workflows.seldom import Seldom
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
@@ -186,7 +187,7 @@ async def test_the_log_says_why_without_the_token_and_not_too_often(
 
 def test_what_was_not_logged_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    seldom = Seldom(clock=lambda: now)
+    seldom = Seldom(logging.getLogger("mcp_workflows.inbound"), clock=lambda: now)
     for _ in range(5):
         seldom.warn("no")
     now += 10
@@ -202,13 +203,13 @@ async def test_a_new_key_is_taken_while_it_runs(stage: Stage, monkeypatch: pytes
     stage.keys.publish(stage.keys_path, GOOD, new)
     early = await stage.post(token=new.token())
     assert (early.status_code, early.headers["retry-after"]) == (503, "5")
-    monkeypatch.setattr("mcp_workflows.access.PAUSE", 0.0)
+    monkeypatch.setattr("mcp_workflows.access.keys.PAUSE", 0.0)
     assert (await stage.post(token=new.token())).status_code == 200
     assert (await stage.post()).status_code == 200
 
 
 async def test_without_its_keys_a_token_is_to_be_sent_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.access.PAUSE", 0.0)
+    monkeypatch.setattr("mcp_workflows.access.keys.PAUSE", 0.0)
     published = stage.keys.keys.pop(stage.keys_path)
     for path in ("/engines/here/input", "/engines/gone/input"):
         answer = await stage.post(path)
@@ -508,7 +509,7 @@ def test_the_operators_commands_have_the_notes_too(tmp_path: Path, monkeypatch: 
 
 
 def test_the_log_level_of_a_refusal_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    Seldom().warn("no")
+    Seldom(logging.getLogger("mcp_workflows.inbound")).warn("no")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 

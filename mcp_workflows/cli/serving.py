@@ -6,6 +6,7 @@ import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import anyio
@@ -46,12 +47,42 @@ def read_address(text: str) -> Address:
     return Address(host=(match[1] or DEFAULT_HOST).strip("[]"), port=int(match[2]))
 
 
-def refuse_strangers(http: Address | None, unsafe_no_auth: bool) -> None:
-    """Raise `ConfigError` if other machines could reach it, and nobody said that they may."""
-    if http and not is_loopback(http.host) and not unsafe_no_auth:
+def refuse_strangers(http: Address | None, config: Config, unsafe_no_auth: bool) -> None:
+    """Raise `ConfigError` if other machines could reach it, and nobody asks or nobody said that they may."""
+    auth = config.server.auth
+    if http and auth is not None and unsafe_no_auth:
+        raise ConfigError("--unsafe-no-auth is for servers that ask nobody; server.auth asks everybody: leave one out")
+    if http is None or is_loopback(http.host):
+        return
+    if auth is None and not unsafe_no_auth:
         raise ConfigError(
             f"{http.host} can be reached from other machines, and nothing here asks who is calling: "
-            f"listen on 127.0.0.1:{http.port}, or say --unsafe-no-auth"
+            f"set server.auth (docs/authentication.md), listen on 127.0.0.1:{http.port}, or say --unsafe-no-auth"
+        )
+    if auth is not None and (auth.issuers or auth.introspection) and config.server.public_url is None:
+        raise ConfigError(
+            f"tokens must be for the URL by which clients reach this server, which {http.host} does not tell: "
+            "set server.public_url, for example https://workflows.example.com"
+        )
+
+
+def warn_of_strangers(http: Address | None, config: Config) -> None:
+    """Say loudly what anybody can do, and who could read along."""
+    if http is None or is_loopback(http.host):
+        return
+    if config.server.auth is None:
+        logger.warning(
+            "UNSAFE: NOBODY IS ASKED WHO THEY ARE (--unsafe-no-auth). Whoever reaches %s:%d can call every tool, start "
+            "workflows with any arguments, and read, answer and cancel every task whose id they know; records will not "
+            "say who it was. Set server.auth, or let nobody reach this address",
+            http.host,
+            http.port,
+        )
+    elif config.server.public_url is None or not config.server.public_url.startswith("https:"):
+        logger.warning(
+            "tokens reach %s:%d unencrypted unless a proxy in front of it does TLS; then say so with server.public_url",
+            http.host,
+            http.port,
         )
 
 
@@ -67,10 +98,10 @@ def refuse_many_users(http: Address | None, config: Config) -> None:
 def tell_what_is_hidden(http: Address | None, config: Config) -> None:
     """Say which tools no client will see: those for identified callers, where nobody is."""
     watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
-    if http and watching and not config.server.single_user:
+    if http and watching and not config.server.single_user and config.server.auth is None:
         logger.warning(
             "not offered over HTTP, as nobody knows who is calling: %s; if that is always you, say "
-            "server: {single_user: true}",
+            "server: {single_user: true}; otherwise set server.auth",
             ", ".join(watching),
         )
 
@@ -85,16 +116,30 @@ def serve(
     unsafe_no_auth: Annotated[
         bool, typer.Option("--unsafe-no-auth", help="Listen on other addresses than loopback, open to everybody.")
     ] = False,
+    ops: Annotated[
+        Address | None,
+        typer.Option(
+            parser=read_address,
+            metavar="HOST:PORT",
+            help="Serve /metrics, /healthz, /readyz and /enginez there too, for operators.",
+        ),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="How much to log, on standard error.")] = LogLevel.INFO,
 ) -> None:
     """Serve the configured tools, on stdio or over HTTP."""
     log(log_level)
-    refuse_strangers(http, unsafe_no_auth)
     loaded = load(config)
+    refuse_strangers(http, loaded, unsafe_no_auth)
     refuse_many_users(http, loaded)
+    warn_of_strangers(http, loaded)
     tell_what_is_hidden(http, loaded)
+    operators = None if ops is None else (ops.host, ops.port)
+    if ops and not is_loopback(ops.host):
+        logger.warning(
+            "--ops: whoever reaches %s:%d reads the metrics; nobody is asked who they are", ops.host, ops.port
+        )
     with suppress(KeyboardInterrupt):  # the usual way to end it
         if http is None:
-            anyio.run(run_stdio, loaded)
+            anyio.run(partial(run_stdio, loaded, ops=operators))
         else:
-            run_http(loaded, host=http.host, port=http.port)
+            run_http(loaded, host=http.host, port=http.port, ops=operators)

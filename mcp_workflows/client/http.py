@@ -6,6 +6,7 @@ The SDK's own transport ends the whole client at the first request that cannot b
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -15,10 +16,18 @@ import mcp_types as types
 from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 
+from mcp_workflows.errors import NotLetIn
+
 CONNECT_SECONDS: Final = 30.0
 SILENCE_SECONDS: Final = 300.0  # of an open stream; servers send a sign of life more often
 _EVENTS: Final = "text/event-stream"
 _FIRST: Final = "server/discover"
+_NOBODY: Final = "it wants a token"
+_REFUSED: Final[Mapping[int, str]] = {
+    401: "the token is not good there: expired, for another server, or of an issuer that it does not trust",
+    403: "the token is good there, and lacks a scope",
+}
+_SCOPES: Final = re.compile(r'\bscope="([\x20-\x7e]*?)"')
 
 
 def reconnecting_http(
@@ -46,6 +55,37 @@ def reconnecting_http(
     return opened()
 
 
+@asynccontextmanager
+async def known_http(url: str, token: str | None = None) -> AsyncGenerator[Any]:  # Any: the SDK keeps that type
+    """As the SDK would connect to `url`, with a bearer token; who is not let in hears so as `NotLetIn`."""
+    headers = {"Authorization": f"Bearer {token}"} if token else None
+    waits = httpx2.Timeout(CONNECT_SECONDS, read=SILENCE_SECONDS)
+    async with (
+        _Asking(headers=headers, timeout=waits) as http,
+        streamable_http_client(url, http_client=http) as streams,
+    ):
+        yield streams
+
+
+class _Asking(httpx2.AsyncClient):
+    """The SDK takes a refusal for any other error of the server, which tells nobody what to do."""
+
+    async def send(self, request: httpx2.Request, **settings: Any) -> httpx2.Response:  # Any: as httpx2 takes them
+        response = await super().send(request, **settings)
+        if response.status_code in _REFUSED:
+            await response.aclose()
+            raise NotLetIn(_refused(response))
+        return response
+
+
+def _refused(response: httpx2.Response) -> str:
+    if "authorization" not in response.request.headers:
+        return _NOBODY
+    wanted = _SCOPES.search(response.headers.get("www-authenticate", ""))
+    needs = f"; everybody needs: {wanted[1]}" if wanted else ""
+    return _REFUSED[response.status_code] + needs
+
+
 class _Enduring(httpx2.AsyncClient):
     """What cannot be delivered, or breaks off before it is whole, is answered with a JSON-RPC error of our own."""
 
@@ -58,7 +98,12 @@ class _Enduring(httpx2.AsyncClient):
             if request.headers.get("mcp-method") == _FIRST:
                 raise  # an error here would be taken for a server of the version before, which has other tasks
             return httpx2.Response(503, json=_error(error), request=request)
-        return response
+        if response.status_code not in _REFUSED:
+            return response
+        said = {"code": types.INTERNAL_ERROR, "message": f"not let in: {_refused(response)}"}  # the code is the SDK's
+        return httpx2.Response(
+            response.status_code, json={"jsonrpc": "2.0", "id": None, "error": said}, request=request
+        )
 
 
 def _error(error: httpx2.TransportError) -> Mapping[str, Any]:  # Any: JSON

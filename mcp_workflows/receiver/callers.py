@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import ServerRequestContext
-from mcp.server.request_state import authenticated_principal
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 
 from mcp_workflows.access import ANONYMOUS, Principal, is_loopback
+from mcp_workflows.access.settings import Owner
 from mcp_workflows.adapter import JSON
+from mcp_workflows.receiver.admission import principal_of
 from mcp_workflows.receiver.offer import Viewer
 from mcp_workflows.receiver.session import session_of
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
+from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 _PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip")  # headers that proxies add
 
@@ -26,14 +31,16 @@ class Callers:
 
     local: Principal  # where there is no network in between
     single_user: bool  # whoever comes over loopback is the local one too
+    owner: Owner = Owner.CLIENT  # whose a task is, where a server has let them in by itself
+    key_paths: Sequence[KeyPath] = KEY_PATHS  # where in `_meta` calls may have an idempotency key
 
     def principal(self, ctx: Context) -> Principal:
         """The owner of what this request creates, and of all it may see."""
-        if (owner := authenticated_principal(ctx)) is not None:
-            return Principal(id=owner)
+        if (token := get_access_token()) is not None:
+            return principal_of(token, self.owner)
         if ctx.request is None or (self.single_user and _from_here(ctx)):
             return self.local
-        return ANONYMOUS
+        return ANONYMOUS if ctx.request.client is None else _stranger(ctx.request.client.host)
 
     def viewer(self, ctx: Context) -> Viewer:
         """The same as one who lists tools."""
@@ -41,6 +48,12 @@ class Callers:
         if is_modern(ctx):
             return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks)
         return Viewer(identified=identified, takes_tasks=session_of(ctx).augmented, in_core=is_in_core(ctx))
+
+
+@lru_cache(maxsize=1024)
+def _stranger(address: str) -> Principal:
+    """Somebody from there: each poll asks who that is."""
+    return replace(ANONYMOUS, peer=address)
 
 
 def is_modern(ctx: Context) -> bool:
@@ -77,8 +90,8 @@ def name_header(ctx: Context) -> str | None:
 def _from_here(ctx: Context) -> bool:
     """Whether the request came over loopback, and says of itself that no proxy on this machine passed it on.
 
-    Who is behind a proxy is somebody else, whatever it says: those headers can be made up, and `FORWARDED_ALLOW_IPS`
-    would make uvicorn believe them.
+    Who is behind a proxy is somebody else, whatever it says: those headers can be made up. The sidecar's uvicorn does
+    not read them; another one may, by `FORWARDED_ALLOW_IPS`.
     """
     request = ctx.request
     if request is None or request.client is None or any(name in request.headers for name in _PASSED_ON):

@@ -1,0 +1,164 @@
+"""Tokens that only their issuer can read: it is asked about each (RFC 7662), and believed for a moment."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias, cast
+from urllib.parse import quote_plus
+
+import anyio
+
+from mcp_workflows.access.fetching import Fetching
+from mcp_workflows.access.identity import Identity, Reading
+from mcp_workflows.access.issuers import LONGEST_TOKEN
+from mcp_workflows.access.settings import ClientAuth, IntrospectionSettings
+from mcp_workflows.errors import IssuerUnavailable, TokenRefused
+
+MOST_ANSWERS: Final = 10_000  # kept; the oldest goes first
+MOST_QUESTIONS: Final = 32  # under way at once: whoever likes can send made-up tokens
+MOST_WAITING: Final = 256  # to be asked
+AGAIN: Final = 1.0  # seconds until one that did not answer is asked again about the same token
+
+Found: TypeAlias = Identity | str | IssuerUnavailable
+"""Who it is, why it is nobody, or why that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    found: Found
+    until: float
+
+
+@dataclass(slots=True)
+class _Asking:
+    done: anyio.Event = field(default_factory=anyio.Event)
+    found: Found | None = None
+
+
+class Introspected:
+    """The tokens of one issuer, which is asked once for all who come with the same."""
+
+    def __init__(
+        self,
+        settings: IntrospectionSettings,
+        reading: Reading,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`clock` counts seconds, `now` tells the time."""
+        self.issuer, self.prefix, self.endpoint = settings.issuer, settings.prefix, settings.endpoint
+        self._settings = settings
+        self.reading = reading
+        self._clock, self._now = clock, now
+        self._fetching = Fetching()
+        self._good: OrderedDict[bytes, _Answer] = OrderedDict()  # by the hash of the token, which is not kept
+        self._others: OrderedDict[bytes, _Answer] = OrderedDict()  # apart: made-up tokens push out no good one
+        self._asking: dict[bytes, _Asking] = {}
+        self._at_once = anyio.CapacityLimiter(MOST_QUESTIONS)
+
+    async def verify(self, token: str) -> Identity:
+        """Who came with it.
+
+        Raises:
+            TokenRefused, IssuerUnavailable: it is not good, or that cannot be told.
+        """
+        if len(token) > LONGEST_TOKEN or not token.isascii():
+            raise TokenRefused("it is too long, or no token")
+        found = await self._find(hashlib.sha256(token.encode()).digest(), token)
+        if isinstance(found, IssuerUnavailable):
+            raise IssuerUnavailable(str(found))
+        if isinstance(found, str):
+            raise TokenRefused(found)
+        if found.expires is not None and found.expires <= self._now():
+            raise TokenRefused("it has expired")
+        return found
+
+    async def look(self) -> str:
+        """Whether it could be asked now, for people: it is asked about a token that nobody has.
+
+        Raises:
+            IssuerUnavailable: it could not.
+        """
+        found = await self._told(f"{self.prefix}{secrets.token_urlsafe(16)}")
+        if isinstance(found, IssuerUnavailable):
+            raise found
+        return f"{self.endpoint} answers"
+
+    async def _find(self, name: bytes, token: str) -> Found:
+        while (asking := self._asking.get(name)) is not None:
+            await asking.done.wait()
+            if asking.found is not None:
+                return asking.found  # None: who asked has left before it was answered
+        kept = self._good.get(name) or self._others.get(name)
+        if kept is not None and self._clock() < kept.until:
+            return kept.found
+        return await self._ask(name, token)
+
+    async def _ask(self, name: bytes, token: str) -> Found:
+        asking = self._asking[name] = _Asking()
+        try:
+            asked = self._clock()
+            asking.found = await self._told(token)
+            self._keep(name, _Answer(found=asking.found, until=asked + self._seconds(asking.found)))
+            return asking.found
+        finally:
+            del self._asking[name]
+            asking.done.set()
+
+    def _seconds(self, found: Found) -> float:
+        cache = self._settings.cache.total_seconds()
+        return min(cache, AGAIN) if isinstance(found, IssuerUnavailable) else cache
+
+    async def _told(self, token: str) -> Found:
+        if self._at_once.statistics().tasks_waiting >= MOST_WAITING:
+            return IssuerUnavailable(f"{self.endpoint} has too many questions to answer")
+        try:
+            async with self._at_once:
+                return self._read(await self._fetching.post(self.endpoint, self._form(token), self._headers()))
+        except IssuerUnavailable as error:
+            return IssuerUnavailable(f"{self.endpoint} cannot be asked about it: {error}")
+
+    def _read(self, answer: Any) -> Identity | str:  # Any: a JSON value
+        if not isinstance(answer, dict):
+            raise IssuerUnavailable("what it answers is no object")
+        claims = cast("Mapping[str, Any]", answer)
+        if not isinstance(claims.get("active"), bool):
+            raise IssuerUnavailable("what it answers does not say whether the token is active")
+        if not claims["active"]:
+            return "its issuer says that it is not active"
+        try:
+            return self.reading.identity(claims)
+        except TokenRefused as error:
+            return str(error)
+
+    def _keep(self, name: bytes, answer: _Answer) -> None:
+        for each in (self._good, self._others):
+            each.pop(name, None)
+        answers = self._good if isinstance(answer.found, Identity) else self._others
+        answers[name] = answer
+        while len(answers) > MOST_ANSWERS:
+            answers.popitem(last=False)
+
+    def _form(self, token: str) -> Mapping[str, str]:
+        form = {"token": token, "token_type_hint": "access_token"}
+        if self._settings.client_auth is ClientAuth.POST:
+            form |= {"client_id": self._settings.client_id, "client_secret": self._secret}
+        return form
+
+    def _headers(self) -> Mapping[str, str]:
+        if self._settings.client_auth is ClientAuth.POST:
+            return {}
+        known = f"{quote_plus(self._settings.client_id)}:{quote_plus(self._secret)}"
+        return {"authorization": f"Basic {b64encode(known.encode()).decode()}"}
+
+    @property
+    def _secret(self) -> str:
+        return self._settings.client_secret.get_secret_value()

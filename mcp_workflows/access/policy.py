@@ -1,0 +1,188 @@
+"""Who may do what: the rules of a tool by verb, and whether a principal fits them; pure.
+
+A tool without rules: whoever is let in may call it, and a task is its owner's alone. A tool that names rules is denied
+by default: what no rule allows, nobody may, its owner neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mcp_workflows.access.principal import Principal, person_of
+
+
+class Verb(StrEnum):
+    """What a principal can do with a tool and its tasks."""
+
+    CALL = "call"
+    SEE = "see"
+    ANSWER = "answer"
+    CANCEL = "cancel"
+
+
+Scalar: TypeAlias = str | int | float | bool
+
+
+class Whom(BaseModel):
+    """Some principals: all that is given must fit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuer: str | None = Field(default=None, description="The issuer of their token, to the letter.")
+    subject: str | None = Field(default=None, description="Whom the token names. Unique per issuer only.")
+    client: str | None = Field(default=None, description="The OAuth client through which they ask.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.subject is None and self.client is None:
+            raise ValueError("name a subject or a client; for all of an issuer there is `issuer:` beside `scopes:`")
+        return self
+
+    def fits(self, principal: Principal) -> bool:
+        """Whether it is one of them."""
+        given = {"issuer": self.issuer, "subject": self.subject, "client": self.client}
+        return principal.identified and all(
+            getattr(principal, name) == value for name, value in given.items() if value is not None
+        )
+
+
+class Rule(BaseModel):
+    """Who may: all that is given must fit. Of tasks, their owner; unless it says `not_owner` or `any_owner`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scopes: list[str] = Field(default_factory=list, description="Scopes of the token: all of these.")
+    claims: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict,
+        description="Claims of the token: each must be the value, or one of the values, or a list that has one.",
+    )
+    principals: list[Whom] = Field(default_factory=list[Whom], description="One of these.")
+    issuer: str | None = Field(default=None, description="Only with a token of this issuer.")
+    not_owner: bool = Field(
+        default=False, description="Somebody else than the owner of the task: another subject, whatever the client."
+    )
+    any_owner: bool = Field(default=False, description="Whoever the owner of the task is.")
+
+    @model_validator(mode="after")
+    def _of_one_mind(self) -> Self:
+        if self.not_owner and self.any_owner:
+            raise ValueError("not_owner and any_owner: leave one of the two out")
+        return self
+
+    def fits(self, principal: Principal) -> bool:
+        """Whether this principal fulfils it, whoever the owner is."""
+        return (
+            principal.scopes.issuperset(self.scopes)
+            and (self.issuer is None or self.issuer == principal.issuer)
+            and (not self.principals or any(whom.fits(principal) for whom in self.principals))
+            and all(_claims(principal, name, value) for name, value in self.claims.items())
+        )
+
+    def fits_owner(self, principal: Principal, owner: str) -> bool:
+        """Whether the task of this owner is one of those it is about."""
+        if self.any_owner:
+            return principal.identified
+        if self.not_owner:
+            return principal.identified and principal.person != person_of(owner)
+        return principal.id == owner
+
+
+def _claims(principal: Principal, name: str, wanted: Scalar | list[Scalar]) -> bool:
+    """A claim of many words, such as `groups`, fits by one of them; `true` is not 1."""
+    found = principal.claims.get(name)
+    said = cast("list[object]", found) if isinstance(found, list) else [found]
+    asked = wanted if isinstance(wanted, list) else [wanted]
+    return any(type(one) is type(other) and one == other for one in said for other in asked)
+
+
+def _one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to refuse
+    return [value] if isinstance(value, Mapping | Rule) else value
+
+
+class Allow(BaseModel):
+    """The rules of a tool: who may call it, and see, answer and cancel its tasks. What is left out nobody may."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    call: list[Rule] = Field(default_factory=list[Rule], description="Who may call the tool; `{}`: whoever is let in.")
+    see: list[Rule] = Field(default_factory=list[Rule], description="Who may see its tasks; `{}`: their owner.")
+    answer: list[Rule] = Field(
+        default_factory=list[Rule], description="Who may answer what they ask; `{}`: their owner."
+    )
+    cancel: list[Rule] = Field(default_factory=list[Rule], description="Who may cancel them; `{}`: their owner.")
+
+    @field_validator("call", "see", "answer", "cancel", mode="before", json_schema_input_type=Rule | list[Rule])
+    @classmethod
+    def _rule_alone(cls, value: Any) -> Any:  # Any: see above
+        return _one_or_more(value)
+
+    @model_validator(mode="after")
+    def _calls_have_no_owner(self) -> Self:
+        if any(rule.not_owner or rule.any_owner for rule in self.call):
+            raise ValueError("call: not_owner and any_owner are about tasks, and before a call there is none")
+        return self
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether others than their owner may answer what its tasks ask."""
+        return any(rule.not_owner or rule.any_owner for rule in self.answer)
+
+    @property
+    def loose(self) -> Iterator[str]:
+        """Where a rule names principals without their issuer: with several, that names somebody at each of them."""
+        for verb in Verb:
+            for rule in self.rules(verb):
+                if rule.issuer is None and any(whom.issuer is None for whom in rule.principals):
+                    yield verb.value
+
+    @property
+    def claiming(self) -> Iterator[str]:
+        """Where a rule goes by claims, whoever the issuer: with several, the least trusted one can say the same."""
+        for verb in Verb:
+            if any(rule.claims and rule.issuer is None and not _issuers(rule) for rule in self.rules(verb)):
+                yield verb.value
+
+    def rules(self, verb: Verb) -> Sequence[Rule]:
+        """Those of one verb: one that fits is enough."""
+        found: Sequence[Rule] = getattr(self, verb.value)
+        return found
+
+
+def _issuers(rule: Rule) -> bool:
+    """Whether its principals name theirs."""
+    return bool(rule.principals) and all(whom.issuer is not None for whom in rule.principals)
+
+
+def permits(allow: Allow | None, verb: Verb, principal: Principal, owner: str | None) -> bool:
+    """Whether the rules let this principal do that; `owner` is the task's, None before there is one."""
+    if allow is None:
+        return owner is None or principal.id == owner
+    fitting = [rule for rule in allow.rules(verb) if rule.fits(principal)]
+    return any(owner is None or rule.fits_owner(principal, owner) for rule in fitting)
+
+
+def reaches_others(allow: Allow | None, principal: Principal) -> bool:
+    """Whether tasks of somebody else may be this principal's business."""
+    rules = [] if allow is None else [*allow.see, *allow.answer, *allow.cancel]
+    return any((rule.not_owner or rule.any_owner) and rule.fits(principal) for rule in rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What an `Authorizer` is asked: may this principal do that?"""
+
+    principal: Principal
+    verb: Verb
+    tool: str
+    owner: str | None = None  # of the task; None: a call
+    task_id: str | None = None
+    arguments: Mapping[str, Any] | None = None  # Any: JSON; of a call, None when the tool is only listed
+
+
+Authorizer: TypeAlias = Callable[[Wish], Awaitable[bool]]
+"""Rules of your own (OPA, Cedar): asked after the rules of the tool said yes, and both must. An error is a no."""

@@ -1,0 +1,287 @@
+"""Who is let in over HTTP, as workflows.yaml says it: `server.auth`."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Self, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from mcp_workflows.access.fetching import https_url
+from mcp_workflows.duration import parse_duration
+
+_SCOPE = r"^[\x21\x23-\x5B\x5D-\x7E]+$"  # RFC 6749, section 3.3
+_HEADER = r"^[A-Za-z0-9][A-Za-z0-9-]*$"
+_OURS = frozenset({"authorization", "host", "cookie", "content-length", "content-type"})
+_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of no text at all
+
+
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _server(url: str) -> str:
+    """The URL of a whole server or of a part of it, without a slash at its end."""
+    if "?" in https_url(url):
+        raise ValueError("must be a URL without a ?query")
+    if url.rstrip("/").endswith("/mcp"):
+        raise ValueError("leave out /mcp at its end: it comes after it by itself")
+    return url.rstrip("/")
+
+
+def _issuer(url: str) -> str:
+    """To the letter, the slash at its end too: so it stands in tokens."""
+    if "?" in https_url(url):
+        raise ValueError("must be a URL without a ?query")
+    return url
+
+
+_MANY = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+
+Scope: TypeAlias = Annotated[str, Field(pattern=_SCOPE, max_length=256)]
+HttpsUrl: TypeAlias = Annotated[str, AfterValidator(https_url)]
+ServerUrl: TypeAlias = Annotated[str, AfterValidator(_server)]
+IssuerUrl: TypeAlias = Annotated[str, AfterValidator(_issuer)]
+HeaderName: TypeAlias = Annotated[str, Field(pattern=_HEADER), AfterValidator(str.lower)]
+Named: TypeAlias = Annotated[str, Field(min_length=1)]
+Names: TypeAlias = Annotated[list[Named], Field(min_length=1), BeforeValidator(_one_or_more), _MANY]
+ShortTime: TypeAlias = Annotated[
+    timedelta,
+    Field(strict=True, ge=timedelta(0), le=timedelta(minutes=5)),
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m)\s*$", "examples": ["10s", "1m"]}),
+]
+"""A duration of 0s to 5m."""
+
+
+class Algorithm(StrEnum):
+    """How tokens may be signed: so that nobody can sign who can verify."""
+
+    RS256 = "RS256"
+    RS384 = "RS384"
+    RS512 = "RS512"
+    PS256 = "PS256"
+    PS384 = "PS384"
+    PS512 = "PS512"
+    ES256 = "ES256"
+    ES384 = "ES384"
+    ES512 = "ES512"
+    EDDSA = "EdDSA"
+
+
+class Owner(StrEnum):
+    """Whose tasks those are that are created with a token."""
+
+    CLIENT = "client"
+    SUBJECT = "subject"
+
+
+class ClientAuth(StrEnum):
+    """How we prove to an introspection endpoint who we are (RFC 6749, section 2.3.1)."""
+
+    BASIC = "basic"
+    POST = "post"
+
+
+class _Claims(BaseModel):
+    """What of an answer or a token says what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    audience: Names | None = Field(
+        default=None,
+        description="What tokens for this server have in `aud`: one, or one of several. Always checked. "
+        "Default: the address of this server, `public_url` and `/mcp`.",
+    )
+    scope_claim: Names = Field(
+        default=["scope"],
+        description="The claims with the scopes, as text with blanks or as lists: `scope`, `scp`, `roles`.",
+    )
+    client_claim: Names = Field(
+        default=["client_id", "azp"], description="The claims with the OAuth client; the first one that is there."
+    )
+    subject_claim: str = Field(default="sub", min_length=1, description="The claim with whom the token is about.")
+    may_grant: list[Scope] | None = Field(
+        default=None, description="The only scopes that count in its tokens. Default: all that they have."
+    )
+
+
+class IssuerSettings(_Claims):
+    """Who issues tokens that we verify ourselves: JWTs (RFC 9068)."""
+
+    issuer: IssuerUrl = Field(description="Its URL, to the letter as `iss` in its tokens, slash at the end or not.")
+    jwks_url: HttpsUrl | None = Field(
+        default=None,
+        description="Where its public keys are. Default: what its metadata says (OpenID Connect, RFC 8414).",
+    )
+    algorithms: list[Algorithm] = Field(
+        default=[Algorithm.RS256, Algorithm.PS256, Algorithm.ES256, Algorithm.EDDSA],
+        min_length=1,
+        description="How its tokens may be signed.",
+    )
+
+
+class IntrospectionSettings(_Claims):
+    """Whom to ask about tokens that nobody can read (RFC 7662)."""
+
+    issuer: IssuerUrl = Field(description="Who issued them: part of who somebody is.")
+    endpoint: HttpsUrl = Field(description="Its introspection endpoint.")
+    client_id: str = Field(min_length=1, description="As whom we ask.")
+    client_secret: SecretStr = Field(
+        min_length=1, description="Our secret there, for example `${INTROSPECTION_SECRET}`."
+    )
+    client_auth: ClientAuth = Field(
+        default=ClientAuth.BASIC, description="How we prove who we are: `basic` (a header) or `post` (in the form)."
+    )
+    prefix: str = Field(
+        default="",
+        description="Only tokens that begin so are sent there. Needed if there are several: nobody shall see the "
+        "tokens of others.",
+    )
+    cache: ShortTime = Field(
+        default=timedelta(seconds=10),
+        description="For how long an answer counts, and so for how long a revoked token may still work. At most 5m; "
+        "`0s`: ask every time.",
+    )
+
+
+class TokenSettings(BaseModel):
+    """A token that was handed to somebody, known by its hash only; `mcp-workflows token` makes one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=256, description="Whose it is; the client in rules and records.")
+    sha256: str = Field(
+        pattern=r"^[0-9a-fA-F]{64}$", description="The SHA-256 of the token, in hexadecimal.", repr=False
+    )
+    subject: str | None = Field(default=None, min_length=1, description="The person, if it is one's own.")
+    scopes: list[Scope] = Field(default_factory=list[Scope], description="What it is good for.")
+
+    @field_validator("sha256")
+    @classmethod
+    def _of_something(cls, value: str) -> str:
+        if value.lower() == _NOTHING:
+            raise ValueError("is the hash of an empty token; `mcp-workflows token` makes a good one")
+        return value.lower()
+
+
+class ProxySettings(BaseModel):
+    """A proxy that has checked who it is, and says so in headers; believed by its address only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    peers: list[str] = Field(
+        min_length=1, description="The addresses of the proxy, as this server sees them: 10.0.0.7, 10.1.0.0/16."
+    )
+    subject_header: HeaderName = Field(
+        default="x-forwarded-user",
+        description="The header that says who it is. The proxy must replace any that it gets.",
+    )
+    client_header: HeaderName | None = Field(default=None, description="The header with the OAuth client.")
+    scopes_header: HeaderName | None = Field(
+        default=None, description="The header with the scopes, with blanks or commas between them."
+    )
+    groups_header: HeaderName | None = Field(
+        default=None, description="The header with the groups, with commas between them: the claim `groups` in rules."
+    )
+    scopes: list[Scope] = Field(
+        default_factory=list[Scope], description="Scopes that everybody has who comes that way."
+    )
+    issuer: str = Field(
+        default="proxy", min_length=1, description="The issuer of whom it names: part of who somebody is."
+    )
+
+    @field_validator("peers")
+    @classmethod
+    def _addresses(cls, value: list[str]) -> list[str]:
+        for each in value:
+            try:
+                network = ipaddress.ip_network(each)
+            except ValueError as error:
+                raise ValueError(f"{each!r} is no address and no network: {error}") from None
+            if network.prefixlen == 0:
+                raise ValueError(f"{each!r} is everybody; name the proxy's own addresses")
+        return value
+
+    @model_validator(mode="after")
+    def _each_its_own(self) -> Self:
+        given = [self.subject_header, self.client_header, self.scopes_header, self.groups_header]
+        named = [name for name in given if name is not None]
+        for name in named:
+            if name in _OURS:
+                raise ValueError(f"the header {name} has a meaning of its own; take another")
+            if named.count(name) > 1:
+                raise ValueError(f"the header {name} is named for two things")
+        return self
+
+
+class AuthSettings(BaseModel):
+    """Who is let in over HTTP: whoever proves in one of these ways who they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuers: list[IssuerSettings] = Field(
+        default_factory=list[IssuerSettings], description="Authorization servers whose JWTs are verified here."
+    )
+    introspection: list[IntrospectionSettings] = Field(
+        default_factory=list[IntrospectionSettings], description="Authorization servers that are asked about tokens."
+    )
+    tokens: list[TokenSettings] = Field(
+        default_factory=list[TokenSettings], description="Tokens that were handed out by hand, for small set-ups."
+    )
+    proxy: ProxySettings | None = Field(default=None, description="A proxy that says in headers who it is.")
+    required_scopes: list[Scope] = Field(
+        default_factory=list[Scope], description="Scopes without which nobody is let in at all."
+    )
+    owner: Owner = Field(
+        default=Owner.CLIENT,
+        description="Whose a task is: `client`: the person with the client they asked through; `subject`: the person, "
+        "through whatever client.",
+    )
+    clock_skew: ShortTime = Field(
+        default=timedelta(seconds=30), description="How far clocks may differ when times in tokens are looked at."
+    )
+
+    @model_validator(mode="after")
+    def _somebody(self) -> Self:
+        if not (self.issuers or self.introspection or self.tokens or self.proxy):
+            raise ValueError("nobody could be let in: name issuers, introspection, tokens or a proxy")
+        _once([each.issuer for each in self.issuers], "the issuer {} is here twice")
+        _once([each.sha256 for each in self.tokens], "two tokens have the sha256 {}")
+        _once([each.prefix for each in self.introspection], "introspection: of several, each needs a prefix of its own")
+        if any(
+            one is not other and one.prefix.startswith(other.prefix)
+            for one in self.introspection
+            for other in self.introspection
+        ):
+            raise ValueError("introspection: of several, no prefix may be the beginning of another")
+        return self
+
+    @property
+    def sources(self) -> int:
+        """How many name subjects, each its own."""
+        return self.claiming + bool(self.tokens)
+
+    @property
+    def claiming(self) -> int:
+        """How many say claims of them."""
+        issuers = {each.issuer for each in self.issuers} | {each.issuer for each in self.introspection}
+        return len(issuers) + (self.proxy is not None)
+
+
+def _once(values: list[str], complaint: str) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(complaint.format(value))

@@ -1,0 +1,234 @@
+"""Who is let in over HTTP: the verifier of `access` behind the SDK's own hooks, and what who is not let in hears.
+
+The SDK asks `Admission.verify_token` about each bearer token, answers 401 and 403, and binds sessions to whom they are.
+What it does not do is done around it: see `admitting`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from mcp.server.auth.provider import AccessToken, TokenVerifier, principal_components
+from mcp.server.auth.routes import cors_middleware
+from mcp.server.auth.settings import AuthSettings as SdkSettings
+from pydantic import AnyHttpUrl, Field, PrivateAttr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Scope
+
+from mcp_workflows.access import Principal, owner_id
+from mcp_workflows.access.identity import Identity, moment
+from mcp_workflows.access.settings import AuthSettings, Owner
+from mcp_workflows.access.verifying import Verifier, verifier
+from mcp_workflows.audit import Audit, Event, record_of, silent
+from mcp_workflows.errors import AccessError, IssuerUnavailable
+from mcp_workflows.seldom import Seldom
+
+logger = logging.getLogger(__name__)
+
+_WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+_NO_CLIENT: Final = ""  # the SDK wants one
+
+proxied_now: ContextVar[Identity | None] = ContextVar("mcp_workflows_proxied", default=None)
+peer_now: ContextVar[str | None] = ContextVar("mcp_workflows_peer", default=None)
+
+
+class Admitted(AccessToken):
+    """Who was let in, for the SDK; the token itself is not in it."""
+
+    token: str = Field(default="", repr=False)
+    _principal: Principal = PrivateAttr()
+
+    @classmethod
+    def of(cls, identity: Identity, principal: Principal) -> Admitted:
+        """What the SDK shall know of them: whose session it is, until when, with which scopes."""
+        found = cls(
+            client_id=identity.client or _NO_CLIENT,
+            scopes=sorted(identity.scopes),
+            expires_at=None if identity.expires is None else math.ceil(identity.expires.timestamp()),
+            subject=identity.subject,
+            claims={**identity.claims, "iss": identity.issuer},
+        )
+        found._principal = principal
+        return found
+
+    @property
+    def principal(self) -> Principal:
+        """Who they are."""
+        return self._principal
+
+
+class Admission(TokenVerifier):
+    """Lets in who proves who they are, by the settings there are now; see `take`."""
+
+    def __init__(self, settings: AuthSettings, *, audit: Audit = silent) -> None:
+        """Nobody's token is for it yet: see `serve_at`."""
+        self._settings = settings
+        self._verifier: Verifier = verifier(settings, "")
+        self.audit = audit  # who is told of whom was not let in
+        self._refused, self._strangers = Seldom(logger), Seldom(logger)
+        self._proxy_word = secrets.token_urlsafe(32)  # stands for a token where a proxy has told who it is
+
+    def serve_at(self, resource: str) -> None:
+        """The URL of the server, for which tokens must be."""
+        self._verifier = verifier(self._settings, resource)
+
+    @property
+    def resource(self) -> str:
+        """The URL of the server."""
+        return self._verifier.resource
+
+    @property
+    def sdk_settings(self) -> SdkSettings:
+        """What the SDK must know."""
+        url = AnyHttpUrl(self.resource)
+        known = bool(self._verifier.authorization_servers)
+        return SdkSettings(
+            issuer_url=url,  # goes nowhere: `routes` tell of the issuers, all of them
+            required_scopes=list(self._settings.required_scopes),
+            resource_server_url=url if known else None,
+            validate_token_resource=False,  # our verifier checks the audience, of every token that has one
+        )
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The metadata of the resource (RFC 9728), where clients look for them; they come before the SDK's own.
+
+        Also at the root, and without the path of `public_url`, which a proxy may have cut off.
+        """
+        if not self._verifier.authorization_servers:
+            return []
+        path = urlsplit(self.resource).path
+        last = f"/{path.rpartition('/')[2]}"
+        paths = dict.fromkeys(f"{_WELL_KNOWN}{suffix}" for suffix in (path, last, ""))
+        served = cors_middleware(self._metadata, ["GET", "OPTIONS"])
+        return [Route(each, served, methods=["GET", "OPTIONS"]) for each in paths]
+
+    async def _metadata(self, _: Request) -> Response:
+        body: dict[str, Any] = {
+            "resource": self.resource,
+            "authorization_servers": list(self._verifier.authorization_servers),
+            "bearer_methods_supported": ["header"],
+        }
+        if self._settings.required_scopes:
+            body["scopes_supported"] = list(self._settings.required_scopes)
+        return JSONResponse(body, headers={"Cache-Control": "public, max-age=300"})
+
+    def take(self, settings: AuthSettings) -> None:
+        """Let in by these from now on; `required_scopes` and `owner` stay as they were at the start."""
+        lasting = {"required_scopes": self._settings.required_scopes, "owner": self._settings.owner}
+        self._verifier = verifier(settings, self.resource, self._verifier)
+        self._settings = settings.model_copy(update=lasting)
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Who came with it; None: nobody who is let in.
+
+        Raises:
+            IssuerUnavailable: that cannot be told now, see `admitting`.
+        """
+        passed = proxied_now.get()
+        if passed is not None and secrets.compare_digest(token.encode("utf-8", "replace"), self._proxy_word.encode()):
+            return self._admitted(passed, None)
+        try:
+            return self._admitted(await self._verifier.verify(token), token)
+        except AccessError as error:
+            self.deny(str(error))
+            if isinstance(error, IssuerUnavailable):
+                raise
+            return None
+
+    def _admitted(self, identity: Identity, token: str | None) -> Admitted:
+        recheck = None if token is None else self._recheck(identity, token)
+        return Admitted.of(identity, identity.principal(self._settings.owner, recheck))
+
+    def _recheck(self, identity: Identity, token: str) -> Callable[[], Awaitable[Principal | None]]:
+        """Who they would be let in as. The token lives in it, and nowhere else, as long as their request."""
+
+        async def again() -> Principal | None:
+            try:
+                now = await self._verifier.verify(token)
+            except AccessError as error:
+                self.deny(f"what was let in before is not any more: {error}")
+                return None
+            return now.principal(self._settings.owner, again) if now.still_covers(identity) else None
+
+        return again
+
+    def proxied(self, scope: Scope) -> Identity | None:
+        """Who the proxy says it is; None: it is not the proxy, or it says nothing.
+
+        Raises:
+            TokenRefused: what it says cannot be taken.
+        """
+        proxy = self._verifier.proxied
+        if proxy is None:
+            return None
+        headers = _by_name(scope)
+        if not proxy.claims_to_say(headers) or _has_token(headers):
+            return None
+        peer = (scope.get("client") or (None,))[0]
+        if not proxy.trusts(peer):
+            self._strangers.warn(f"headers that say who it is were ignored: {peer} is none of server.auth.proxy.peers")
+            return None
+        return proxy.identity(headers)
+
+    def with_word(self, scope: Scope) -> Scope:
+        """The request as if it came with a token, for the SDK to ask us about."""
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"authorization"]
+        return {**scope, "headers": [*headers, (b"authorization", f"Bearer {self._proxy_word}".encode())]}
+
+    def deny(self, reason: str, principal: Principal | None = None) -> None:
+        """Tell the log, seldom, and the audit, always; who asked hears nothing of the reason."""
+        self._refused.warn(f"somebody was not let in: {reason}")
+        record = record_of(Event.DENY, principal, outcome="refused", reason=reason)
+        self.audit(replace(record, peer=peer_now.get()))
+
+    def challenge(self, found: str) -> str:
+        """The SDK's `WWW-Authenticate` with the scopes that are needed (RFC 6750, section 3)."""
+        scopes = self._settings.required_scopes
+        return f'{found}, scope="{" ".join(scopes)}"' if scopes and "scope=" not in found else found
+
+
+def principal_of(token: AccessToken, owner: Owner) -> Principal:
+    """Whom a token is about: one of ours, or one that a verifier of the server's own has let in."""
+    if isinstance(token, Admitted):
+        return token.principal
+    client, issuer, subject = principal_components(token)
+    everywhere = owner is Owner.SUBJECT and subject is not None
+    return Principal(
+        id=owner_id(client=None if everywhere else client, issuer=issuer, subject=subject),
+        issuer=issuer,
+        subject=subject,
+        client=client,
+        scopes=frozenset(token.scopes),
+        claims=token.claims or {},
+        expires=None if token.expires_at is None else moment(token.expires_at),
+    )
+
+
+def _by_name(scope: Scope) -> Mapping[str, Sequence[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), []).append(_text(value))
+    return found
+
+
+def _text(value: bytes) -> str:
+    """Proxies send names as UTF-8, whatever the standard says."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _has_token(headers: Mapping[str, Sequence[str]]) -> bool:
+    """Whoever comes with a token is taken at that, and nothing else said of them counts."""
+    return any(value.lower().startswith("bearer ") for value in headers.get("authorization", ()))
