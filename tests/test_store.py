@@ -21,7 +21,7 @@ import pytest
 from mcp_workflows.errors import ConfigError, StoreUnavailable
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.store.sqlite import SQLiteStore
-from mcp_workflows.store.sqlite_file import MIGRATIONS
+from mcp_workflows.store.sqlite_tables import MIGRATIONS
 from mcp_workflows.testing import StoreContract, make_task
 
 NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
@@ -54,6 +54,31 @@ async def main():
         secret = await store.secret("seal")
         task = await store.create(make_task(idempotency_key="once"))
         print(secret.hex(), task.id)
+
+asyncio.run(main())
+"""
+
+GREEDY = """
+import asyncio, sys
+from datetime import timedelta
+from mcp_workflows.store import CapReached, Caps, open_store
+from mcp_workflows.testing import make_task
+
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        made = 0
+        for _ in range(200):
+            task = make_task()
+            caps = Caps(live_of_owner=100, created_of_tool=150, since=task.created - timedelta(minutes=1))
+            try:
+                await store.create(task, caps)
+            except CapReached:
+                pass
+            else:
+                made += 1
+        print(made)
 
 asyncio.run(main())
 """
@@ -105,6 +130,19 @@ def test_processes_that_open_a_new_file_at_once_share_it(url: str) -> None:
     assert len(set(said)) == 1
 
 
+def test_processes_that_share_a_file_share_the_caps(url: str) -> None:
+    greedy = [python(GREEDY, url) for _ in range(2)]
+    for process in greedy:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in greedy:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    made = [int(process.communicate(timeout=60)[0]) for process in greedy]
+    assert sum(made) == 100
+
+
 async def test_the_file_is_readable_by_its_user_only(tmp_path: Path, url: str) -> None:
     before = os.umask(0)
     try:
@@ -130,40 +168,6 @@ async def test_the_file_says_whose_it_is_and_is_written_ahead(tmp_path: Path, ur
         "journal_mode": "wal",
         "integrity_check": "ok",
     }
-
-
-async def test_a_file_of_an_older_version_goes_on_with_its_rows(tmp_path: Path, url: str) -> None:
-    async with SQLiteStore(url) as store:
-        task = await store.create(make_task(idempotency_key="once"))
-    connection = sqlite3.connect(tmp_path / "tasks.db")
-    with connection:
-        connection.execute("DROP TABLE notes")  # as it was before there were any
-        connection.execute("PRAGMA user_version = 3")
-    connection.close()
-    async with SQLiteStore(url) as store:
-        assert await store.get(task.id, task.owner) == task
-        assert await store.add_note("orders", "a", 1, until=NOON) == 1
-
-
-QUERIES = {
-    "tasks_key": "SELECT task FROM tasks WHERE owner = 'a' AND tool = 't' AND idempotency_key = 'k'",
-    "tasks_unbound": "SELECT task FROM tasks WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = 'e' "
-    "AND created < 1 ORDER BY attempts, created, id LIMIT 1",
-    "tasks_expires": "SELECT task FROM tasks WHERE tombstone = 0 AND expires <= 1 ORDER BY expires LIMIT 1",
-    "sqlite_autoindex_notes_1": "SELECT key, value FROM notes WHERE space = 's' AND key >= 'k' ORDER BY key",
-    "notes_until": "SELECT value FROM notes WHERE until <= 1 ORDER BY until LIMIT 1",
-}
-
-
-@pytest.mark.parametrize(("index", "query"), QUERIES.items())
-async def test_every_search_has_its_index_and_sorts_nothing(tmp_path: Path, url: str, index: str, query: str) -> None:
-    async with SQLiteStore(url):
-        pass
-    connection = sqlite3.connect(tmp_path / "tasks.db")
-    plan = " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}"))
-    connection.close()
-    assert f"USING INDEX {index}" in plan
-    assert "B-TREE" not in plan
 
 
 async def test_a_relative_url_is_a_file_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,8 @@ import pytest
 
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.sqlite import SQLiteStore
-from mcp_workflows.store.sqlite_file import APPLICATION_ID, MIGRATIONS
+from mcp_workflows.store.sqlite_file import APPLICATION_ID
+from mcp_workflows.store.sqlite_tables import MIGRATIONS
 from mcp_workflows.testing import make_task
 
 NOBODY = 65534
@@ -55,10 +56,10 @@ def writable(folder: Path) -> Generator[None]:
     folder.chmod(0o555)
 
 
-async def complaint(path: Path, **options: int) -> str:
+async def complaint(path: Path) -> str:
     """What it says when it is entered."""
     with pytest.raises(StoreUnusable) as unusable:
-        async with SQLiteStore(f"sqlite:///{path}", **options):
+        async with SQLiteStore(f"sqlite:///{path}"):
             pass
     return str(unusable.value)
 
@@ -210,11 +211,12 @@ async def test_a_lock_held_beyond_the_busy_timeout_is_unavailable(tmp_path: Path
     async with SQLiteStore(f"sqlite:///{path}?busy_timeout_ms=100") as store:
         task = await store.create(make_task())
         with locked(path):
-            for write in (
+            writes: Sequence[Callable[[], Awaitable[object]]] = (
                 lambda: store.create(make_task()),
                 lambda: store.change(task.id, task.owner, lambda row: row),
                 store.check,
-            ):
+            )
+            for write in writes:
                 with pytest.raises(StoreUnavailable, match="locked by another process"):
                     await write()
             assert await store.get(task.id, task.owner) == task

@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
 
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, Status
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.store.cipher import Cipher
 from mcp_workflows.task import Task
 
 ENTRY_POINT_GROUP = "mcp_workflows.stores"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """How many rows there may be at most, the one that is inserted among them; None: any number.
+
+    Live are those that have neither ended nor expired.
+    """
+
+    live_of_owner: int | None = None
+    live_of_tool: int | None = None  # of any owner
+    live_of_owner_and_tool: int | None = None
+    created_of_owner: int | None = None  # after `since`, also those that have ended or expired since
+    created_of_tool: int | None = None  # likewise, of any owner
+    since: datetime | None = None  # None: ever
+
+
+NO_CAPS = Caps()
+
+
+class CapReached(Exception):  # noqa: N818  # it is an answer, which whoever asked for the caps turns into one
+    """There would be too many; `cap` is the name of the field of `Caps`."""
+
+    def __init__(self, cap: str, *, again: datetime | None = None) -> None:
+        """`again`: when it may work, where time alone tells (`created_of_...`)."""
+        super().__init__(cap)
+        self.cap = cap
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Tasks of one tool in one status."""
+
+    tool: str
+    engine: str
+    status: Status
+    tasks: int
+    oldest_created: datetime
+    oldest_updated: datetime  # since when the longest of them has not changed: how long a question is open
+
+
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Durable rows of tasks, and notes of adapters; replicas that share one share all. Who reads a row names its owner.
 
-    But for `everyones`, `find` and `tally`, which are the operator's, at the machine: no request may ever lead to them,
-    see docs/decisions/0007.
+    But for `everyones`, `find`, `tally` and `census`, which are the operator's, and `unbound`, `due` and
+    `longest_live`, the housekeeping's and the caps': no request may ever show what they find, see docs/decisions/0007.
+    What the rules of tools let others see is found by `of_tools` and `of_others`: docs/decisions/0017.
 
     Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it
     creates or migrates its tables, and raises `StoreUnusable` when it must not be used.
@@ -30,10 +73,14 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Keep the URL; open nothing yet."""
         ...
 
-    async def create(self, task: Task) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
         """Insert durably (on disk when this returns), or return the row this idempotency key already has.
 
         The key counts per owner and tool, and also when its row is a tombstone.
+
+        Raises:
+            CapReached: with one more row there would be too many; nothing was inserted. Counted in the same
+                transaction, so that replicas that share the store share the caps. A key that has a row counts for none.
         """
         ...
 
@@ -79,6 +126,41 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
+    async def of_tools(
+        self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
+    ) -> Sequence[Task]:
+        """Live rows of any owner of these tools, neither ended nor expired, the youngest first; see `owned_by`.
+
+        For principals whom the rules of these tools let reach tasks of others: see docs/decisions/0017.
+        """
+        ...
+
+    async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
+        """Live rows of this owner (None: any), of this tool (likewise), neither ended nor expired; the oldest first.
+
+        For the caps: what ended without anybody looking still counts, until somebody does.
+        """
+        ...
+
+    async def of_others(self, task_id: str, tools: Sequence[str]) -> Task | None:
+        """The row of any owner, if it is of one of these tools and no tombstone; likewise."""
+        ...
+
+    async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
+        """An engine's rows of any owner for which the housekeeping has something to do by now: see `Task.due`.
+
+        Those that are due longest first.
+        """
+        ...
+
+    async def census(self, now: datetime) -> Sequence[Count]:
+        """For the operator: how many tasks there are by tool and status, tombstones left out; see `Count`."""
+        ...
+
+    async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
+        """Whether this holder has what bears this name until then: free, over, or its own already; atomic."""
+        ...
+
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
         """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""
         ...
@@ -88,7 +170,9 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Drop what has expired; rows with an idempotency key become tombstones first. Returns how many changed.
+        """Make tombstones of what has expired, and drop those old enough, in batches. Returns how many changed.
+
+        What the housekeeping still has to do (`Task.due`) is left for a day.
 
         Notes are dropped whose `until` is not after now.
         """
@@ -119,21 +203,50 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rekeyed:
+    """What one step of encrypting a store anew has done."""
+
+    rewritten: int = 0
+    unreadable: int = 0  # left as they are; the log says why
+    left: int = 0  # at the end: not encrypted with the first key all the same
+    cleaned: bool = False  # at the end: nothing of what was there before is left in the files
+
+
+@runtime_checkable
+class Seals(Protocol):
+    """A store that can encrypt: it is made with the keyword `cipher` too (None: it does not), and is a `Store`.
+
+    Entering it raises `StoreUnusable` when it is encrypted and the cipher has not all keys for it.
+    """
+
+    def rekey(self) -> AsyncIterator[Rekeyed]:
+        """Encrypt with the first key what is not yet, a batch at a time, while others use the store.
+
+        It can be stopped and done again at any time. After the last of these no other key is needed.
+        """
+        ...
+
+
 async def changed(store: Store, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
     """The row after a change; if it is not there any more, as it would be."""
     return await store.change(task.id, task.owner, change, durable=durable) or change(task)
 
 
-def open_store(url: str) -> Store:
-    """The store behind a URL (`sqlite:///path`); enter it to use it.
+def open_store(url: str, cipher: Cipher | None = None) -> Store:
+    """The store behind a URL (`sqlite:///path`), encrypted by a cipher if there is one; enter it to use it.
 
     Raises:
-        ConfigError: no store of that scheme is installed.
+        ConfigError: no store of that scheme is installed, or it cannot encrypt.
     """
     scheme = urlsplit(url).scheme
     found = entry_points(group=ENTRY_POINT_GROUP, name=scheme)
     if not found:
         here = ", ".join(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})) or "none"
         raise ConfigError(f"no store for {scheme or url!r} is installed (installed: {here}); e.g. sqlite:///tasks.db")
-    store: type[Store] = next(iter(found)).load()
-    return store(url)
+    kind: type[Store] = next(iter(found)).load()
+    if cipher is None:
+        return kind(url)
+    if not issubclass(kind, Seals):
+        raise ConfigError(f"the store for {scheme} cannot encrypt: leave out store.encryption, or use sqlite:///")
+    return cast("Callable[..., Store]", kind)(url, cipher=cipher)

@@ -1,10 +1,9 @@
-"""The file of an SQLite store: its URL, its place on a disk, and the tables in it from one version to the next."""
+"""The file of an SQLite store: its URL, its place on a disk, and whether it is ours."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -12,43 +11,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import psutil
 
 from mcp_workflows.errors import ConfigError, StoreUnusable
+from mcp_workflows.store.sqlite_tables import MIGRATIONS
 
 APPLICATION_ID: Final = 0x6D637077  # "mcpw" in the header of the file: it is ours
-
-MIGRATIONS: Final[Sequence[Sequence[str]]] = (
-    (
-        """
-        CREATE TABLE tasks (
-            id TEXT NOT NULL PRIMARY KEY, owner TEXT NOT NULL, tool TEXT NOT NULL, engine TEXT NOT NULL,
-            idempotency_key TEXT, created INTEGER NOT NULL, expires INTEGER,
-            attempts INTEGER NOT NULL, bound INTEGER NOT NULL, ended INTEGER NOT NULL, tombstone INTEGER NOT NULL,
-            task TEXT NOT NULL
-        )
-        """,
-        "CREATE UNIQUE INDEX tasks_key ON tasks (owner, tool, idempotency_key) WHERE idempotency_key IS NOT NULL",
-        """
-        CREATE INDEX tasks_unbound ON tasks (engine, attempts, created, id)
-        WHERE bound = 0 AND ended = 0 AND tombstone = 0
-        """,
-        "CREATE INDEX tasks_expires ON tasks (tombstone, expires) WHERE expires IS NOT NULL",
-        "CREATE TABLE secrets (name TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL)",
-    ),
-    ("CREATE INDEX tasks_created ON tasks (created, id, ended) WHERE tombstone = 0",),
-    ("CREATE INDEX tasks_owner ON tasks (owner, created, id) WHERE tombstone = 0",),
-    (
-        """
-        CREATE TABLE notes (
-            space TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, until INTEGER NOT NULL,
-            PRIMARY KEY (space, key)
-        )
-        """,
-        "CREATE INDEX notes_until ON notes (until)",
-    ),
-)
-"""Statements from one version of the tables to the next; a file's `user_version` is how many it has had.
-
-Times are whole microseconds since 1970, UTC. The columns beside `task` are there to be searched by.
-"""
 
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"}
@@ -106,7 +71,10 @@ def migrate(connection: sqlite3.Connection) -> None:
         _refuse_foreign(connection, version)
         for statements in MIGRATIONS[version:]:
             for statement in statements:
-                connection.execute(statement)
+                if callable(statement):
+                    statement(connection)
+                else:
+                    connection.execute(statement)
         if version < len(MIGRATIONS):
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
@@ -131,6 +99,11 @@ def write_ahead(connection: sqlite3.Connection) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode not in {"wal", "memory"}:
         raise StoreUnusable(f"the disk of the store's file cannot do write-ahead logging (it stays {mode!r})")
+
+
+def overwrite(connection: sqlite3.Connection) -> None:
+    """What is deleted or changed is overwritten in the file, not only given up."""
+    connection.execute("PRAGMA secure_delete = ON")
 
 
 def rewrite_version(connection: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ from mcp_workflows.memory import MemoryAdapter, MemoryOptions, MemorySettings
 pytest.register_assert_rewrite(
     *(
         f"mcp_workflows.testing.{module}"
-        for module in ("adapter_contract", "capability_contract", "store_contract", "subject")
+        for module in ("adapter_contract", "capability_contract", "store_contract", "store_reach_contract", "subject")
     )
 )
 
@@ -23,8 +23,9 @@ from mcp_workflows.testing.findable import (  # noqa: E402  # after registering
 )
 from mcp_workflows.testing.lossy import LossyProxy, lossy_proxy  # noqa: E402  # after registering
 from mcp_workflows.testing.memory_notes import MemoryNotes  # noqa: E402  # after registering
-from mcp_workflows.testing.store_contract import StoreContract, make_task  # noqa: E402  # after registering
+from mcp_workflows.testing.store_contract import StoreContract  # noqa: E402  # after registering
 from mcp_workflows.testing.subject import Role, Subject  # noqa: E402  # after registering
+from mcp_workflows.testing.tasks import make_task  # noqa: E402  # after registering
 
 __all__ = [
     "AdapterContract",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,34 +13,12 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.store import Store
-from mcp_workflows.task import Task, accept, bind, observe, refuse, request_cancel
-
-NOON = datetime(2026, 7, 28, 12, 0, 0, 123456, tzinfo=UTC)
-DAY = timedelta(days=1)
-NOBODYS_IDS = ("", "nobody-made-this", "-x", "' OR 1=1 --", "%", "\0", "\ud800", "x" * 100_000)
+from mcp_workflows.task import Task, accept, bind, bury, observe, refuse, request_cancel
+from mcp_workflows.testing.store_reach_contract import StoreReachContract
+from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
 
 
-def make_task(**changes: Any) -> Task:  # Any: any field of Task
-    """A task of its own id, for tests; every field can be given."""
-    name = uuid.uuid4().hex
-    fields: dict[str, Any] = {  # Any: the same
-        "id": f"task-{name}",
-        "owner": "anna",
-        "tool": "fulfil_order",
-        "engine": "orders",
-        "workflow": "FulfilOrder",
-        "key": f"key-{name}",
-        "arguments": [{"order_id": "o-1", "express": True}],
-        "created": NOON,
-        "updated": NOON,
-        "expires": NOON + DAY,
-        "max_result": 1_000_000,
-        "fingerprint": "f" * 64,
-    }
-    return Task(**{**fields, **changes})
-
-
-class StoreContract:
+class StoreContract(StoreReachContract):
     """Prove a store: subclass this in a test module and override one fixture, `new_store`.
 
     ```python
@@ -286,12 +263,13 @@ class StoreContract:
             assert await store.find(nobodys) == []
 
     async def test_sweeping_drops_what_has_expired(self, store: Store) -> None:
-        """Law: sweep drops what has expired, and nothing else."""
-        expired, fresh, forever = make_task(expires=NOON), make_task(), make_task(expires=None)
+        """Law: sweep makes a tombstone of what has expired, and touches nothing else."""
+        expired, fresh, forever = make_task(expires=NOON, arguments=["private"]), make_task(), make_task(expires=None)
         for row in (expired, fresh, forever):
             await store.create(row)
         assert await store.sweep(NOON, NOON - DAY) == 1
-        assert await store.get(expired.id, expired.owner) is None
+        assert await store.get(expired.id, expired.owner) == bury(expired)
+        assert await store.get(expired.id, "ben") is None
         assert await store.get(fresh.id, fresh.owner) == fresh
         assert await store.get(forever.id, forever.owner) == forever
         assert await store.sweep(NOON, NOON - DAY) == 0
@@ -303,7 +281,7 @@ class StoreContract:
         assert await store.sweep(NOON, NOON - DAY) == 450
 
     async def test_an_expired_row_with_a_key_becomes_a_tombstone(self, store: Store) -> None:
-        """Law: rows with an idempotency key become tombstones; the key still counts, the content is gone."""
+        """Law: the idempotency key of a tombstone still counts, its content is gone."""
         task = await store.create(make_task(idempotency_key="once", expires=NOON, arguments=["private"]))
         assert await store.sweep(NOON, NOON - DAY) == 1
         found = await store.create(make_task(idempotency_key="once"))

@@ -1,0 +1,111 @@
+"""What a store is encrypted with: several keys, of which the first encrypts and each decrypts what it encrypted.
+
+The cipher is Fernet of `cryptography`: AES-128-CBC and HMAC-SHA256, each text with random bytes of its own. What is
+encrypted says by which key (by a digest of it), so that nothing is tried out, and what the first key has not yet
+encrypted is found without decrypting anything.
+Source: https://cryptography.io/en/latest/fernet/.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from mcp_workflows.errors import ConfigError
+
+_KEY: Final = re.compile(r"[A-Za-z0-9_-]{43}=", re.ASCII)
+_MARK: Final = "fernet:"  # no JSON value begins so
+_SEALED: Final = re.compile(r"fernet:([0-9a-f]{12}):(.*)", re.ASCII | re.DOTALL)
+_DIGEST: Final = "hmac:"
+
+
+class CipherError(Exception):
+    """What was encrypted cannot be decrypted; the message says why, and holds none of it."""
+
+
+class Cipher:
+    """Keys that a store is encrypted with, as `mcp-workflows store key` prints them.
+
+    Raises:
+        ConfigError: there is none, or one of them is no such key; the message names none.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """The first encrypts, all decrypt."""
+        if not keys:
+            raise ConfigError("encryption needs a key: print one with: mcp-workflows store key")
+        ciphers = [_fernet(key.strip(), number) for number, key in enumerate(keys, start=1)]
+        self._by_name: Mapping[str, Fernet] = dict(zip((name_of(key.strip()) for key in keys), ciphers, strict=True))
+        self._first = next(iter(self._by_name))
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of each key a digest to know it by, the first key's first; a key cannot be told from it."""
+        return list(self._by_name)
+
+    @property
+    def prefix(self) -> str:
+        """How all begins that the first key has encrypted."""
+        return f"{_MARK}{self._first}:"
+
+    def seal(self, text: str, *names: str) -> str:
+        """Encrypt a text for one place in the store, of which these are the names: it can be opened only there."""
+        token = self._by_name[self._first].encrypt(f"{_line(names)}\n{text}".encode())
+        return self.prefix + token.decode()
+
+    def open(self, sealed: str, *names: str) -> str:
+        """Decrypt what was sealed for this place.
+
+        Raises:
+            CipherError: by a key that is not among ours, for another place, or changed since.
+        """
+        found = _SEALED.fullmatch(sealed)
+        key = self._by_name.get(found[1]) if found else None
+        if found is None or key is None:
+            raise CipherError(f"it was encrypted by key {found[1]}, which is not given" if found else "it is damaged")
+        try:
+            line, _, text = key.decrypt(found[2].encode()).decode().partition("\n")
+        except InvalidToken:
+            raise CipherError("it was changed since it was encrypted") from None
+        if line != _line(names):
+            raise CipherError("it was encrypted for another place and put into this one")
+        return text
+
+    def digest(self, secret: bytes, *texts: str) -> str:
+        """What tells whether texts are the same as others, and nothing else of them."""
+        return _DIGEST + hmac.new(secret, _line(texts).encode(), hashlib.sha256).hexdigest()
+
+
+def is_sealed(text: str) -> bool:
+    """Whether this was encrypted, by whichever key."""
+    return text.startswith(_MARK)
+
+
+def name_of(key: str) -> str:
+    """A digest to know a key by; the key has 256 bits, so nothing of it can be told from that."""
+    return hashlib.sha256(b"mcp-workflows store key\n" + base64.urlsafe_b64decode(key)).hexdigest()[:12]
+
+
+def new_key() -> str:
+    """A fresh key: 32 random bytes, in URL-safe base64."""
+    return Fernet.generate_key().decode()
+
+
+def _fernet(key: str, number: int) -> Fernet:
+    if not _KEY.fullmatch(key):  # decoding would leave out what does not belong
+        raise ConfigError(
+            f"encryption key {number} is no key: it has to be 32 bytes in URL-safe base64, as printed by: "
+            "mcp-workflows store key"
+        )
+    return Fernet(key)
+
+
+def _line(names: Sequence[str]) -> str:
+    return json.dumps(names)

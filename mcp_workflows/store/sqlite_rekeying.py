@@ -1,0 +1,123 @@
+"""An SQLite store encrypted anew: all that the first key has not encrypted yet, a batch at a time.
+
+What is done is known by how it begins, so that it can be stopped and gone on with at any time, and others go on
+reading and writing in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from mcp_workflows.store import Rekeyed, sqlite_secrets
+from mcp_workflows.store.cipher import Cipher, CipherError, is_sealed
+from mcp_workflows.store.sqlite_notes import Notes
+from mcp_workflows.store.sqlite_rows import Rows
+
+logger = logging.getLogger(__name__)
+
+_BATCH: Final = 200
+_TASKS: Final = """
+    SELECT rowid, id, owner, task, tool, idempotency_key FROM tasks
+    WHERE rowid > ? AND substr(task, 1, ?) <> ? AND task <> '' ORDER BY rowid LIMIT ?
+"""
+_UPDATE_TASK: Final = "UPDATE tasks SET task = ?, idempotency_key = ? WHERE rowid = ?"
+_NOTES: Final = """
+    SELECT rowid, space, key, value FROM notes WHERE rowid > ? AND substr(value, 1, ?) <> ? ORDER BY rowid LIMIT ?
+"""
+_UPDATE_NOTE: Final = "UPDATE notes SET value = ? WHERE rowid = ?"
+_NAMED: Final = "SELECT name, value FROM secrets"
+_UPDATE_NAMED: Final = "UPDATE secrets SET value = ? WHERE name = ?"
+_LEFT: Final = """
+    SELECT (SELECT COUNT(*) FROM tasks WHERE substr(task, 1, :size) <> :prefix AND task <> '')
+         + (SELECT COUNT(*) FROM notes WHERE substr(value, 1, :size) <> :prefix)
+"""
+
+Row: TypeAlias = tuple[Any, ...]  # Any: text and numbers
+Again: TypeAlias = Callable[[Row], tuple[Any, ...]]  # likewise: what the update of this row takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one step did: rows up to one."""
+
+    last: int
+    done: Rekeyed
+
+
+def tasks(connection: sqlite3.Connection, rows: Rows, cipher: Cipher, after: int) -> Part | None:
+    """The next rows of tasks; None: there are none."""
+
+    def again(row: Row) -> tuple[Any, ...]:  # Any: text and numbers
+        rowid, task_id, owner, text, tool, key = row
+        plain = rows.opened(task_id, owner, text)
+        kept = key if key is None or is_sealed(text) else rows.digest(owner, tool, key)
+        return rows.sealed(task_id, owner, plain), kept, rowid
+
+    return _part(connection, (_TASKS, _UPDATE_TASK), cipher, after, again)
+
+
+def notes(connection: sqlite3.Connection, kept: Notes, cipher: Cipher, after: int) -> Part | None:
+    """The next notes; None: there are none."""
+
+    def again(row: Row) -> tuple[Any, ...]:  # Any: text and numbers
+        rowid, space, key, text = row
+        return kept.sealed(space, key, kept.opened(space, key, text)), rowid
+
+    return _part(connection, (_NOTES, _UPDATE_NOTE), cipher, after, again)
+
+
+def _part(
+    connection: sqlite3.Connection, queries: tuple[str, str], cipher: Cipher, after: int, again: Again
+) -> Part | None:
+    query, update = queries
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        found = connection.execute(query, (after, len(cipher.prefix), cipher.prefix, _BATCH)).fetchall()
+        written = list(_written(found, again))
+        connection.executemany(update, written)
+    done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
+    return Part(last=found[-1][0], done=done) if found else None
+
+
+def _written(found: Iterable[Row], again: Again) -> Iterable[tuple[Any, ...]]:  # Any: text and numbers
+    for row in found:
+        try:
+            yield again(row)
+        except CipherError as error:
+            logger.error("left as it is: %s", error)
+
+
+def finish(connection: sqlite3.Connection, cipher: Cipher) -> int:
+    """Encrypt the secrets anew; if nothing else is left, no other key than the first is asked for any more.
+
+    How much is left: what cannot be read, and what others have written with another key meanwhile.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        found = [row for row in connection.execute(_NAMED) if not sqlite_secrets.is_key(row[0])]
+        written = list(_written(found, lambda row: _secret(cipher, *row)))
+        connection.executemany(_UPDATE_NAMED, written)
+        values = {"size": len(cipher.prefix), "prefix": cipher.prefix}
+        left: int = connection.execute(_LEFT, values).fetchone()[0] + len(found) - len(written)
+        if not left:
+            sqlite_secrets.retire(connection, cipher)
+    return left
+
+
+def _secret(cipher: Cipher, name: str, value: bytes) -> tuple[Any, ...]:  # Any: bytes and text
+    return sqlite_secrets.sealed(cipher, name, sqlite_secrets.opened(cipher, name, value)), name
+
+
+def rewrite(connection: sqlite3.Connection) -> None:
+    """Write the file anew, without what was in it before."""
+    connection.execute("VACUUM")
+
+
+def empty_log(connection: sqlite3.Connection) -> bool:
+    """Empty the write-ahead log; False: somebody else reads or writes in it just now."""
+    busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    return not busy

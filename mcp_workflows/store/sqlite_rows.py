@@ -1,0 +1,208 @@
+"""A task and its row in an SQLite store: the columns, and the JSON of it, which may be encrypted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from mcp_workflows.errors import StoreUnavailable
+from mcp_workflows.store.cipher import Cipher, CipherError, is_sealed
+from mcp_workflows.task import Task
+
+logger = logging.getLogger(__name__)
+
+SEARCHED: Final = (
+    "id",
+    "owner",
+    "tool",
+    "engine",
+    "idempotency_key",
+    "created",
+    "expires",
+    "attempts",
+    "bound",
+    "ended",
+    "tombstone",
+    "status",
+    "updated",
+    "due",
+)
+"""The columns beside `task`, in the order of `Rows.searched`."""
+
+_FIXED: Final = 4  # of them, from the front, which no change may touch
+_COLUMNS: Final = (*SEARCHED, "task")
+INSERT: Final = f"INSERT INTO tasks ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  # names of ours
+TRY: Final = f"SELECT {', '.join(_COLUMNS)} FROM tasks LIMIT 0"  # noqa: S608  # names of ours
+_BY_ID: Final = "SELECT task FROM tasks WHERE id = ? AND owner = ?"
+_BACKFILL: Final = "UPDATE tasks SET status = ?, updated = ?, due = ? WHERE rowid = ?"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TASK: Final = TypeAdapter(Task)
+_TABLE: Final = "tasks"
+
+Found = tuple[str, str, str]  # id, owner, task: what every query for rows asks for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Tasks into rows, and back."""
+
+    cipher: Cipher | None = None
+    key_secret: bytes | None = None  # with a cipher: what idempotency keys are digested with
+
+    def get(self, connection: sqlite3.Connection, task_id: str, owner: str) -> Task | None:
+        """One owner's row.
+
+        Raises:
+            StoreUnavailable: it is there, and cannot be read.
+        """
+        names = utf8(task_id), utf8(owner)
+        row: tuple[str] | None = connection.execute(_BY_ID, names).fetchone()
+        return None if row is None else self.readable((*names, row[0]))
+
+    def one(self, connection: sqlite3.Connection, query: str, *values: str) -> Task | None:
+        """The row that a query finds.
+
+        Raises:
+            StoreUnavailable: it is there, and cannot be read.
+        """
+        row: Found | None = connection.execute(query, tuple(utf8(value) for value in values)).fetchone()
+        return None if row is None else self.readable(row)
+
+    def readable(self, row: Found) -> Task:
+        """The task of a row.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        task = self.read(row)
+        if task is None:
+            raise StoreUnavailable("the store has a row for this that cannot be read; see the log")
+        return task
+
+    def many(self, found: Iterable[Found]) -> Sequence[Task]:
+        """The rows that can be read: one that cannot keeps no other waiting."""
+        return [task for row in found if (task := self.read(row)) is not None]
+
+    def read(self, row: Found) -> Task | None:
+        """The task of a row; None: it cannot be read, and the log says why. It names no row's content."""
+        task_id, owner, text = row
+        try:
+            task = _TASK.validate_json(self.opened(task_id, owner, text) if is_sealed(text) else text)
+        except CipherError as error:
+            logger.error("a row of the store cannot be read: %s", error)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+            logger.error("a row of the store cannot be read: %s at %s", first["type"], first["loc"])
+        else:
+            if self.cipher is None or (utf8(task.id), utf8(task.owner)) == (task_id, owner):
+                return task
+            logger.error("a row of the store cannot be read: it is another's")
+        return None
+
+    def whole(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of the columns
+        """All columns of a task, as `INSERT` takes them."""
+        return *self.searched(task), self.text(task)
+
+    def searched(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of SEARCHED
+        """The columns of a task beside its JSON."""
+        expires = None if task.expires is None else micros(task.expires)
+        due = None if (at := task.due) is None else micros(at)
+        flags = (task.attempts, task.handle is not None, task.ended is not None, task.tombstone)
+        names = (utf8(name) for name in (task.id, task.owner, task.tool, task.engine))
+        shown = (task.execution.status.value, micros(task.updated), due)
+        return *names, self.kept_key(task), micros(task.created), expires, *flags, *shown
+
+    def kept_key(self, task: Task) -> str | None:
+        """The idempotency key as the column has it: with a cipher a digest of it, the same for the same key."""
+        if task.idempotency_key is None:
+            return None
+        return self.digest(utf8(task.owner), utf8(task.tool), utf8(task.idempotency_key))
+
+    def digest(self, owner: str, tool: str, key: str) -> str:
+        """Likewise, of what the columns have."""
+        if self.cipher is None or self.key_secret is None:
+            return key
+        return self.cipher.digest(self.key_secret, owner, tool, key)
+
+    def text(self, task: Task) -> str:
+        """The JSON of a task, encrypted if there is a cipher."""
+        return self.sealed(utf8(task.id), utf8(task.owner), _dump(task))
+
+    def sealed(self, task_id: str, owner: str, text: str) -> str:
+        """Likewise, of JSON that is there already."""
+        return text if self.cipher is None else self.cipher.seal(text, _TABLE, task_id, owner)
+
+    def opened(self, task_id: str, owner: str, text: str) -> str:
+        """The JSON of a task as it was before it was encrypted, if it was.
+
+        Raises:
+            CipherError: it cannot be decrypted.
+        """
+        return opened(self.cipher, text, _TABLE, task_id, owner)
+
+    def update(self, connection: sqlite3.Connection, before: Task, after: Task) -> None:
+        """Write a changed row, of its columns only those that differ: so few indexes are touched.
+
+        With a cipher the idempotency key always: it may have been written before there was any.
+        """
+        pairs = zip(SEARCHED, self.searched(before), self.searched(after), strict=True)
+        changed = {name: new for name, old, new in list(pairs)[_FIXED:] if old != new}
+        if self.cipher is not None:
+            changed["idempotency_key"] = self.kept_key(after)
+        names = "".join(f"{name} = ?, " for name in changed)
+        query = f"UPDATE tasks SET {names}task = ? WHERE id = ?"  # noqa: S608  # names of ours
+        connection.execute(query, (*changed.values(), self.text(after), utf8(before.id)))
+
+
+def opened(cipher: Cipher | None, text: str, *names: str) -> str:
+    """What was kept: itself if it was not encrypted.
+
+    Raises:
+        CipherError: it was, and cannot be decrypted.
+    """
+    if not is_sealed(text):
+        return text
+    if cipher is None:
+        raise CipherError("it is encrypted, and no keys are given")
+    return cipher.open(text, *names)
+
+
+def backfill(connection: sqlite3.Connection) -> None:
+    """Fill in the columns of version 5 from the rows; of one that cannot be read, what is known of it."""
+    connection.execute("UPDATE tasks SET updated = created, status = CASE WHEN ended THEN 'failed' ELSE 'running' END")
+    rows, last = Rows(), -1
+    query = "SELECT id, owner, task, rowid FROM tasks WHERE rowid > ? ORDER BY rowid LIMIT 500"
+    while found := connection.execute(query, (last,)).fetchall():
+        last = found[-1][3]
+        read = [(task, rowid) for *row, rowid in found if (task := rows.read(tuple(row))) is not None]
+        connection.executemany(_BACKFILL, [(*rows.searched(task)[-3:], rowid) for task, rowid in read])
+
+
+def _dump(task: Task) -> str:
+    try:
+        return _TASK.dump_json(task).decode()
+    except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
+        return utf8(json.dumps(_TASK.dump_python(task, mode="json"), ensure_ascii=False))
+
+
+def utf8(text: str) -> str:
+    """The text as it can be kept: half a surrogate pair becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def micros(at: datetime) -> int:
+    """The time as columns have it."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def at_micros(number: int) -> datetime:
+    """And back."""
+    return _EPOCH + timedelta(microseconds=number)
