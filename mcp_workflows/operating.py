@@ -20,7 +20,7 @@ from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError
 from mcp_workflows.sight import ref_of
 from mcp_workflows.store import Store
-from mcp_workflows.task import Task, deliver_cancel, observe, request_cancel
+from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
 from mcp_workflows.tool import Tool
 
 AT_ONCE = 16  # looks at engines
@@ -121,11 +121,11 @@ class Operator:
         if task.ended or task.handle is None:
             return await self._look(task)
         try:
-            async with self._engines.calling(task.engine) as adapter:
+            async with self._engines.calling(task.engine, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, task.handle))
         except EngineError as error:
             return Look(task=task, trouble=f"engine {task.engine}: {error}")
-        return await self._look(await self._change(task, deliver_cancel))
+        return await self._look(await self._change(task, lambda row: deliver_cancel(row, self._clock())))
 
     async def terminate(self, name: str, reason: str) -> Look:
         """End it without asking.
@@ -142,12 +142,12 @@ class Operator:
         if adapter is not None and not isinstance(adapter, Terminates):
             raise OperatorError(f"engine {task.engine} cannot terminate: leave out --terminate to ask it to cancel")
         try:
-            async with self._engines.calling(task.engine):
+            async with self._engines.calling(task.engine, api="terminate"):
                 if isinstance(adapter, Terminates):
                     await adapter.terminate(ref_of(task, task.handle), reason)
         except EngineError as error:
             raise OperatorError(f"not terminated, engine {task.engine}: {error}") from None
-        return await self._look(task)
+        return await self._look(await self._change(task, lambda row: mark_terminated(row, self._clock())))
 
     async def adopt(
         self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
@@ -212,7 +212,7 @@ class Operator:
         if trouble := self._silent.get(task.engine):
             return Look(task=task, trouble=trouble)
         try:
-            async with self._engines.calling(task.engine) as adapter:
+            async with self._engines.calling(task.engine, api="describe") as adapter:
                 seen = sound(await adapter.describe(ref_of(task, task.handle)))
         except ExecutionNotFound as error:
             return Look(task=task, trouble=f"engine {task.engine}: {error}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Progress, Status, asked
 
@@ -21,6 +21,9 @@ LIFECYCLE: Mapping[Status, frozenset[Status]] = {
 """From which status to which: what has ended stays as it ended (spec: terminal states are final)."""
 
 STARTING = Execution(status=Status.RUNNING, message="starting")
+DELIVERING = timedelta(seconds=15)  # whoever asks to cancel delivers it, for so long; then the housekeeping does
+SHORTEST_PAUSE = timedelta(seconds=30)  # until the housekeeping tries again what did not work
+LONGEST_PAUSE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +57,46 @@ class Task:
     cancel_requested: datetime | None = None
     cancel_delivered: bool = False  # the engine has taken it
     cancelled: datetime | None = None  # a client of 2025-11-25 was told so: to that era it has ended, for ever
+    guarded: bool = False  # its tool named rules when it was created: see access.policy
+    grace: float | None = None  # seconds after its engine took a cancellation until it is terminated; None: never
+    terminated: datetime | None = None  # the engine was told to end it without asking it
+    cancel_on_expiry: bool = False  # its execution is cancelled when its time to live is over
+    not_before: datetime | None = None  # until then the housekeeping leaves it alone, whatever is due
     may_answer: bool = True  # False: its questions are somebody else's
     may_cancel: bool = True
-    tombstone: bool = False  # expired: kept only so that its idempotency key starts nothing again
+    tombstone: bool = False  # expired: its key starts nothing again, and its owner hears that it has expired
 
     @property
     def seen(self) -> Execution:
         """The execution as clients may see it: without answered questions, never waiting for nothing."""
-        return _hide(self.execution, self.answered) if self.may_answer else _watched(self.execution)
+        seen = _hide(self.execution, self.answered) if self.may_answer else _watched(self.execution)
+        return seen if self.cancel_requested is None or self.grace is None else _announced(self, seen)
 
     @property
     def shown(self) -> tuple[Status, str | None, Progress | None, Mapping[str, InputRequest], bool]:
         """What makes a client see a change: the status, the message, the progress, the questions, its cancellation."""
         seen = self.seen
         return seen.status, seen.message, seen.progress, seen.requests, self.cancelled is not None
+
+    @property
+    def due(self) -> datetime | None:
+        """When the housekeeping has something to do for it, whoever asks: deliver a cancellation, terminate.
+
+        None: nothing. What is not bound yet is healed first.
+        """
+        owed = self.owed
+        return owed if owed is None or self.not_before is None else max(owed, self.not_before)
+
+    @property
+    def owed(self) -> datetime | None:
+        """Likewise, whatever was tried since."""
+        if self.ended or self.tombstone or self.handle is None or self.terminated:
+            return None
+        if self.cancel_requested is None:
+            return self.expires if self.cancel_on_expiry else None
+        if not self.cancel_delivered:
+            return self.cancel_requested
+        return None if self.grace is None else self.cancel_requested + timedelta(seconds=self.grace)
 
     def expired(self, now: datetime) -> bool:
         """Whether its time to live is over."""
@@ -91,6 +120,19 @@ def _watched(execution: Execution) -> Execution:
         return replace(execution, requests={}) if execution.requests else execution
     message = f"waits for somebody else's answer: {asked(execution.requests)}"
     return replace(execution, status=Status.RUNNING, message=message, requests={})
+
+
+def _announced(task: Task, seen: Execution) -> Execution:
+    """As it is seen with what comes of its cancellation: its message says the time, and does not change with it."""
+    if seen.terminal:
+        return seen
+    if task.terminated:
+        said = "terminated, as it had not ended in time after it was asked to cancel"
+    elif task.cancel_delivered and (due := task.due):
+        said = f"asked to cancel; will be terminated at {due:%H:%M:%S} UTC if it has not ended"
+    else:
+        said = "asked to cancel; its engine has not taken that yet"
+    return replace(seen, message=f"{said}; {seen.message}" if seen.message else said)
 
 
 def attempt(task: Task, at: datetime) -> Task:
@@ -124,9 +166,9 @@ def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
 
 def request_cancel(task: Task, at: datetime) -> Task:
     """A client asked to cancel; the engine decides what comes of it."""
-    if task.ended or task.cancel_requested:
+    if task.ended or task.cancel_requested or task.tombstone:
         return task
-    return replace(task, cancel_requested=at)
+    return _touched(task, replace(task, cancel_requested=at, not_before=at + DELIVERING), at)
 
 
 def tell_cancelled(task: Task, at: datetime) -> Task:
@@ -136,9 +178,27 @@ def tell_cancelled(task: Task, at: datetime) -> Task:
     return _touched(task, replace(request_cancel(task, at), cancelled=at), at)
 
 
-def deliver_cancel(task: Task) -> Task:
-    """The engine has taken the request to cancel."""
-    return replace(task, cancel_delivered=True)
+def deliver_cancel(task: Task, at: datetime) -> Task:
+    """The engine has taken the request to cancel; the grace begins."""
+    if task.cancel_delivered or task.tombstone:
+        return task
+    until = None if task.grace is None else at + timedelta(seconds=task.grace)
+    return _touched(task, replace(task, cancel_delivered=True, not_before=until), at)
+
+
+def mark_terminated(task: Task, at: datetime) -> Task:
+    """The engine was told to end it without asking it; it says itself when it has ended."""
+    if task.terminated or task.ended or task.tombstone:
+        return task
+    return _touched(task, replace(task, terminated=at, not_before=None), at)
+
+
+def postpone(task: Task, at: datetime) -> Task:
+    """What is due for it did not work: to be tried again after a pause, a longer one each time."""
+    if task.owed is None:
+        return task
+    pause = min(max(at - task.owed, SHORTEST_PAUSE), LONGEST_PAUSE)
+    return _touched(task, replace(task, not_before=at + pause), at)
 
 
 def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -> Task:
@@ -164,10 +224,25 @@ def release(task: Task, now: datetime) -> Task:
     return replace(task, idempotency_key=None) if task.expired(now) else task
 
 
+def outgrow(task: Task) -> Task:
+    """Its idempotency key was made of its arguments, and is free again: they may come again, and mean another call."""
+    return task if task.idempotency_key is None else replace(task, idempotency_key=None)
+
+
 def bury(task: Task) -> Task:
-    """Expired: all content goes, the idempotency key stays."""
+    """Expired: all content goes, the idempotency key stays, and that it was there for who owned it."""
     return replace(
-        task, tombstone=True, arguments=None, execution=STARTING, options={}, context={}, gates={}, given=None
+        task,
+        tombstone=True,
+        arguments=None,
+        execution=STARTING,
+        options={},
+        context={},
+        gates={},
+        given=None,
+        output_schema=None,
+        answered=frozenset(),
+        not_before=None,
     )
 
 

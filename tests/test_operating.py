@@ -188,6 +188,15 @@ async def test_a_task_that_does_not_listen_can_be_terminated(here: Office) -> No
     assert (await here.operator.terminate(task.id, "again")).task == look.task
 
 
+async def test_what_the_operator_terminates_the_housekeeping_leaves_alone(here: Office) -> None:
+    task = await here.task("stubborn", {"seconds": 1000}, grace=30.0)
+    asked = (await here.operator.cancel(task.id)).task
+    assert asked.due is not None
+    assert str(asked.seen.message).startswith(f"asked to cancel; will be terminated at {asked.due:%H:%M:%S} UTC")
+    look = await here.operator.terminate(task.id, "it hangs")
+    assert (look.task.due, look.task.terminated is not None) == (None, True)
+
+
 async def test_what_cannot_be_terminated_says_why(here: Office) -> None:
     unborn, down = await here.store.create(make_task(engine="here")), await here.task()
     with pytest.raises(OperatorError, match="nothing was done"):

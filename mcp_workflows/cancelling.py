@@ -1,0 +1,76 @@
+"""Cancellations: delivered until the engine has taken them, and what does not end in its grace is terminated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from mcp_workflows.audit import Audit, Event, record_of, silent
+from mcp_workflows.capabilities import Terminates
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.sight import ref_of
+from mcp_workflows.store import Store, changed
+from mcp_workflows.task import Task, deliver_cancel, mark_terminated, request_cancel
+
+logger = logging.getLogger(__name__)
+
+Look = Callable[[Task], Awaitable[Task]]
+
+
+class Cancelling:
+    """What becomes of a cancellation, whoever asked for it, and whoever still looks."""
+
+    def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime], *, audit: Audit = silent) -> None:
+        self._store = store
+        self._engines = engines
+        self._clock = clock
+        self._audit = audit
+
+    async def deliver(self, task: Task, handle: str) -> Task:
+        """Hand it to the engine; what the engine does not take now is kept, and delivered later."""
+        try:
+            async with self._engines.calling(task.engine, api="cancel") as adapter:
+                await adapter.cancel(ref_of(task, handle))
+        except EngineError as error:
+            logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
+            return task
+        return await changed(self._store, task, lambda row: deliver_cancel(row, self._clock()))
+
+    async def attend(self, task: Task, look: Look) -> None:
+        """Do what is due for it, if it still is; `look` is a fresh look, which also delivers a cancellation.
+
+        Raises:
+            EngineError: it did not work, and is still due.
+        """
+        row = await self._store.get(task.id, task.owner)
+        if row is None or not self._is_due(row):
+            return
+        if row.cancel_requested is None:
+            row = await changed(self._store, row, lambda found: request_cancel(found, self._clock()))
+            self._record(row, "its time to live was over", "expired")
+        row = await look(row)
+        if row.ended or row.handle is None:
+            return
+        if not row.cancel_delivered:
+            raise EngineUnavailable("it did not take a cancellation")
+        if self._is_due(row):
+            await look(await self._terminate(row, row.handle))
+
+    async def _terminate(self, task: Task, handle: str) -> Task:
+        reason = f"it had not ended within {task.grace:g} s of being asked to cancel"
+        async with self._engines.calling(task.engine, api="terminate") as adapter:
+            if not isinstance(adapter, Terminates):
+                raise EngineRefused("its adapter cannot terminate")
+            await adapter.terminate(ref_of(task, handle), reason)
+        row = await changed(self._store, task, lambda found: mark_terminated(found, self._clock()))
+        logger.info("terminated an execution of a %s task on engine %r: %s", task.tool, task.engine, reason)
+        self._record(row, reason, "terminated")
+        return row
+
+    def _is_due(self, row: Task) -> bool:
+        return row.due is not None and row.due <= self._clock()
+
+    def _record(self, row: Task, reason: str, outcome: str) -> None:
+        self._audit(record_of(Event.CANCEL, None, row, outcome=outcome, reason=reason))

@@ -1,0 +1,68 @@
+"""What one replica at a time does, of all that share a store: it holds a lease, and renews it while it is at it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+import anyio
+
+from mcp_workflows.errors import StoreError
+from mcp_workflows.store import Store
+
+logger = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=6)  # after a kill -9 another takes over by then
+_RENEW = LEASE.total_seconds() / 3  # seconds
+_RELEASING = 1.0  # seconds: a store that gives no answer now lets it go by itself
+
+
+class Leases:
+    """The leases of one process."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
+        self._holder = secrets.token_hex(8)
+
+    async def holds(self, name: str, lease: timedelta = LEASE) -> bool:
+        """Whether it is this process's now, from now on for so long."""
+        now = self._clock()
+        return await self._store.lease(name, self._holder, now=now, until=now + lease)
+
+    async def alone(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this if no other process does; broken off if the lease is lost, so that there are never two for long."""
+        if not await self.holds(name):
+            return
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._renew, name, group.cancel_scope)
+                await work()
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.move_on_after(_RELEASING, shield=True):
+                await self._release(name)
+
+    async def _renew(self, name: str, work: anyio.CancelScope) -> None:
+        kept = True
+        while kept:
+            await anyio.sleep(_RENEW)
+            kept = await self._still(name)
+        logger.warning("the housekeeping of %r is another process's now", name)
+        work.cancel()
+
+    async def _still(self, name: str) -> bool:
+        try:
+            return await self.holds(name)
+        except StoreError as error:
+            logger.warning("the store gives no answer: %s", error)
+            return False
+
+    async def _release(self, name: str) -> None:
+        """Let others have it at once, if it still is ours."""
+        try:
+            await self.holds(name, timedelta())
+        except StoreError as error:
+            logger.info("a lease of the housekeeping was not let go of, and runs out: %s", error)

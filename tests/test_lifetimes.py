@@ -1,0 +1,519 @@
+"""How executions and tasks end when nobody asks: cancellations, the grace, expiry, and what the client is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_workflows import Tool
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import Execution, Ref, Status
+from mcp_workflows.audit import Event, Record
+from mcp_workflows.bridge import Bridge
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import RequestError
+from mcp_workflows.keeping import EVERY
+from mcp_workflows.leases import LEASE, Leases
+from mcp_workflows.ledger import Ledger
+from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.store import Store, open_store
+from mcp_workflows.task import (
+    DELIVERING,
+    LONGEST_PAUSE,
+    SHORTEST_PAUSE,
+    Task,
+    bind,
+    bury,
+    deliver_cancel,
+    mark_terminated,
+    observe,
+    postpone,
+    request_cancel,
+    tell_cancelled,
+)
+from mcp_workflows.testing import make_task
+from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Read, TaskView, Update
+
+pytestmark = pytest.mark.anyio
+
+DAY = timedelta(days=1)
+NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
+ANN = Principal(id="ann")
+BEN = Principal(id="ben")
+SOON = {"grace": "30s", "then": "terminate"}
+OVER = "terminated: it had not ended within 30 s of being asked to cancel"
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+class Clock:
+    """What time it is, and how it passes."""
+
+    def __init__(self) -> None:
+        self.now = datetime.now(UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class Noting(MemoryAdapter):
+    """An engine that notes what it was told of which execution, and whose adapter breaks for some."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self.asked: list[str] = []
+        self.ended: list[tuple[str, str]] = []
+        self.poisoned: set[str] = set()
+
+    async def cancel(self, ref: Ref) -> None:
+        await super().cancel(ref)
+        self.asked.append(ref.handle)
+
+    async def terminate(self, ref: Ref, reason: str) -> None:
+        if ref.handle in self.poisoned:
+            raise RuntimeError("this one breaks the adapter")
+        await super().terminate(ref, reason)
+        self.ended.append((ref.handle, reason))
+
+
+def tool(name: str, workflow: str = "stubborn", **more: Any) -> Tool:
+    return Tool.model_validate({"name": name, "engine": "memory", "workflow": workflow, **more})
+
+
+TOOLS = [
+    tool("stubborn", cancel=SOON),
+    tool("shorter", cancel={"grace": "20s", "then": "terminate"}),
+    tool("patient"),
+    tool("plain", "forever"),
+    tool("sleep", "sleep"),
+    tool("beside", "forever", engine="elsewhere"),
+    tool("kept", "forever", ttl="1h"),
+    tool("dropped", "forever", ttl="1h", on_expire="cancel"),
+    tool("ended", ttl="1h", on_expire="cancel", cancel=SOON),
+    tool("there", "forever", ttl="1h", engine="elsewhere", on_expire="cancel"),
+    tool("watch", kind="watch", allow_cancel=True, cancel=SOON),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What a sidecar has inside, and the engines behind it."""
+
+    bridge: Bridge
+    ledger: Ledger
+    engine: Noting
+    elsewhere: Noting
+    store: Store
+    clock: Clock
+    records: list[Record]
+
+    async def call(self, name: str, **arguments: Any) -> Task:
+        """A task of ann's, with its handle."""
+        command = Call(tool=name, arguments=arguments, takes_tasks=True, takes_questions=True)
+        outcome = await self.bridge.call(command, ANN, _quiet)
+        assert isinstance(outcome, Created), outcome
+        return await self.row(outcome.task.task_id)
+
+    async def cancelled(self, name: str, **arguments: Any) -> Task:
+        """One that was asked to cancel."""
+        task = await self.call(name, **{"seconds": 1e6, **arguments})
+        await self.bridge.cancel(Cancel(task_id=task.id), ANN)
+        return await self.row(task.id)
+
+    async def get(self, task: Task) -> TaskView:
+        return (await self.bridge.get(Get(task_id=task.id), ANN)).task
+
+    async def row(self, task_id: str) -> Task:
+        found = await self.store.get(task_id, ANN.id)
+        assert found is not None
+        return found
+
+    async def until(self, task: Task, holds: Callable[[Task], object]) -> Task:
+        """Its row, once nobody but the housekeeping has made this so."""
+        with anyio.fail_after(20):
+            while not holds(row := await self.row(task.id)):
+                await anyio.sleep(0.005)
+        return row
+
+
+async def _quiet(_: Execution) -> None:
+    """Nobody asked for progress."""
+
+
+@asynccontextmanager
+async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[House]:
+    """One replica; those of one folder share the store and the engines."""
+    engine, elsewhere = (Noting(MemorySettings(name=f"{folder}/{name}")) for name in ("memory", "elsewhere"))
+    clock, records = clock or Clock(), list[Record]()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
+        adapters = {"memory": engine, "elsewhere": elsewhere}
+        engines = await stack.enter_async_context(Engines(adapters, patience=0.5))
+        made = Ledger(store=store, engines=engines, retention=DAY, clock=clock, audit=records.append)
+        ledger = await stack.enter_async_context(made)
+        bridge = Bridge(tools={tool.name: tool for tool in TOOLS}, ledger=ledger, retention=DAY)
+        yield House(
+            bridge=bridge,
+            ledger=ledger,
+            engine=engine,
+            elsewhere=elsewhere,
+            store=store,
+            clock=clock,
+            records=records,
+        )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The housekeeping goes round all the time."""
+    for pace in ("ATTEND_EVERY", "HEAL_EVERY", "KEEP_EVERY", "SWEEP_EVERY"):
+        monkeypatch.setattr(f"mcp_workflows.housekeeping.{pace}", 0.01)
+    monkeypatch.setattr("mcp_workflows.keeping.PACE", 0.0)
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncGenerator[House]:
+    async with house(tmp_path) as found:
+        yield found
+
+
+# --- cancel: {grace, then: terminate}
+
+
+async def test_what_has_not_ended_in_its_grace_is_terminated_with_the_reason(here: House) -> None:
+    task, shorter = await here.cancelled("stubborn"), await here.cancelled("shorter")
+    here.clock.now += seconds(29)
+    await here.until(shorter, lambda row: row.ended)
+    assert (await here.row(task.id)).ended is None
+    here.clock.now += seconds(1)
+    row = await here.until(task, lambda row: row.ended)
+    assert (row.execution.status, row.execution.message, row.terminated) == (Status.CANCELLED, OVER, here.clock.now)
+    assert [handle for handle, _ in here.engine.ended] == [shorter.handle, task.handle]
+    assert (await here.get(task)).message == OVER
+
+
+async def test_what_ends_in_its_grace_ends_as_it_ends_and_is_not_terminated(here: House) -> None:
+    task = await here.cancelled("stubborn", seconds=0)
+    other = await here.cancelled("stubborn")
+    here.clock.now += seconds(30)
+    await here.until(other, lambda row: row.ended)
+    row = await here.until(task, lambda row: row.ended)
+    assert (row.execution.status, row.terminated) == (Status.SUCCEEDED, None)
+    assert [handle for handle, _ in here.engine.ended] == [other.handle]
+
+
+async def test_the_client_is_told_the_time_at_which_it_will_be_terminated_until_then_it_works(here: House) -> None:
+    task = await here.cancelled("stubborn")
+    due = here.clock.now + seconds(30)
+    told = f"asked to cancel; will be terminated at {due:%H:%M:%S} UTC if it has not ended; sleeping"
+    first = await here.get(task)
+    assert (first.status, first.message) == (Status.RUNNING, told)
+    here.clock.now += seconds(15)
+    assert (await here.get(task)).updated == first.updated  # a message that changed each second would be a change
+
+
+async def test_without_a_grace_it_goes_on_for_as_long_as_it_likes(here: House) -> None:
+    patient, stubborn = await here.cancelled("patient"), await here.cancelled("stubborn")
+    here.clock.now += seconds(3600)
+    await here.until(stubborn, lambda row: row.ended)
+    seen = await here.get(patient)
+    assert (seen.status, seen.message) == (Status.RUNNING, "sleeping")
+
+
+async def test_the_grace_begins_when_the_engine_has_taken_the_cancellation(here: House) -> None:
+    here.engine.faults.unavailable = frozenset({"cancel"})
+    task = await here.cancelled("stubborn")
+    here.clock.now += seconds(3600)
+    assert "its engine has not taken that yet" in str((await here.get(task)).message)
+    here.engine.faults.unavailable = frozenset()
+    here.clock.now += LONGEST_PAUSE
+    row = await here.until(task, lambda row: row.cancel_delivered)
+    assert row.due == here.clock.now + seconds(30)
+    assert here.engine.ended == []
+
+
+async def test_what_2025_11_25_was_told_is_cancelled_is_terminated_behind_it(here: House) -> None:
+    task = await here.call("stubborn", seconds=1e6)
+    told = (await here.bridge.withdraw(Cancel(task_id=task.id), ANN)).task
+    assert told.cancelled
+    here.clock.now += seconds(30)
+    row = await here.until(task, lambda row: row.ended)
+    assert (row.execution.message, row.cancelled is not None) == (OVER, True)
+
+
+async def test_a_watched_execution_is_terminated_likewise(here: House) -> None:
+    other = await here.call("patient", seconds=1e6)
+    task = await here.call("watch", execution_id=other.handle)
+    assert task.handle == other.handle
+    await here.bridge.cancel(Cancel(task_id=task.id), ANN)
+    here.clock.now += seconds(30)
+    assert (await here.until(task, lambda row: row.ended)).execution.message == OVER
+
+
+async def test_termination_is_on_record(here: House) -> None:
+    task = await here.cancelled("stubborn")
+    here.clock.now += seconds(30)
+    await here.until(task, lambda row: row.ended)
+    found = [record for record in here.records if record.event is Event.CANCEL]
+    assert [(record.outcome, record.principal, record.tool) for record in found] == [("terminated", None, "stubborn")]
+
+
+# --- what did not work
+
+
+async def test_a_cancellation_the_engine_did_not_take_is_delivered_though_nobody_asks_any_more(here: House) -> None:
+    here.engine.faults.unavailable = frozenset({"cancel"})
+    task = await here.cancelled("plain")
+    assert not task.cancel_delivered
+    here.engine.faults.unavailable = frozenset()
+    here.clock.now += DELIVERING
+    row = await here.until(task, lambda row: row.ended)
+    assert row.execution.status is Status.CANCELLED
+    assert here.engine.asked == [task.handle]
+
+
+async def test_what_cannot_be_terminated_is_tried_again_later_and_later_and_keeps_no_other_waiting(here: House) -> None:
+    tasks = [await here.cancelled("stubborn") for _ in range(20)]
+    *poisoned, fine = tasks
+    here.engine.poisoned = {str(task.handle) for task in poisoned}
+    here.clock.now += seconds(30)
+    await here.until(fine, lambda row: row.ended)
+    due = fine.due
+    for task in poisoned:
+        row = await here.until(task, lambda row: row.due != due)
+        assert row.due == here.clock.now + SHORTEST_PAUSE
+        assert (row.ended, row.terminated) == (None, None)
+    here.engine.poisoned = set()
+    here.clock.now += SHORTEST_PAUSE
+    for task in poisoned:
+        await here.until(task, lambda row: row.ended)
+
+
+async def test_an_engine_that_is_silent_keeps_no_other_engine_waiting(here: House) -> None:
+    there = await here.call("there")
+    task = await here.call("dropped")
+    here.engine.faults.silent = frozenset({"cancel", "describe"})
+    here.clock.now += seconds(3600)
+    await here.until(there, lambda row: row.ended)
+    assert (await here.row(task.id)).ended is None
+
+
+def test_the_pause_before_another_try_grows_up_to_ten_minutes() -> None:
+    task = request_cancel(bind(make_task(grace=30.0), "h", NOON), NOON)
+    pauses, now = list[float](), NOON
+    for _ in range(7):
+        task = postpone(task, now)
+        assert task.due is not None
+        pauses.append((task.due - now).total_seconds())
+        now = task.due
+    assert pauses == [30, 30, 60, 120, 240, 480, 600]
+
+
+# --- two replicas
+
+
+async def test_two_replicas_terminate_once(tmp_path: Path) -> None:
+    clock = Clock()
+    async with house(tmp_path, clock) as one, house(tmp_path, clock) as two:
+        tasks = [await one.cancelled("stubborn") for _ in range(30)]
+        clock.now += seconds(30)
+        for task in tasks:
+            await two.until(task, lambda row: row.ended)
+        ended = [handle for handle, _ in one.engine.ended + two.engine.ended]
+        assert sorted(ended) == sorted(str(task.handle) for task in tasks)
+
+
+async def test_what_a_replica_was_killed_at_another_does_as_soon_as_its_lease_is_over(here: House) -> None:
+    task = await here.cancelled("stubborn")
+    here.elsewhere.faults.unavailable = frozenset({"cancel"})
+    there = await here.cancelled("there")
+    here.elsewhere.faults.unavailable = frozenset()
+    now = here.clock.now + seconds(30)
+    assert await here.store.lease("attend memory", "a dead one", now=now, until=now + LEASE)
+    here.clock.now = now
+    await here.until(there, lambda row: row.ended)  # there the housekeeping has had its turn
+    assert (await here.row(task.id)).ended is None
+    here.clock.now += LEASE
+    await here.until(task, lambda row: row.ended)
+
+
+async def test_what_a_replica_terminated_just_before_it_died_is_not_terminated_again(here: House) -> None:
+    task = await here.cancelled("stubborn")
+    ref = Ref(workflow=task.workflow, handle=str(task.handle))
+    await here.engine.terminate(ref, "by the one that died before it could note it")
+    here.clock.now += seconds(30)
+    row = await here.until(task, lambda row: row.ended)
+    assert row.execution.message == "terminated: by the one that died before it could note it"
+    assert len(here.engine.ended) == 1
+
+
+async def test_a_replica_that_lost_its_lease_breaks_off(here: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_workflows.leases._RENEW", 0.01)
+    leases = Leases(here.store, here.clock)
+    broken_off = False
+
+    async def work() -> None:
+        nonlocal broken_off
+        here.clock.now += LEASE
+        assert await here.store.lease("it", "another", now=here.clock.now, until=here.clock.now + LEASE)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            broken_off = True
+
+    with anyio.fail_after(20):
+        await leases.alone("it", work)
+    assert broken_off
+    assert await here.store.lease("it", "another", now=here.clock.now, until=here.clock.now + LEASE)
+
+
+# --- on_expire
+
+
+async def test_an_execution_outlives_its_task_unless_the_tool_says_cancel(here: House) -> None:
+    kept, dropped = await here.call("kept"), await here.call("dropped")
+    here.clock.now += seconds(3600)
+    await here.until(dropped, lambda row: row.tombstone)
+    await here.until(kept, lambda row: row.tombstone)
+    assert here.engine.asked == [dropped.handle]
+
+
+async def test_an_execution_that_is_cancelled_on_expiry_has_its_grace_too(here: House) -> None:
+    task = await here.call("ended", seconds=1e6)
+    here.clock.now += seconds(3600)
+    await here.until(task, lambda row: row.cancel_delivered)
+    here.clock.now += seconds(30)
+    await here.until(task, lambda row: row.tombstone)
+    assert [handle for handle, _ in here.engine.ended] == [task.handle]
+    outcomes = [record.outcome for record in here.records if record.event is Event.CANCEL]
+    assert outcomes == ["expired", "terminated"]
+
+
+# --- an engine that forgets first
+
+
+async def test_an_end_that_nobody_asks_about_is_seen_before_the_engine_forgets_it(
+    here: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.keeping._PAGE", 3)
+    for number in (8, 1):
+        tasks: list[Task] = []
+        for _ in range(number):
+            tasks.append(await here.call("sleep", seconds=0))
+            here.clock.now += seconds(0.001)
+        here.clock.now += EVERY
+        for task in tasks:
+            await here.until(task, lambda row: row.ended)
+            here.engine.forget(str(task.handle))
+        assert (await here.get(tasks[0])).status is Status.SUCCEEDED
+
+
+async def test_the_end_that_was_seen_is_kept_when_the_engine_has_forgotten_it(here: House) -> None:
+    task = await here.call("sleep", seconds=0)
+    assert (await here.get(task)).status is Status.SUCCEEDED
+    here.engine.forget(str(task.handle))
+    here.clock.now += DAY - seconds(1)
+    kept = await here.get(task)
+    assert kept.result is not None
+    assert kept.result["structuredContent"] == {"slept": 0}
+
+
+async def test_an_engine_that_gives_no_answer_keeps_no_other_from_being_looked_at(here: House) -> None:
+    there, task = await here.call("beside"), await here.call("sleep", seconds=0)
+    here.elsewhere.faults.unavailable = frozenset({"describe"})
+    here.clock.now += EVERY
+    await here.until(task, lambda row: row.ended)
+    assert (await here.row(there.id)).ended is None
+
+
+# --- expired, or never there
+
+VERBS: Mapping[str, Callable[[Bridge, str, Principal], Any]] = {  # Any: what they return is not looked at
+    "get": lambda bridge, task_id, who: bridge.get(Get(task_id=task_id), who),
+    "update": lambda bridge, task_id, who: bridge.update(Update(task_id=task_id, responses={}), who),
+    "cancel": lambda bridge, task_id, who: bridge.cancel(Cancel(task_id=task_id), who),
+    "withdraw": lambda bridge, task_id, who: bridge.withdraw(Cancel(task_id=task_id), who),
+    "read": lambda bridge, task_id, who: bridge.read(Read(task_id=task_id), who),
+    "owned": lambda bridge, task_id, who: bridge.owned(task_id, who),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_only_its_owner_hears_that_a_task_has_expired_and_only_while_that_is_kept(here: House, verb: str) -> None:
+    task = await here.call("kept")
+
+    async def said(task_id: str, who: Principal) -> str:
+        with pytest.raises(RequestError) as caught:
+            await VERBS[verb](here.bridge, task_id, who)
+        assert caught.value.code == -32602
+        return caught.value.message
+
+    here.clock.now += seconds(3600)
+    for _ in range(2):  # before and after it is swept
+        assert await said(task.id, ANN) == "Task expired: its time to live is over"
+        assert await said(task.id, BEN) == await said("0" * 40, ANN) == "Task not found"
+        await here.until(task, lambda row: row.tombstone)
+    here.clock.now += DAY + seconds(1)
+    with anyio.fail_after(20):
+        while await here.store.get(task.id, ANN.id) is not None:
+            await anyio.sleep(0.005)
+    assert await said(task.id, ANN) == "Task not found"
+
+
+# --- the rules, as truth tables
+
+BOUND = bind(make_task(created=NOON, updated=NOON, expires=NOON + DAY), "h", NOON)
+GRACE = replace(BOUND, grace=30.0)
+LATER = NOON + seconds(5)
+DUE: Mapping[str, tuple[Task, datetime | None]] = {
+    "nothing was asked": (BOUND, None),
+    "it is to be cancelled when it expires": (replace(BOUND, cancel_on_expiry=True), NOON + DAY),
+    "it never expires": (replace(BOUND, cancel_on_expiry=True, expires=None), None),
+    "it was asked, and whoever asked delivers it": (request_cancel(BOUND, NOON), NOON + DELIVERING),
+    "it was told to be cancelled": (tell_cancelled(BOUND, NOON), NOON + DELIVERING),
+    "it is not bound": (request_cancel(make_task(), NOON), None),
+    "it was delivered": (deliver_cancel(request_cancel(BOUND, NOON), LATER), None),
+    "it was delivered, and has a grace": (deliver_cancel(request_cancel(GRACE, NOON), LATER), LATER + seconds(30)),
+    "it was terminated": (mark_terminated(deliver_cancel(request_cancel(GRACE, NOON), LATER), LATER), None),
+    "it has ended": (observe(request_cancel(GRACE, NOON), Execution(status=Status.SUCCEEDED), LATER), None),
+    "it is a tombstone": (bury(request_cancel(GRACE, NOON)), None),
+}
+
+
+@pytest.mark.parametrize("case", DUE)
+def test_when_the_housekeeping_has_something_to_do(case: str) -> None:
+    task, due = DUE[case]
+    assert task.due == due
+
+
+@pytest.mark.parametrize("change", [request_cancel, tell_cancelled, mark_terminated, postpone])
+@pytest.mark.parametrize("case", ["it has ended", "it is a tombstone"])
+def test_what_is_over_is_not_cancelled_any_more(change: Callable[[Task, datetime], Task], case: str) -> None:
+    task, _ = DUE[case]
+    assert change(task, LATER).due is None
+    assert change(task, LATER).terminated is None
+
+
+def test_nothing_is_said_of_a_cancellation_once_it_has_ended() -> None:
+    done = observe(request_cancel(GRACE, NOON), Execution(status=Status.SUCCEEDED, message="done"), LATER)
+    assert done.seen.message == "done"
+
+
+def test_a_cancellation_of_a_tool_without_a_grace_is_no_change_to_be_seen() -> None:
+    asked = deliver_cancel(request_cancel(BOUND, LATER), LATER)
+    assert (asked.shown, asked.updated) == (BOUND.shown, NOON)
+
+
+def test_a_tombstone_holds_nothing_of_the_task_but_whose_it_was() -> None:
+    task = bury(replace(GRACE, output_schema={"type": "object"}, answered=frozenset({"a"})))
+    assert (task.output_schema, task.answered, task.given, task.arguments) == (None, frozenset(), None, None)
+    assert (task.id, task.owner, task.tombstone) == (GRACE.id, GRACE.owner, True)
