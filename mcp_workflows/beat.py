@@ -18,6 +18,7 @@ SWEEP_FROM: Final = 20  # executions: fewer are looked at one by one
 CONFIRM_EVERY: Final = 60.0  # seconds: sweeps lag behind and do not show everything
 LONGEST_TOLD: Final = 300.0  # seconds: of an engine that throttles, nobody knows for how long
 ALLOWANCE_EVERY: Final = 1.0  # seconds: it shrinks when we are throttled, and grows again
+_EARLY: Final = 0.8  # of a pace: who asks before that is too fast
 _FRESH_ENOUGH: Final = 2  # paces: what is known is given out for so long when an engine is asked for too many
 _NEWS_EVERY: Final = 10.0  # seconds: hints at one execution that come sooner are looked at in their turn
 _OF_INTEREST: Final = 10.0  # seconds at least since somebody asked
@@ -109,11 +110,14 @@ class Beat:
         return anyio.current_time() - (watched.sure if looked else watched.heard)
 
     def fresh(self, watched: Watched, since: float) -> bool:
-        """Whether what is known is as good as a new look: seen after `since`, or a moment ago."""
+        """Whether what is known is as good as a new look: seen after `since`, or sooner than it is worth asking again.
+
+        Who polls as it is told to, give or take, always gets a new one.
+        """
         if watched.stale:
             return False
         age = anyio.current_time() - watched.at
-        return watched.began >= since or age <= min(_age_pace(watched.task) / 2, self._pacing.fresh_for)
+        return watched.began >= since or age <= min(_EARLY * _age_pace(watched.task), self._pacing.fresh_for)
 
     def good_enough(self, watched: Watched) -> bool:
         """Whether what is known may be given out when there is no room for another look."""

@@ -28,7 +28,7 @@ class Pacing:
 
     looks_per_second: float = 50  # at each engine; infinite: no limit
     open_waits: int = 200  # in this process; Temporal allows a namespace 1,200
-    fresh_for: float = 1.0  # seconds at most for which a look is good enough for everybody; 0: each look is a new one
+    fresh_for: float = 4.0  # seconds at most for which a look is good enough for everybody; 0: each look is a new one
 
 
 SHIPPED: Final = Pacing()

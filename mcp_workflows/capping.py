@@ -1,0 +1,129 @@
+"""How many tasks there may be: the caps of a new one, what is said at one that is reached, and a look for room."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Final
+
+import anyio
+
+from mcp_workflows.errors import LimitReached, WorkflowsError
+from mcp_workflows.limits import Limits
+from mcp_workflows.store import CapReached, Caps, Store
+from mcp_workflows.task import Task
+from mcp_workflows.tool import Tool
+
+WINDOW: Final = timedelta(minutes=1)  # in which creations count
+LOOKED_AT: Final = 20  # tasks, the oldest: what ended without anybody looking is among them first
+LOOKED_FOR: Final = 3.0  # seconds
+LOOK_EVERY: Final = 5.0  # seconds for the same owner and tool: who goes on calling must not make work for engines
+_MOST_KNOWN: Final = 1000  # of these
+
+_WAIT: Final = "wait until one has ended, or cancel one"
+_SAID: Final[Mapping[str, str]] = {
+    "live_of_owner": f"at most {{cap}} tasks of one caller may go on at the same time: {_WAIT}",
+    "live_of_tool": "at most {cap} tasks of {tool} may go on at the same time, of all callers together: try later",
+    "live_of_owner_and_tool": f"at most {{cap}} tasks of {{tool}} of one caller may go on at the same time: {_WAIT}",
+    "created_of_owner": "at most {cap} tasks of one caller may be created in a minute: try again",
+    "created_of_tool": "at most {cap} tasks of {tool} may be created in a minute, by all callers together: try again",
+}
+"""What each field of `Caps` says when it is reached."""
+_WHOSE: Final[Mapping[str, tuple[bool, bool]]] = {
+    "live_of_owner": (True, False),
+    "live_of_tool": (False, True),
+    "live_of_owner_and_tool": (True, True),
+}
+"""Which rows count for it: those of the owner, those of the tool."""
+
+
+def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
+    """The caps for one more task of this tool."""
+    own = tool.limits
+    return Caps(
+        live_of_owner=limits.tasks_per_principal,
+        live_of_tool=own.tasks,
+        live_of_owner_and_tool=own.tasks_per_principal,
+        created_of_owner=limits.creates_per_minute,
+        created_of_tool=own.creates_per_minute,
+        since=now - WINDOW,
+    )
+
+
+def told(reached: CapReached, caps: Caps, tool: str, now: datetime) -> LimitReached:
+    """What the caller hears: which limit, how much it is, what to do. Nothing of whose tasks these are."""
+    text = _SAID[reached.cap].format(cap=getattr(caps, reached.cap), tool=tool)
+    if reached.again is None:
+        return LimitReached(f"{text}; nothing was started")
+    after = max(1.0, (reached.again - now).total_seconds())
+    return LimitReached(f"{text} in {ceil(after)} s; nothing was started", retry_after=after)
+
+
+class Room:
+    """Room for one more task: rows count as live until somebody looks and sees that they have ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        look: Callable[[Task], Awaitable[Task]],
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`look` asks the engine, within what that allows; `clock` counts seconds."""
+        self._store = store
+        self._look = look
+        self._now = now
+        self._clock = clock
+        self._looked: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
+
+    async def within(self, caps: Caps, create: Callable[[], Awaitable[Task]], *, owner: str, tool: str) -> Task:
+        """What `create` makes under these caps, after a look at the oldest that count if there is no room.
+
+        Raises:
+            LimitReached: there is none.
+        """
+        try:
+            return await create()
+        except CapReached as reached:
+            if not await self._made(reached.cap, owner, tool):
+                raise told(reached, caps, tool, self._now()) from None
+        try:
+            return await create()
+        except CapReached as reached:
+            raise told(reached, caps, tool, self._now()) from None
+
+    async def _made(self, cap: str, owner: str, tool: str) -> bool:
+        """Whether one of the oldest that count for this cap has ended."""
+        if cap not in _WHOSE:
+            return False  # of creations only time makes room
+        by_owner, by_tool = _WHOSE[cap]
+        whose = (owner if by_owner else None, tool if by_tool else None)
+        if not self._may_look(whose):
+            return False
+        rows = await self._store.longest_live(owner=whose[0], tool=whose[1], now=self._now(), limit=LOOKED_AT)
+        seen: list[Task] = []
+
+        async def look(row: Task) -> None:
+            with suppress(WorkflowsError):  # or nobody knows, and it counts
+                seen.append(await self._look(row))
+
+        with anyio.move_on_after(LOOKED_FOR):
+            async with anyio.create_task_group() as group:
+                for row in rows:
+                    group.start_soon(look, row)
+        return any(row.ended for row in seen)
+
+    def _may_look(self, whose: tuple[str | None, str | None]) -> bool:
+        now = self._clock()
+        last = self._looked.get(whose)
+        if last is not None and now - last < LOOK_EVERY:
+            return False
+        self._looked[whose] = now
+        self._looked.move_to_end(whose)
+        if len(self._looked) > _MOST_KNOWN:
+            self._looked.popitem(last=False)
+        return True

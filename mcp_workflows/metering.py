@@ -1,0 +1,192 @@
+"""Meters of one process: how often a principal asks for tasks, how often in vain, and what they keep open.
+
+Replicas do not share them: these limits are there to keep a process alive and guessing hopeless, and a round trip to
+the store for each poll would cost more than the poll.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Final
+
+from mcp_workflows.access import Principal
+from mcp_workflows.audit import Audit, Event, record_of, silent
+from mcp_workflows.errors import LimitReached
+from mcp_workflows.limits import Limits
+
+MOST_KNOWN: Final = 10_000  # principals of whom is known how much they asked; who was forgotten begins anew
+MOST_SHOWN: Final = 10_000  # tasks of callers without a name
+_MINUTE: Final = 60.0  # seconds
+_TOLERANCE: Final = 1e-6  # seconds: sums of fractions are not exact
+_SHORTEST_WAIT: Final = 1.0  # seconds: who is too fast by far is not told milliseconds
+_NETWORK: Final = 64  # bits of an IPv6 address that are somebody's; the rest they choose as they like
+
+
+class _Rate:
+    """So many per minute for each of many; the one who asked longest ago is forgotten first.
+
+    A bucket of tokens as one number, as each poll pays for it: when it is full again (GCRA).
+    """
+
+    def __init__(self, per_minute: int | None, clock: Callable[[], float]) -> None:
+        self._every = 0.0 if per_minute is None else _MINUTE / per_minute
+        self._clock = clock
+        self._full_at: dict[str, float] = {}
+
+    def take(self, who: str, many: int = 1) -> float:
+        """Use up so many, if there is one: 0, or the seconds after which there is one again."""
+        if not self._every:
+            return 0.0
+        now, known = self._clock(), self._full_at
+        full_at = known.get(who, now)
+        if full_at < now:
+            full_at = now
+        if (wait := full_at + self._every - now - _MINUTE) > _TOLERANCE:
+            return wait
+        known.pop(who, None)  # who is put in again is the last one
+        known[who] = min(full_at + many * self._every, now + 2 * _MINUTE)
+        if len(known) > MOST_KNOWN:
+            del known[next(iter(known))]
+        return 0.0
+
+    def wait(self, who: str) -> float:
+        """The seconds after which there is one again; 0: now."""
+        if not self._every:
+            return 0.0
+        wait = self._full_at.get(who, 0.0) + self._every - self._clock() - _MINUTE
+        return wait if wait > _TOLERANCE else 0.0
+
+
+class Meters:
+    """What is counted of each principal; of callers without a name, who all are one, of each address.
+
+    Memory is bounded: of principals by `MOST_KNOWN`, of open requests by their limit.
+    """
+
+    def __init__(self, limits: Limits, *, audit: Audit = silent, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` counts seconds."""
+        self._limits = limits
+        self._audit = audit
+        self._polls = _Rate(limits.polls_per_minute, clock)
+        self._misses = _Rate(limits.failed_lookups_per_minute, clock)
+        self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._open: dict[str, int] = {}
+        self._all_open = 0
+
+    def poll(self, principal: Principal, tasks: int = 1) -> None:
+        """A request about so many tasks.
+
+        Raises:
+            LimitReached: there were too many.
+        """
+        if wait := self._polls.take(_who(principal), tasks):
+            most = self._limits.polls_per_minute
+            text = f"at most {most} requests about tasks in a minute: ask for each at its pollIntervalMs"
+            raise self._reached(principal, text, wait)
+
+    # --- look-ups that find nothing
+
+    def guess(self, principal: Principal, task_id: str) -> None:
+        """A task is about to be looked up.
+
+        Of callers without a name, whose tasks nothing but the id protects, it is not even looked for after too many
+        failures, unless they were shown it before: whether it is there shows neither in the answer nor in its time.
+        All others may go on, as there is nothing to guess: what is somebody else's is not found anyway, and one client
+        of theirs that asks for what is long gone must not keep the others from their tasks.
+
+        Raises:
+            LimitReached: too many were not found.
+        """
+        if principal.identified:
+            return
+        who = _who(principal)
+        if (wait := self._misses.wait(who)) and (who, task_id) not in self._shown:
+            raise self._too_many_misses(principal, wait)
+
+    def missed(self, principal: Principal) -> None:
+        """It was not found.
+
+        Raises:
+            LimitReached: too many were not.
+        """
+        if wait := self._misses.take(_who(principal)):
+            raise self._too_many_misses(principal, wait)
+
+    def show(self, principal: Principal, task_id: str) -> None:
+        """It was, or is theirs from now on."""
+        if principal.identified or self._limits.failed_lookups_per_minute is None:
+            return
+        known = (_who(principal), task_id)
+        self._shown[known] = None
+        self._shown.move_to_end(known)
+        if len(self._shown) > MOST_SHOWN:
+            self._shown.popitem(last=False)
+
+    # --- what stays open
+
+    @contextmanager
+    def listening(self, principal: Principal) -> Generator[None]:
+        """While a request stays open for tasks.
+
+        Raises:
+            LimitReached: too many are.
+        """
+        who, limits = _who(principal), self._limits
+        own = self._open.get(who, 0)
+        if limits.open_listens_per_principal is not None and own >= limits.open_listens_per_principal:
+            text = f"at most {limits.open_listens_per_principal} requests of one caller may wait for tasks: end one"
+            raise self._reached(principal, text)
+        if limits.open_listens is not None and self._all_open >= limits.open_listens:
+            text = f"at most {limits.open_listens} requests of all callers may wait for tasks: poll, or try again later"
+            raise self._reached(principal, text)
+        self._open[who] = own + 1
+        self._all_open += 1
+        try:
+            yield
+        finally:
+            self._all_open -= 1
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
+
+    # --- both
+
+    def refused(self, principal: Principal, tool: str, reached: LimitReached) -> None:
+        """A call reached a limit: put it on record."""
+        self._audit(record_of(Event.LIMIT, principal, tool=tool, outcome="refused", reason=reached.message))
+
+    def _too_many_misses(self, principal: Principal, wait: float) -> LimitReached:
+        most = self._limits.failed_lookups_per_minute
+        return self._reached(principal, f"at most {most} requests in a minute for tasks that are not found", wait)
+
+    def _reached(self, principal: Principal, text: str, wait: float | None = None) -> LimitReached:
+        self._audit(record_of(Event.LIMIT, principal, outcome="refused", reason=text))
+        return LimitReached(text, retry_after=None if wait is None else max(wait, _SHORTEST_WAIT))
+
+
+def _who(principal: Principal) -> str:
+    """Whose meter counts."""
+    return principal.id if principal.identified or principal.peer is None else _caller_at(principal.peer)
+
+
+@lru_cache(maxsize=4096)  # each poll asks
+def _caller_at(address: str) -> str:
+    return f"peer {_network_of(address)}"
+
+
+def _network_of(address: str) -> str:
+    """What one caller has of addresses: one of IPv4, a whole network of IPv6."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), _NETWORK), strict=False))
