@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError
 from mcp_workflows.adapter import Adapter, Execution, Failure, Status
 from mcp_workflows.capabilities import Allowance, Checks, Finding, Notes, Remembers, Route, Routes
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
+from mcp_workflows.telemetry import Api, Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -121,12 +122,18 @@ class Engines:
     """The configured adapters; entering opens them, whoever opens them closes them."""
 
     def __init__(
-        self, adapters: Mapping[str, Adapter], *, patience: float = PATIENCE, notes: NotesOf | None = None
+        self,
+        adapters: Mapping[str, Adapter],
+        *,
+        patience: float = PATIENCE,
+        notes: NotesOf | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """`notes`: what the adapters that must remember something get, if there is a store."""
         self._notes = notes
         self._opened: Mapping[str, Opened] = {name: Opened(name, each, notes) for name, each in adapters.items()}
         self._patience = patience
+        self.telemetry = telemetry or Telemetry()
         self._group: TaskGroup | None = None
         self.swapped = anyio.Event()  # at the next `use`; then it is another one
 
@@ -219,12 +226,20 @@ class Engines:
         return found if isinstance(found, Allowance) else None
 
     @asynccontextmanager
-    async def calling(self, name: str, *, bounded: bool = True) -> AsyncGenerator[Adapter]:
+    async def calling(self, name: str, *, api: Api = "other", bounded: bool = True) -> AsyncGenerator[Adapter]:
         """The adapter of this name, for one call; not `bounded` if it is its nature to take as long as it takes.
+
+        `api` is what is asked for, as it is counted.
 
         Raises:
             EngineError: what the adapter raised; `EngineUnavailable` when time is up, `AdapterBroke` when it broke.
         """
+        with self.telemetry.engine_call(name, api, timed=bounded):
+            async with self._calling(name, bounded=bounded) as adapter:
+                yield adapter
+
+    @asynccontextmanager
+    async def _calling(self, name: str, *, bounded: bool) -> AsyncGenerator[Adapter]:
         opened = self._opened.get(name)
         if opened is None:
             raise EngineUnavailable("it is not in the configuration any more", sent=False)
@@ -262,7 +277,7 @@ class Engines:
         try:
             findings[name] = Finding(ok=False, text=f"no answer within {CHECK_PATIENCE:g} s")
             with anyio.move_on_after(CHECK_PATIENCE):
-                async with self.calling(name):
+                async with self.calling(name, api="check"):
                     findings[name] = await adapter.check_engine()
         except EngineError as error:
             findings[name] = Finding(ok=False, text=str(error))

@@ -1,0 +1,120 @@
+"""How many tasks there are in which status, and how much of their quotas engines are asked for: what gauges show.
+
+Counted in the store, which all replicas share: each of them shows the same numbers. Only while somebody collects them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+
+from mcp_workflows.adapter import Status
+from mcp_workflows.engines import Engines
+from mcp_workflows.errors import StoreError
+from mcp_workflows.store import Count, Store
+from mcp_workflows.telemetry import Labels, Telemetry
+
+logger = logging.getLogger(__name__)
+
+FRESH: Final = 5.0  # seconds for which a count is good enough
+EVERY: Final = 15.0  # seconds between two, while somebody collects them without asking for fresh ones
+_WANTED: Final = 300.0  # seconds after which nobody seems to collect any more
+_PATIENCE: Final = 5.0  # seconds for the store
+_NEVER: Final = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """One count, and when it was taken."""
+
+    counts: Sequence[Count] = ()
+    quotas: Mapping[str, float] = field(default_factory=dict[str, float])
+    at: datetime | None = None
+
+
+class Census:
+    """The last count; collecting it never waits for the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        engines: Engines,
+        telemetry: Telemetry,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._engines = engines
+        self._telemetry = telemetry
+        self._clock = clock
+        self._taken = _Taken()
+        self._tried = self._wanted = _NEVER  # of the event loop's clock, but for the latter
+        self._asked = False
+        observe = telemetry.observe
+        observe("tasks", self._tasks, description="Tasks, but for those that have expired.")
+        observe("oldest_working", self._oldest, unit="s", description="Age of the oldest task that works.")
+        observe("unanswered", self._unanswered, unit="s", description="How long the oldest question has been open.")
+        observe("quota_used_ratio", self._quota, description="Looks of the last minute, of those its quotas allow us.")
+        observe("census_age", self._age, unit="s", description="How old the counts of tasks are.")
+
+    async def run(self) -> None:
+        """Count now and then, while somebody collects; for ever."""
+        while True:
+            await anyio.sleep(EVERY)
+            if self._asked:
+                self._asked, self._wanted = False, anyio.current_time()
+            if anyio.current_time() - self._wanted < _WANTED:
+                await self.take()
+
+    async def take(self) -> None:
+        """Count, unless that was done just now. What the store does not tell leaves the last count as it is."""
+        now = anyio.current_time()
+        if now - self._tried < FRESH:
+            return
+        self._tried = now
+        try:
+            with anyio.fail_after(_PATIENCE):
+                counts = await self._store.census(self._clock())
+        except (StoreError, TimeoutError) as error:
+            logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
+            return
+        self._taken = _Taken(counts=counts, quotas=dict(self._quotas()), at=self._clock())
+
+    def _quotas(self) -> Iterable[tuple[str, float]]:
+        for name in self._engines.names:
+            if allowance := self._engines.allowance(name):
+                yield name, self._telemetry.looks_per_second(name) / max(allowance.looks_per_second, 1e-9)
+
+    # --- what is collected, in whatever thread
+
+    def _tasks(self) -> Iterable[tuple[float, Labels]]:
+        self._asked = True
+        found: dict[tuple[str, str], int] = {}
+        for count in self._taken.counts:
+            key = (count.tool, count.status)
+            found[key] = found.get(key, 0) + count.tasks
+        return [(tasks, {"tool": tool, "status": status}) for (tool, status), tasks in found.items()]
+
+    def _oldest(self) -> Iterable[tuple[float, Labels]]:
+        return self._longest(Status.RUNNING, lambda count: count.oldest_created)
+
+    def _unanswered(self) -> Iterable[tuple[float, Labels]]:
+        return self._longest(Status.INPUT_REQUIRED, lambda count: count.oldest_updated)
+
+    def _longest(self, status: Status, since: Callable[[Count], datetime]) -> Iterable[tuple[float, Labels]]:
+        now, oldest = self._clock(), dict[str, datetime]()
+        for count in self._taken.counts:
+            if count.status is status:
+                oldest[count.tool] = min(oldest.get(count.tool, now), since(count))
+        return [((now - at).total_seconds(), {"tool": tool}) for tool, at in oldest.items()]
+
+    def _quota(self) -> Iterable[tuple[float, Labels]]:
+        return [(used, {"engine": engine}) for engine, used in self._taken.quotas.items()]
+
+    def _age(self) -> Iterable[tuple[float, Labels]]:
+        at = self._taken.at
+        return [] if at is None else [((self._clock() - at).total_seconds(), {})]

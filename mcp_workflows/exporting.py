@@ -1,0 +1,111 @@
+"""What a sidecar records and measures, and where that goes, as configured; loads what is needed for it and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from importlib import import_module
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from mcp_workflows.audit import Audit, silent
+from mcp_workflows.config_telemetry import OTLP, STDERR, STDOUT, AuditSettings, OtlpSettings, TelemetrySettings
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.recording import Opened, Recording, finish, to_file, to_stderr, to_stdout
+from mcp_workflows.telemetry import Telemetry
+
+Scrape = Callable[[str], tuple[bytes, str]]
+
+
+class Exporting:
+    """An async context manager around a sidecar; `scrape` is there if metrics are to be scraped."""
+
+    def __init__(
+        self,
+        audit: AuditSettings | None = None,
+        telemetry: TelemetrySettings | None = None,
+        *,
+        name: str,
+        version: str,
+        scraped: bool = False,
+    ) -> None:
+        """Open nothing yet.
+
+        Raises:
+            ConfigError: what it needs is not installed.
+        """
+        self._service = {"service.name": name, "service.version": version}
+        otlp = None if telemetry is None else telemetry.otlp
+        self.scrape: Scrape | None = None
+        self._providers: Any = None  # Any: of a module that may not be there
+        self.telemetry = self._telemetry(otlp, scraped=scraped)
+        self._recording: Recording | None = None
+        if audit is not None:
+            sink = self._sink(audit, otlp)
+            include = frozenset(audit.include)
+            self._recording = Recording(sink, telemetry=self.telemetry, server=name, include=include)
+        self._stack = AsyncExitStack()
+
+    @property
+    def audit(self) -> Audit:
+        """What takes the events."""
+        return self._recording or silent
+
+    def _telemetry(self, otlp: OtlpSettings | None, *, scraped: bool) -> Telemetry:
+        readers: list[Any] = []  # Any: of modules that may not be there
+        processors: list[Any] = []
+        if scraped:
+            prometheus = _loaded("telemetry_prometheus", "ops", "serve --ops").Scraped()
+            self.scrape = prometheus.text
+            readers.append(prometheus.reader)
+        if otlp is not None:
+            exporters = _loaded("telemetry_otlp", OTLP, "telemetry.otlp")
+            readers += [exporters.reader(otlp)] if otlp.metrics else []
+            processors += [exporters.spans(otlp)] if otlp.traces else []
+        if not readers and not processors:
+            return Telemetry()
+        sample = 1.0 if otlp is None else otlp.sample
+        providers = _loaded("telemetry_sdk", "ops", "telemetry").Providers
+        self._providers = providers(self._service, readers=readers, processors=processors, sample=sample)
+        found: Telemetry = self._providers.telemetry
+        return found
+
+    def _sink(self, audit: AuditSettings, otlp: OtlpSettings | None) -> Opened:
+        if audit.file is not None:
+            return to_file(audit.file)
+        if audit.to == OTLP:
+            logs, settings = _loaded("telemetry_otlp", OTLP, "audit.to: otlp").AuditLogs, otlp or OtlpSettings()
+            return lambda: logs(settings, self._service)
+        return {STDOUT: to_stdout, STDERR: to_stderr}[audit.to]
+
+    def make_global(self) -> None:
+        """Have the MCP SDK use the same providers; once in a process, so only what is a process of its own does it."""
+        if self._providers is not None:
+            self._providers.make_global()
+
+    async def __aenter__(self) -> Self:
+        if self._recording is not None:
+            await self._stack.enter_async_context(self._recording)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        if self._providers is not None:
+            await finish(self._providers.close)
+
+
+def _loaded(module: str, extra: str, wanted_by: str) -> ModuleType:
+    """A module that needs an extra: imported by name, so that nothing of it is imported where nobody wants it.
+
+    Raises:
+        ConfigError: the extra is not installed.
+    """
+    try:
+        return import_module(f"mcp_workflows.{module}")
+    except ImportError as error:
+        missing = f" ({error.name} is missing)" if error.name else ""
+        raise ConfigError(
+            f"{wanted_by} needs more than is installed{missing}: pip install 'mcp-workflows[{extra}]'"
+        ) from None

@@ -1,0 +1,99 @@
+"""The listener for those who run a sidecar, off the one that clients reach: `/metrics`, and how it is.
+
+It asks nobody who they are, and belongs on an address that only they can reach. On loopback it answers only to the
+names of loopback, so that no page on the web can read it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+import anyio
+import uvicorn
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_workflows import probes
+from mcp_workflows.access import is_loopback
+from mcp_workflows.exporting import Scrape
+from mcp_workflows.receiver import Workflows
+from mcp_workflows.stopping import Ending
+
+logger = logging.getLogger(__name__)
+
+_STOP_WITHIN: Final = 1  # seconds
+
+
+def ops_app(workflows: Workflows, ending: Ending, scrape: Scrape, host: str) -> Starlette:
+    """The ASGI application, listening on that host."""
+
+    async def metrics(request: Request) -> Response:
+        await workflows.count()
+        body, media_type = await to_thread.run_sync(scrape, request.headers.get("accept", ""))
+        return Response(body, media_type=media_type)
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/healthz", probes.alive(workflows)),
+            Route("/readyz", probes.ready(workflows, ending)),
+            Route("/enginez", probes.engines(workflows)),
+        ],
+        middleware=[Middleware(_NamesOfLoopback)] if is_loopback(host) else [],
+    )
+
+
+async def serve_ops(app: ASGIApp, listening: socket.socket) -> None:
+    """Serve it until cancelled."""
+    settings = uvicorn.Config(
+        app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=_STOP_WITHIN
+    )
+    server = _Beside(settings)
+    host, port = listening.getsockname()[:2]
+    logger.info("for operators: http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_to_its_end, server, listening)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            server.should_exit = True
+
+
+async def _to_its_end(server: uvicorn.Server, listening: socket.socket) -> None:
+    with anyio.CancelScope(shield=True):
+        await server.serve(sockets=[listening])
+
+
+class _Beside(uvicorn.Server):
+    """A second server in the process: signals are the first one's."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """None."""
+        yield
+
+
+class _NamesOfLoopback:
+    """ASGI middleware that turns away whoever calls this machine by another name."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or not."""
+        if scope["type"] == "http":
+            host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            name = host.rpartition(":")[0] if ":" in host.rpartition("]")[2] else host
+            if not is_loopback(name.strip("[]")):
+                await PlainTextResponse("Invalid Host header", status_code=421)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,174 @@
+"""Where audit events go: standard output, standard error, a file or OTLP; no request ever waits for them or fails.
+
+What is to be written waits in a queue of bounded length for a thread of its own. What cannot be written (the disk is
+full, the file may not be written, the queue is full) is lost: it is counted, and the log says so once a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from io import TextIOWrapper
+from logging.handlers import QueueListener, WatchedFileHandler
+from pathlib import Path
+from queue import Full, Queue
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+from mcp_workflows.audit import Record
+from mcp_workflows.audit_event import AuditEvent, Payload, event_of, written
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+WAITING: Final = 10_000  # events in the queue
+_TELL_EVERY: Final = 60.0  # seconds
+_FLUSH_WITHIN: Final = 3.0  # seconds, at the end
+
+Opened = Callable[[], logging.Handler]
+
+
+class _Lines(logging.Formatter):
+    """The line of an event, made in the thread that writes it."""
+
+    def __init__(self, include: frozenset[Payload]) -> None:
+        super().__init__()
+        self._include = include
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        event = record.msg
+        assert isinstance(event, AuditEvent), "nothing else is put into the queue"
+        return written(event, self._include)
+
+
+class _Listener(QueueListener):
+    """The thread that writes; what fails there must not end it."""
+
+    def __init__(self, queue: Queue[logging.LogRecord | None], sink: logging.Handler, lost: Callable[[str], None]):
+        super().__init__(queue, sink)
+        self._waiting = queue
+        self._lost = lost
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Write one event; a file is looked for again first, which fails when its folder is gone."""
+        try:
+            super().handle(record)
+        except OSError as error:
+            self._lost(error.strerror or str(error))
+
+    def enqueue_sentinel(self) -> None:
+        """The last one, which waits for room."""
+        self._waiting.put(None, timeout=_FLUSH_WITHIN)
+
+
+class Recording:
+    """An `Audit` that writes; an async context manager around all that is recorded. `sink` is opened on entering."""
+
+    def __init__(
+        self,
+        sink: Opened,
+        *,
+        telemetry: Telemetry,
+        server: str,
+        include: frozenset[Payload] = frozenset(),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._sink = sink
+        self._telemetry = telemetry
+        self._server = server
+        self._include = include
+        self._clock = clock
+        self._queue: Queue[logging.LogRecord | None] = Queue(WAITING)
+        self._listener: _Listener | None = None
+        self._told = float("-inf")
+
+    def __call__(self, record: Record) -> None:
+        """Take it and return at once."""
+        event = event_of(record, at=self._clock(), server=self._server, include=self._include)
+        try:
+            self._queue.put_nowait(logging.makeLogRecord({"msg": event, "levelno": logging.INFO}))
+        except Full:
+            self._lost("they come faster than they can be written")
+
+    async def __aenter__(self) -> Self:
+        try:
+            sink = self._sink()
+        except OSError as error:
+            raise ConfigError(f"audit.to: cannot be written: {error.strerror or error}") from None
+        sink.setFormatter(_Lines(self._include))
+        sink.handleError = self._failed  # type: ignore[method-assign]  # the hook of the standard library for this
+        self._listener = _Listener(self._queue, sink, self._lost)
+        self._listener.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._listener is not None:
+            await finish(partial(_stop, self._listener))
+
+    def _failed(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        self._lost((isinstance(error, OSError) and error.strerror) or type(error).__name__)
+
+    def _lost(self, reason: str) -> None:
+        self._telemetry.lost(1)
+        if time.monotonic() - self._told >= _TELL_EVERY:
+            self._told = time.monotonic()
+            logger.error("audit events are lost: %s; requests go on", reason)
+
+
+async def finish(close: Callable[[], object], within: float = _FLUSH_WITHIN) -> None:
+    """Close what may block, for so many seconds at most; its thread keeps no process alive, as anyio's own would."""
+    thread = threading.Thread(target=close, name="finish", daemon=True)
+    thread.start()
+    with anyio.move_on_after(within, shield=True):
+        while thread.is_alive():  # noqa: ASYNC110  # a thread of its own sets no event of the loop
+            await anyio.sleep(0.01)
+
+
+def _stop(listener: _Listener) -> None:
+    try:
+        listener.stop()
+    except Full:
+        logger.error("the last audit events are lost: they cannot be written in time")
+    for sink in listener.handlers:
+        with suppress(OSError):  # what it could not write has been counted
+            sink.close()
+
+
+def to_stdout() -> logging.Handler:
+    """Lines on standard output."""
+    return logging.StreamHandler(sys.stdout)
+
+
+def to_stderr() -> logging.Handler:
+    """Lines on standard error, between those of the log."""
+    return logging.StreamHandler(sys.stderr)
+
+
+def to_file(path: Path) -> Opened:
+    """Lines at the end of a file, which may be moved away at any time (logrotate): a new one is begun then."""
+    return lambda: _Private(path, encoding="utf-8")
+
+
+class _Private(WatchedFileHandler):
+    """A file of its user, which their group may read (whoever ships logs); one that was there before stays as it is."""
+
+    def _open(self) -> TextIOWrapper:
+        return TextIOWrapper(open(self.baseFilename, "ab", opener=_for_us), encoding=self.encoding)
+
+
+def _for_us(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o640)

@@ -1,0 +1,232 @@
+"""Traces and metrics by OpenTelemetry's API: what is measured, and under which names; who exports them is elsewhere.
+
+Without an OpenTelemetry SDK in the process all of this does next to nothing. Labels come from the configuration and
+from closed sets, never from a client: no ids of tasks, no principals.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Final, Literal, TypeAlias
+
+from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
+
+from mcp_workflows.errors import (
+    AdapterBroke,
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    ExecutionNotFound,
+    StartConflict,
+)
+
+NAME: Final = "mcp_workflows"  # of the meter and the tracer
+DISTRIBUTION: Final = "mcp-workflows"
+TOOL: Final = "gen_ai.tool.name"
+_WINDOW: Final = 60.0  # seconds over which looks are counted
+_TRACE: Final = ("traceparent", "tracestate")  # SEP-414
+
+SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+"""The buckets that the semantic conventions for MCP ask for."""
+
+Api: TypeAlias = (
+    Literal["start", "find", "describe", "sweep", "wait", "hints", "answer", "cancel", "terminate", "check", "adopt"]
+    | Literal["exposed", "receive", "other"]
+)
+"""What an engine is asked for."""
+
+OUTCOMES: Final[Mapping[type[EngineError], str]] = {
+    StartConflict: "conflict",
+    EngineRefused: "refused",
+    ExecutionNotFound: "not_found",
+    AdapterBroke: "broke",
+    EngineUnavailable: "unavailable",
+}
+"""What came of a call to an engine, in a word; also `ok`, `throttled`, and `cancelled`: nobody waits any more."""
+
+_API: Final = ("opentelemetry.metrics.", "opentelemetry.trace")
+
+Labels: TypeAlias = Mapping[str, str]
+Seen: TypeAlias = Callable[[], Iterable[tuple[float, Labels]]]
+
+
+def outcome_of(error: EngineError) -> str:
+    """A word for it."""
+    if isinstance(error, EngineUnavailable) and error.throttled:
+        return "throttled"
+    return next((word for kind, word in OUTCOMES.items() if isinstance(error, kind)), "unavailable")
+
+
+class Telemetry:
+    """The instruments of one server; without providers, those that are global in this process, if there are any."""
+
+    def __init__(self, *, meters: MeterProvider | None = None, tracers: TracerProvider | None = None) -> None:
+        own = version(DISTRIBUTION)
+        self._given = meters or tracers
+        self._tracer = (tracers or trace.get_tracer_provider()).get_tracer(NAME, own)
+        meter = self._meter = (meters or metrics.get_meter_provider()).get_meter(NAME, own)
+        count = meter.create_counter
+        self._operations = meter.create_histogram(
+            "mcp.server.operation.duration",
+            unit="s",
+            description="Requests and notifications of MCP, from their receipt until the result is sent.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._durations = meter.create_histogram(
+            f"{NAME}.engine_call_duration",
+            unit="s",
+            description="Calls to workflow engines, their own retries included.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._calls = count(f"{NAME}.engine_calls", description="Calls to workflow engines.")
+        self._healed = count(f"{NAME}.start_healed", description="Starts that were interrupted, and are known now.")
+        self._prevented = count(
+            f"{NAME}.duplicate_start_prevented", description="Calls that would have started a workflow a second time."
+        )
+        self._denials = count(f"{NAME}.denials", description="What somebody was not allowed to do.")
+        self._failed_lookups = count(f"{NAME}.failed_lookups", description="Requests for tasks that were not found.")
+        self._limits = count(f"{NAME}.limits_reached", description="What was refused because it was too much.")
+        self._lost = count(f"{NAME}.audit_lost", description="Audit events that could not be written.")
+        # They are there before anything happens, as an alert needs to see them rise. With the labels they have later:
+        # to Prometheus no label and an empty one are the same, and of two such series it keeps the first.
+        self._denials.add(0, {"tool": ""})
+        self._failed_lookups.add(0, {"method": ""})
+        self._limits.add(0, {"tool": ""})
+        self._lost.add(0)
+        self._looks: dict[str, deque[float]] = {}
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody hears of requests: providers were given, or set for this process; the API has none."""
+        there = (self._given, metrics.get_meter_provider(), trace.get_tracer_provider())
+        return any(each is not None and not type(each).__module__.startswith(_API) for each in there)
+
+    # --- engines
+
+    @contextmanager
+    def engine_call(self, engine: str, api: Api, *, timed: bool) -> Generator[None]:
+        """One call: counted by what comes of it; also timed, and a span of the trace at hand, if it is to end soon."""
+        labels = {"engine": engine, "api": api}
+        began, outcome = time.perf_counter(), "cancelled"
+        if api == "describe":
+            self._looked(engine)
+        try:
+            with self._span(labels, traced=timed):
+                yield
+            outcome = "ok"
+        except EngineError as error:
+            outcome = outcome_of(error)
+            raise
+        finally:
+            self._calls.add(1, {**labels, "outcome": outcome})
+            if timed:
+                self._durations.record(time.perf_counter() - began, labels)
+
+    @contextmanager
+    def _span(self, labels: Labels, *, traced: bool) -> Generator[None]:
+        if not traced or not trace.get_current_span().is_recording():
+            yield  # looks in the background are nobody's request: they are counted, but make no traces of their own
+            return
+        attributes = {f"{NAME}.{name}": value for name, value in labels.items()}
+        span = self._tracer.start_span("engine.call", kind=SpanKind.CLIENT, attributes=attributes)
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except EngineError as error:  # without its text, which may be about somebody's data
+                span.set_attribute("error.type", outcome_of(error))
+                span.set_status(StatusCode.ERROR)
+                raise
+
+    def _looked(self, engine: str) -> None:
+        now = time.monotonic()
+        looks = self._looks.setdefault(engine, deque())
+        looks.append(now)
+        while looks[0] < now - _WINDOW:
+            looks.popleft()
+
+    def looks_per_second(self, engine: str) -> float:
+        """How often it was asked how an execution is, over the last minute."""
+        since = time.monotonic() - _WINDOW
+        return sum(at >= since for at in self._looks.get(engine, ())) / _WINDOW
+
+    # --- what happens
+
+    def operation(self, seconds: float, attributes: Labels) -> None:
+        """A request or a notification was served."""
+        self._operations.record(seconds, attributes)
+
+    def healed(self, engine: str) -> None:
+        """A start that nobody knew about is known now."""
+        self._healed.add(1, {"engine": engine})
+
+    def prevented(self, engine: str, tool: str) -> None:
+        """A call found what another one had started already."""
+        self._prevented.add(1, {"engine": engine, "tool": tool})
+
+    def denied(self, tool: str) -> None:
+        """Somebody may not do that; `tool` is empty if it is about none of ours."""
+        self._denials.add(1, {"tool": tool})
+
+    def limited(self, tool: str) -> None:
+        """Somebody wanted too much; likewise."""
+        self._limits.add(1, {"tool": tool})
+
+    def not_found(self, method: str) -> None:
+        """A task was asked for that is not there, or not theirs."""
+        self._failed_lookups.add(1, {"method": method})
+
+    def lost(self, events: int) -> None:
+        """Audit events could not be written."""
+        self._lost.add(events)
+
+    def observe(self, name: str, seen: Seen, *, unit: str = "", description: str) -> None:
+        """A gauge: `seen` is asked whenever metrics are collected, in whatever thread, and must not block."""
+
+        def observed(_: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(value, labels) for value, labels in seen()]
+
+        self._meter.create_observable_gauge(f"{NAME}.{name}", [observed], unit=unit, description=description)
+
+
+# --- traces
+
+
+def of_no_trace() -> None:
+    """What goes on in this task of the event loop from now on belongs to no request, whoever began it."""
+    context.attach(Context())
+
+
+def carried(given: Mapping[str, str]) -> Mapping[str, str]:
+    """The trace that goes into an execution: ours, which continues the one the client gave, or else that as it is."""
+    if not trace.get_current_span().is_recording():
+        return given
+    ours: dict[str, str] = {}
+    propagate.inject(ours)
+    return {**given, **{key: value for key, value in ours.items() if key in _TRACE}}
+
+
+def about(tool: str, kept: Mapping[str, str]) -> None:
+    """The request at hand is about a task of this tool: say so in its span, and link the trace that created it."""
+    span = trace.get_current_span()
+    if not span.is_recording():
+        return
+    span.set_attribute(TOOL, tool)
+    created = trace.get_current_span(propagate.extract(kept)).get_span_context()
+    if created.is_valid and created.span_id != span.get_span_context().span_id:
+        span.add_link(created)
+
+
+def trace_id(traceparent: str | None, *, at_hand: bool = True) -> str | None:
+    """Of the request at hand, or else of this trace parent; 32 hexadecimal characters."""
+    found = trace.get_current_span(None if at_hand else Context()).get_span_context()
+    if not found.is_valid and traceparent:
+        kept = propagate.extract({"traceparent": traceparent}, Context())
+        found = trace.get_current_span(kept).get_span_context()
+    return format(found.trace_id, "032x") if found.is_valid else None

@@ -1,0 +1,48 @@
+"""The providers of an OpenTelemetry SDK; needs the extra `ops` or `otlp`, so nobody imports it directly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+from mcp_workflows.telemetry import Telemetry
+
+
+class Providers:
+    """Those of one server: its metrics go to all of the readers, its spans to all of the processors."""
+
+    def __init__(
+        self,
+        service: Mapping[str, str],
+        *,
+        readers: Sequence[MetricReader],
+        processors: Sequence[SpanProcessor],
+        sample: float,
+    ) -> None:
+        resource = Resource.create(dict(service))
+        self._tracers: TracerProvider | None = None
+        self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
+        if processors:
+            sampler = ParentBased(TraceIdRatioBased(sample))
+            self._tracers = TracerProvider(sampler, resource, shutdown_on_exit=False)
+            for processor in processors:
+                self._tracers.add_span_processor(processor)
+        self.telemetry = Telemetry(meters=self._meters, tracers=self._tracers)
+
+    def make_global(self) -> None:
+        """Have the MCP SDK, and whatever else in this process speaks OpenTelemetry, use them too."""
+        metrics.set_meter_provider(self._meters)
+        if self._tracers is not None:
+            trace.set_tracer_provider(self._tracers)
+
+    def close(self) -> None:
+        """Send what is left; blocks."""
+        if self._tracers is not None:
+            self._tracers.shutdown()
+        self._meters.shutdown()
