@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import cast
 
@@ -31,9 +32,11 @@ class Action(StrEnum):
 class Dialogue:
     """What a `requestState` carries from one round of a call to the next; sealed outside."""
 
-    key: str | None = None  # makes the start that ends the dialogue safe to retry
+    key: str | None = None  # makes the start that ends the dialogue safe to retry, whatever key later rounds bring
+    since: datetime | None = None  # instead: when the first question went out, where the arguments are the key
     answered: tuple[str, ...] = ()  # names of questions
     arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # what the answers brought
+    confirming: str | None = None  # a digest of what a person was asked to say yes to
     task_id: str | None = None  # the task asks, not the tool
 
 

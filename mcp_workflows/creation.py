@@ -10,7 +10,8 @@ import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
 import anyio
@@ -27,12 +28,13 @@ from mcp_workflows.errors import (
     StartConflict,
 )
 from mcp_workflows.searching import Searching, check_not_late, not_known, order_of, promised
-from mcp_workflows.store import Store, changed
-from mcp_workflows.task import Task, attempt, bind, lose, refuse
+from mcp_workflows.store import NO_CAPS, Caps, Store, changed
+from mcp_workflows.task import Task, attempt, bind, lose, outgrow, refuse
 
 logger = logging.getLogger(__name__)
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed before anything was started
+_CLOCKS_DIFFER = timedelta(minutes=1)  # of replicas, at most
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
@@ -42,6 +44,20 @@ def digest(value: JSON) -> str:
     """A name for a JSON value: 32 hexadecimal characters, the same for the same value."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """For how long a key that is made of the arguments stands for the task that opened it."""
+
+    length: timedelta
+    since: datetime | None = None  # when the call's first question went out: whatever it started is younger
+
+    def covers(self, row: Task, now: datetime) -> bool:
+        """Whether this call is the one that row stands for; a call that went through questions starts once."""
+        if now < row.created + self.length:
+            return True
+        return self.since is not None and row.created >= self.since - _CLOCKS_DIFFER
 
 
 class Creation:
@@ -54,28 +70,33 @@ class Creation:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._searching = Searching(engines)
 
-    async def create(self, task: Task) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: Window | None = None) -> Task:
         """Insert the row and start it, or return the task that this idempotency key already stands for.
 
         Raises:
+            CapReached: there may be no more; nothing was started.
             RequestError: the key stands for another call, or for a task that has expired.
             EngineRefused: nothing was started; the row is closed and the key is free again.
             EngineUnavailable: likewise: the engine cannot be reached.
         """
         task = attempt(task, self._clock())  # with its first start noted: one commit for both
-        while (row := await self._inserted(task)).id != task.id:
+        while (row := await self._inserted(task, caps)).id != task.id:
+            if window is not None and not window.covers(row, self._clock()):
+                await changed(self._store, row, outgrow)
+                continue  # whoever inserts first now opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
             row = await self._begun(row, self.started)
             if not _closed(row):
+                self._engines.telemetry.prevented(row.engine, row.tool)
                 return row  # or else the key is free again: it was closed while we waited
         return row
 
-    async def _inserted(self, task: Task) -> Task:
+    async def _inserted(self, task: Task, caps: Caps) -> Task:
         """The task, started, or the one that has its idempotency key; whoever finds it meanwhile waits."""
         row = task
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._store.create(task)
+                row = await self._store.create(task, caps)
                 if row.id == task.id:
                     row = await self._begun(row, self._start)
         return row
@@ -108,7 +129,12 @@ class Creation:
     async def _restarted(self, task: Task) -> Task:
         """The task, started again under its key; not if that is not safe: see `_start`."""
         row = _live(await changed(self._store, task, lambda row: attempt(row, self._clock())))
-        return row if row.handle is not None or row.ended else await self._start(row)
+        return row if row.handle is not None or row.ended else self._healed(await self._start(row))
+
+    def _healed(self, row: Task) -> Task:
+        if row.handle is not None:
+            self._engines.telemetry.healed(row.engine)
+        return row
 
     def _lock(self, task_id: str) -> anyio.Lock:
         return self._locks.setdefault(task_id, anyio.Lock())
@@ -116,7 +142,7 @@ class Creation:
     async def _start(self, row: Task) -> Task:
         """The row, whose attempt is noted, with its handle; a bind that a power cut undoes heals under the key."""
         try:
-            async with self._engines.calling(row.engine) as adapter:
+            async with self._engines.calling(row.engine, api="start") as adapter:
                 promise = promised(adapter, row)
                 check_not_late(adapter, row, self._clock())
                 once = promise is StartGuarantee.ONCE and row.attempts > 1
@@ -163,10 +189,11 @@ class Creation:
         try:
             began = self._clock()
             if (handle := await self._find(row)) is not None:
-                return await self._bind(row, handle, StartGuarantee.FINDABLE)
+                self._engines.telemetry.prevented(row.engine, row.tool)
+                return self._healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
             if not self._searching.settled(row, began):
                 raise not_known()
-            return await self._start(await self._claimed(row))
+            return self._healed(await self._start(await self._claimed(row)))
         except EngineUnavailable as error:
             self._searching.note_vain(row, error)
             raise

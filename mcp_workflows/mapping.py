@@ -66,25 +66,40 @@ class Template:
         names = (plain.fullmatch(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match)
 
+    def begun_with(self, scope: str) -> frozenset[str]:
+        """The fields of a scope that placeholders begin with: `claims` of `principal` in `{{principal.claims.x}}`."""
+        first = re.compile(rf"{scope}\.([A-Za-z_][A-Za-z0-9_]*)")
+        found = (_PLACEHOLDER.findall(text) for text in _strings(self.source))
+        names = (first.match(expression.strip()) for expressions in found for expression in expressions)
+        return frozenset(match[1] for match in names if match)
+
     def render(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
         """Fill in the placeholders from `scope` (`args`, `principal`, `task`, `answer`, `output`).
 
         Raises:
             MappingError: an expression does not work on these values (`length` of a number).
         """
-        data = {**scope.get("args", {}), **dict.fromkeys(SCOPES), **scope}
-        value = _render(self.source, data)
+        value = _render(self.source, _data(scope))
         return None if isinstance(value, _Absent) else value
 
     def gaps(self, scope: Mapping[str, Any]) -> Sequence[str]:
-        """The arguments that longer texts name and that are not there: `x-{{order_id}}` would be `x-`."""
-        texts = (text for text in _strings(self.source) if not _is_placeholder(text))
+        """Arguments and claims that longer texts name and that are not there: `x-{{id}}` would be `x-`."""
+        texts = [text for text in _strings(self.source) if not _is_placeholder(text)]
         named = frozenset[str]().union(*(Template(text).arguments for text in texts))
-        return sorted(name for name in named if _as_text(scope.get("args", {}).get(name)) == "")
+        missing = {name for name in named if _as_text(scope.get("args", {}).get(name)) == ""}
+        said = (expression.strip() for text in texts for expression in _PLACEHOLDER.findall(text))
+        data = _data(scope)
+        unknown = {each for each in said if each.startswith("principal.") and _find(each, data) in (_ABSENT, "")}
+        return sorted(missing | unknown)
 
     def text(self, scope: Mapping[str, Any]) -> str:
         """The same, as a text for people."""
         return _as_text(self.render(scope))
+
+
+def _data(scope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What expressions are looked up in: bare names mean arguments."""
+    return {**scope.get("args", {}), **dict.fromkeys(SCOPES), **scope}
 
 
 def _strings(value: Any) -> list[str]:

@@ -22,7 +22,9 @@ class Call:
     waited: timedelta = timedelta()  # in earlier rounds of the same request
     ttl_ms: int | None = None  # how long it wants to read the task, from its creation; None: does not say
     takes_questions: bool  # whether this client can elicit
-    idempotency_key: str | None = None
+    idempotency_key: str | None = None  # made for us
+    host_key: Sequence[str] | None = None  # of its host, which wins: where in `_meta` it was found, and the key
+    unusable_keys: Sequence[str] = ()  # where something of a host's was found that can be no key
     responses: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # to an earlier `Questions`
     state: str | None = None  # from an earlier `Questions`, already unsealed
     context: Mapping[str, str] = field(default_factory=dict[str, str])  # trace parent
@@ -105,6 +107,7 @@ class TaskView:
     error: ProtocolError | None  # once it ended with one
     cancelled: bool  # a client of 2025-11-25 cancelled it: to that era it has ended, whatever the engine says
     meta: Mapping[str, JSON]
+    started_by: str | None = None  # the subject of its owner, for others than the owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, TypeGuard, cast
 
 from mcp_workflows.adapter import JSON, Progress
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
@@ -14,12 +15,23 @@ Params: TypeAlias = Mapping[str, JSON]
 
 IDEMPOTENCY_KEY: Final = "mcp-workflows/idempotencyKey"
 MAX_IDEMPOTENCY_KEY: Final = 256  # characters
+KeyPath: TypeAlias = tuple[str, ...]  # the members of `_meta` that lead to a key, from outside in
+OWN_KEY: Final[KeyPath] = (IDEMPOTENCY_KEY,)
+KEY_PATHS: Final[Sequence[KeyPath]] = (
+    OWN_KEY,
+    ("claudecode/toolUseId",),  # Claude Code
+    ("modelcontextprotocol.io/task", "taskId"),  # clients of SEP-1686 before it was in a revision
+    ("taskId",),
+)
+"""Where hosts put what numbers their calls, and what counts first."""
 _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 _LONGEST_TRACE: Final = 512  # characters, all of them ASCII (W3C Trace Context, 3.3.1.5)
 
 
 def object_of(value: JSON) -> Params:
     """The value, if it is an object; otherwise an empty one."""
+    if type(value) is dict:  # nearly all are, and each poll asks
+        return cast("Params", value)
     return cast("Params", value) if isinstance(value, Mapping) else {}
 
 
@@ -28,6 +40,8 @@ def text_of(params: Params, name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise RequestError(INVALID_PARAMS, f"params.{name} must be a non-empty string")
+    if not value.isascii():  # nearly all are, and each poll asks
+        checked(value, f"params.{name}")
     return value
 
 
@@ -52,6 +66,46 @@ def idempotency_key_of(meta: Params) -> str | None:
         raise RequestError(INVALID_PARAMS, f"{where} must be a string of 1 to {MAX_IDEMPOTENCY_KEY} characters")
     checked(value, where)
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """What the client sent that can make its call safe to send again."""
+
+    own: str | None = None  # made for us
+    host: tuple[str, ...] | None = None  # of its host, which wins: where it was found, and the key
+    unusable: Sequence[str] = ()  # where something of a host's was found that can be no key
+
+
+def keys_of(meta: Params, paths: Sequence[KeyPath] = KEY_PATHS) -> Keys:
+    """The first that there is of these; ours counts always, and first if it is not among them.
+
+    A host's that can be none is passed over: it was not made for us.
+    """
+    own = idempotency_key_of(meta)
+    unusable: list[str] = []
+    for path in paths if OWN_KEY in paths else (OWN_KEY, *paths):
+        if path == OWN_KEY and own is not None:
+            break
+        if path == OWN_KEY or (found := _at(meta, path)) is None:
+            continue
+        if _is_key(found):
+            return Keys(own=own, host=(*path, found), unusable=unusable)
+        unusable.append(".".join(path))
+    return Keys(own=own, unusable=unusable)
+
+
+def _at(meta: Params, path: KeyPath) -> JSON:
+    *outer, name = path
+    for step in outer:
+        meta = object_of(meta.get(step))
+    return meta.get(name)
+
+
+def _is_key(value: JSON) -> TypeGuard[str]:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
+        return False
+    return value.encode("utf-8", "replace").decode() == value  # no half of a surrogate pair, which is no text
 
 
 def trace_of(meta: Params) -> Mapping[str, str]:

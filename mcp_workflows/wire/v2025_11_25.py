@@ -5,7 +5,7 @@ Source: the specification of that revision, basic/utilities/tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status, asked
@@ -26,8 +26,10 @@ from mcp_workflows.wire.commands import (
     TaskView,
 )
 from mcp_workflows.wire.params import (
+    KEY_PATHS,
+    KeyPath,
     Params,
-    idempotency_key_of,
+    keys_of,
     mapping_of,
     object_of,
     status_message,
@@ -54,9 +56,12 @@ STATUS: Mapping[Status, str] = {
 # --- requests: params -> command
 
 
-def parse_call(params: Params, *, in_core: bool, takes_questions: bool) -> Call:
+def parse_call(
+    params: Params, *, in_core: bool, takes_questions: bool, key_paths: Sequence[KeyPath] = KEY_PATHS
+) -> Call:
     """`tools/call`; `params.task` counts only where this revision was negotiated, and is ignored before it."""
     meta = object_of(params.get("_meta"))
+    keys = keys_of(meta, key_paths)
     wanted = in_core and params.get("task") is not None
     return Call(
         tool=text_of(params, "name"),
@@ -65,7 +70,9 @@ def parse_call(params: Params, *, in_core: bool, takes_questions: bool) -> Call:
         wants_task=wanted,
         ttl_ms=_ttl(mapping_of(params, "task")) if wanted else None,
         takes_questions=takes_questions,
-        idempotency_key=idempotency_key_of(meta),
+        idempotency_key=keys.own,
+        host_key=keys.host,
+        unusable_keys=keys.unusable,
         context=trace_of(meta),
     )
 

@@ -30,8 +30,10 @@ from mcp_workflows.wire.commands import (
     Update,
 )
 from mcp_workflows.wire.params import (
+    KEY_PATHS,
+    KeyPath,
     Params,
-    idempotency_key_of,
+    keys_of,
     mapping_of,
     object_of,
     status_message,
@@ -40,6 +42,7 @@ from mcp_workflows.wire.params import (
     time_of,
     trace_of,
 )
+from mcp_workflows.wire.strict import checked
 
 PROTOCOL_VERSION: Final = "2026-07-28"
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -82,15 +85,18 @@ def client_of(params: Params) -> Client:
 # --- requests: params -> command
 
 
-def parse_call(params: Params, client: Client) -> Call:
+def parse_call(params: Params, client: Client, key_paths: Sequence[KeyPath] = KEY_PATHS) -> Call:
     """`tools/call`; a legacy `task` parameter is ignored, `requestState` is ours to unseal."""
     meta = object_of(params.get("_meta"))
+    keys = keys_of(meta, key_paths)
     return Call(
         tool=text_of(params, "name"),
         arguments=mapping_of(params, "arguments", default={}),
         takes_tasks=client.takes_tasks,
         takes_questions=client.takes_questions,
-        idempotency_key=idempotency_key_of(meta),
+        idempotency_key=keys.own,
+        host_key=keys.host,
+        unusable_keys=keys.unusable,
         responses=mapping_of(params, "inputResponses", default={}),
         context=trace_of(meta),
     )
@@ -132,6 +138,7 @@ def parse_listen(params: Params, client: Client) -> Listen | None:
         raise _missing(Capability.TASKS, f"taskIds need a client that declares the extension {EXTENSION}")
     if not isinstance(ids, list) or not all(isinstance(item, str) for item in cast("Sequence[JSON]", ids)):
         raise RequestError(INVALID_PARAMS, "notifications.taskIds must be a list of task ids")
+    checked(cast("JSON", ids), "notifications.taskIds")
     wanted = tuple(dict.fromkeys(cast("Sequence[str]", ids)))
     if len(wanted) > MAX_SUBSCRIBED:
         raise RequestError(INVALID_PARAMS, f"notifications.taskIds: at most {MAX_SUBSCRIBED} tasks in one subscription")

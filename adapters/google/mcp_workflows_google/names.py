@@ -26,6 +26,9 @@ _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
 KEY_LABEL: Final = "mcp-workflows-key"  # of an execution: the key it was started under
 TOOL_LABEL: Final = "mcp-workflows-tool"  # likewise: the tool, for people
+TRACE_LABEL: Final = "mcp-workflows-traceparent"  # likewise: the trace of the call, as W3C writes it
+OWNER_LABEL: Final = "mcp-workflows-owner"  # likewise: on whose behalf
+MORE_LABEL: Final = "mcp-workflows-for-"  # begins those of what `on_behalf_of` of a tool says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

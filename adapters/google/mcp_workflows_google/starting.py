@@ -5,6 +5,7 @@ Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/pro
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,21 @@ from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_google.names import KEY_LABEL, TOOL_LABEL, Place, WorkflowName, label
+from mcp_workflows_google.names import (
+    KEY_LABEL,
+    MORE_LABEL,
+    OWNER_LABEL,
+    TOOL_LABEL,
+    TRACE_LABEL,
+    Place,
+    WorkflowName,
+    label,
+)
 
 MAX_ARGUMENT: Final = 32 * 1024  # bytes of UTF-8
+_LABEL: Final = re.compile(r"[a-z0-9_-]{1,63}")
+_KNOWN: Final = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate", "baggage"})
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_LABEL: Final = re.compile(r"[^a-z0-9_-]")
 
 
@@ -42,10 +55,25 @@ def order(start: Start, place: Place) -> Order:
 
 
 def labels(start: Start) -> Mapping[str, str]:
-    """The key, and for people the tool; whatever may not stand in a label is a dash."""
-    tool = start.context.get("tool")
+    """The key, and for people the tool, whose execution it is, its trace, and what the tool's `on_behalf_of` says.
+
+    What may not stand in a label is a dash.
+    """
+    tool, owner = start.context.get("tool"), start.context.get("owner")
     named = {TOOL_LABEL: _NO_LABEL.sub("-", tool.lower())[:63]} if tool else {}
-    return {KEY_LABEL: label(start.key), **named}
+    owned = {OWNER_LABEL: name_of(owner)} if owner else {}
+    more = {f"{MORE_LABEL}{key}": name_of(text) for key, text in start.context.items() if key not in _KNOWN}
+    trace = start.context.get("traceparent", "")
+    traced = {TRACE_LABEL: trace} if _TRACE.fullmatch(trace) else {}
+    return {KEY_LABEL: label(start.key), **named, **owned, **more, **traced}
+
+
+def name_of(text: str) -> str:
+    """A text as the value of a label: itself if it can be, or else with a digest, so that no two are the same."""
+    if _LABEL.fullmatch(text):
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{_NO_LABEL.sub('-', text.lower())[: 63 - 9]}-{digest}"
 
 
 def one_argument(arguments: JSON) -> str | None:

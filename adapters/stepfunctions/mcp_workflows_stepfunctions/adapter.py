@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import anyio
 from pydantic import BaseModel
@@ -42,6 +42,8 @@ from mcp_workflows_stepfunctions.stopping import stop
 from mcp_workflows_stepfunctions.sweeping import listings
 from mcp_workflows_stepfunctions.verifying import verify
 
+NO_ROLE: Final = "source_identity needs assume_role of the engine: a session of that role carries it"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
@@ -67,6 +69,7 @@ class StepFunctionsAdapter:
     GateSettings: ClassVar[type[BaseModel]] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     start_options: ClassVar[frozenset[str]] = frozenset({"express", "timeout"})
+    cancels_at_once: ClassVar[bool] = True  # see `capabilities.cancels_at_once`
 
     def __init__(self, settings: StepFunctionsSettings) -> None:
         self._settings = settings
@@ -109,7 +112,8 @@ class StepFunctionsAdapter:
         """StartExecution, its name made of the key; see `Adapter.start`. The handle is the execution's ARN."""
         opened, options = self._opened, StepFunctionsOptions.read(start.options)
         text = one_input(start.arguments)  # what is wrong with it is told before anything is called
-        order = request(start, await opened.machines.to_start(start.workflow, express=options.express), text)
+        caller = self._caller(options)
+        order = request(start, await opened.machines.to_start(start.workflow, express=options.express), text, caller)
         if options.express:
             return opened.expresses.start(order, options.patience)
         arn = await start_execution(opened.calls, order)
@@ -141,13 +145,15 @@ class StepFunctionsAdapter:
         if is_express(ref.handle):
             opened.expresses.describe(ref)
         else:
-            await stop(opened.calls, ref.handle, CANCELLED, "cancelled through mcp-workflows")
+            text, caller = "cancelled through mcp-workflows", StepFunctionsOptions.read(ref.options).caller
+            await stop(opened.calls, ref.handle, CANCELLED, text, caller=caller)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
         """The same with another reason: Step Functions knows no gentler way; see `Terminates.terminate`."""
         if is_express(ref.handle):
             raise EngineRefused("an Express execution cannot be stopped: it ends within 5 minutes")
-        await stop(self._opened.calls, ref.handle, CANCELLED, reason)
+        caller = StepFunctionsOptions.read(ref.options).caller
+        await stop(self._opened.calls, ref.handle, CANCELLED, reason, caller=caller)
 
     async def adopt(self, execution_id: str) -> Ref:
         """The execution with this ARN; see `Adopts.adopt`."""
@@ -210,6 +216,8 @@ class StepFunctionsAdapter:
             read = StepFunctionsOptions.read(options)
         except EngineRefused as error:
             return Finding(ok=False, text=str(error))
+        if read.source_identity is not None and self._settings.assume_role is None:
+            return Finding(ok=False, text=NO_ROLE)
         return await check_machine(opened.calls, opened.machines, workflow, read)
 
     async def verify(
@@ -236,6 +244,16 @@ class StepFunctionsAdapter:
             ConfigError: see `Replays.replay`.
         """
         return replay(history, gates)
+
+    def _caller(self, options: StepFunctionsOptions) -> str | None:
+        """On whose behalf a start is.
+
+        Raises:
+            EngineRefused: AWS could not be told.
+        """
+        if options.source_identity is not None and self._settings.assume_role is None:
+            raise EngineRefused(NO_ROLE, final=True)
+        return options.caller
 
     @property
     def _opened(self) -> _Opened:

@@ -18,6 +18,7 @@ from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.quota import BUCKETS, Bucket, Buckets, Key
 from mcp_workflows_stepfunctions.arns import Place
 from mcp_workflows_stepfunctions.attempts import Attempts, send
+from mcp_workflows_stepfunctions.credentials import acting_as
 from mcp_workflows_stepfunctions.quota import limits
 from mcp_workflows_stepfunctions.session import (
     CONNECT_TIMEOUT,
@@ -155,14 +156,17 @@ class Calls:
                 self._account = str(reply["Account"])
         return Place(partition=self.partition, region=self.region, account=self._account)
 
-    async def call(self, operation: str, *, known: Collection[str] = (), **params: Any) -> Mapping[str, Any]:
-        """Any: as boto3 takes and gives them. Ends within `timeout_seconds`.
+    async def call(
+        self, operation: str, *, known: Collection[str] = (), caller: str | None = None, **params: Any
+    ) -> Mapping[str, Any]:
+        """Any: as boto3 takes and gives them. Ends within `timeout_seconds`. `caller`: on whose behalf, for AWS too.
 
         Raises:
             AnsweredError: with one of the `known` codes.
             EngineError: see the tables in `refusals`.
         """
-        return await self._make(self._states, operation, params, known=known)
+        with acting_as(caller):
+            return await self._make(self._states, operation, params, known=known)
 
     async def pages(
         self, operation: str, result_key: str, *, limit: int | None = None, known: Collection[str] = (), **params: Any
@@ -181,13 +185,14 @@ class Calls:
                 return found[:limit]
             params["nextToken"] = token
 
-    async def run_sync(self, **params: Any) -> Mapping[str, Any]:
+    async def run_sync(self, *, caller: str | None = None, **params: Any) -> Mapping[str, Any]:
         """Run an Express execution and wait for its end, for minutes if need be; it is never tried again.
 
         Raises:
             EngineError: see `call`; `EngineUnavailable` with `sent`: its outcome will never be known.
         """
-        return await self._make(self._sync, "start_sync_execution", params, known=())
+        with acting_as(caller):
+            return await self._make(self._sync, "start_sync_execution", params, known=())
 
     async def queue(self, operation: str, **params: Any) -> Mapping[str, Any]:
         """A call to SQS, on connections of its own; `receive_message` waits for up to 20 s.

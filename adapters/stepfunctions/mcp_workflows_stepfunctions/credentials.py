@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -22,6 +25,8 @@ from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 from mcp_workflows_stepfunctions.settings import AssumeRole
 
 _EARLY: Final = 900  # seconds before its end that a session is renewed, as botocore does it
+MAX_SESSIONS: Final = 1000  # of different callers that are kept; one more is assumed again
+_CALLER: ContextVar[str | None] = ContextVar("mcp_workflows_stepfunctions_caller", default=None)
 _LOOK_AGAIN: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
 
 
@@ -78,6 +83,41 @@ class _Session(DeferredRefreshableCredentials):  # type: ignore[misc]  # botocor
         super().__init__(refresh_using=refresh, method="assume-role")
         self._advisory_refresh_timeout = early
         self._mandatory_refresh_timeout = early * 2 // 3
+
+
+class PerCaller(Credentials):  # type: ignore[misc]  # botocore has no types
+    """The usual ones; within `acting_as`, those of a session of the role for this caller alone."""
+
+    def __init__(self, usual: Credentials, session: Callable[[str], Credentials]) -> None:
+        super().__init__("", "", method="per-caller")
+        self._usual = usual
+        self._session = session
+        self._sessions: OrderedDict[str, Credentials] = OrderedDict()  # the one that was used last comes last
+        self._finding = threading.Lock()
+
+    def get_frozen_credentials(self) -> Any:
+        """Any: botocore's ReadOnlyCredentials; in the thread of the call that they are for."""
+        caller = _CALLER.get()
+        return (self._usual if caller is None else self._of(caller)).get_frozen_credentials()
+
+    def _of(self, caller: str) -> Credentials:
+        """Nothing is assumed in here, so nobody waits for somebody else's session."""
+        with self._finding:
+            found = self._sessions.pop(caller, None) or self._session(caller)
+            self._sessions[caller] = found
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        return found
+
+
+@contextmanager
+def acting_as(caller: str | None) -> Generator[None]:
+    """Calls in here are made for this caller: AWS CloudTrail says so of each; None: for nobody in particular."""
+    token = _CALLER.set(caller)
+    try:
+        yield
+    finally:
+        _CALLER.reset(token)
 
 
 class _BriefClient:

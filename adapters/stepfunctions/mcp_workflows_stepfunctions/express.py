@@ -62,7 +62,7 @@ class Expresses:
         seen = _lost(f"it did not end within {patience:g} s, and may still go on", "States.Timeout")
         with anyio.move_on_after(patience):
             try:
-                reply = await self._calls.run_sync(**order.params)
+                reply = await self._calls.run_sync(caller=order.caller, **order.params)
                 seen = replace(finished(reply["status"], reply), execution_id=str(reply["executionArn"]))
             except EngineRefused as error:
                 seen = _lost(f"Step Functions refused to run it: {error}", "Refused")

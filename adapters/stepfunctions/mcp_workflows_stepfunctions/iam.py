@@ -164,14 +164,18 @@ async def permissions(calls: Calls, settings: StepFunctionsSettings, uses: Seque
         _log.warning(
             "this policy is for %s; who assumes that role needs another: %s",
             settings.assume_role.arn,
-            json.dumps(caller_policy(settings.assume_role)),
+            json.dumps(caller_policy(settings.assume_role, callers=_name_callers(uses))),
         )
     return policy
 
 
-def caller_policy(role: AssumeRole) -> Mapping[str, JSON]:
-    """What the identity needs that assumes the role."""
-    actions = ("sts:AssumeRole", *(("sts:SetSourceIdentity",) if role.source_identity else ()))
+def _name_callers(uses: Sequence[Use]) -> bool:
+    return any(use.options.get("source_identity") is not None for use in uses)
+
+
+def caller_policy(role: AssumeRole, *, callers: bool = False) -> Mapping[str, JSON]:
+    """What the identity needs that assumes the role; `callers`: tools do so on behalf of who calls."""
+    actions = ("sts:AssumeRole", *(("sts:SetSourceIdentity",) if role.source_identity or callers else ()))
     return document([Allowed(sid="AssumeRole", actions=actions, resources=frozenset({role.arn}))])
 
 

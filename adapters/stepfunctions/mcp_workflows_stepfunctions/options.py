@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
 from mcp_workflows.capabilities import read_options
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_stepfunctions.settings import SESSION
 
 LONGEST_EXPRESS = timedelta(minutes=5)  # StartSyncExecution: an Express workflow runs for at most so long
 
@@ -34,6 +36,13 @@ class StepFunctionsOptions(BaseModel):
         "in and the progress of a Map. `false` saves one call of a scarce quota where nobody is asked.",
     )
 
+    source_identity: str | None = Field(
+        default=None,
+        description="On whose behalf executions are started and stopped: `{{principal.subject}}`. These calls are made "
+        "with a session of the engine's `assume_role` for this caller alone, whose source identity CloudTrail shows. "
+        "2 to 64 letters, digits or any of _+=,.@-; whoever has another is refused.",
+    )
+
     @model_validator(mode="after")
     def _only_what_counts(self) -> Self:
         if self.timeout is not None and not self.express:
@@ -52,6 +61,22 @@ class StepFunctionsOptions(BaseModel):
             EngineRefused: they are wrong.
         """
         return read_options(cls, options)
+
+    @property
+    def caller(self) -> str | None:
+        """The source identity, filled in.
+
+        Raises:
+            EngineRefused: it can be none.
+        """
+        name = self.source_identity
+        if name is not None and not SESSION.fullmatch(name):
+            raise EngineRefused(
+                "the source_identity of this tool, as it is filled in for who calls, is none that AWS takes: 2 to 64 "
+                "letters, digits or any of _+=,.@-",
+                final=True,
+            )
+        return name
 
     @property
     def patience(self) -> timedelta:

@@ -22,8 +22,8 @@ from botocore.loaders import create_loader
 
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_stepfunctions.attempts import follow, keep_quiet
-from mcp_workflows_stepfunctions.credentials import FoundLater, Given, assumed
-from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
+from mcp_workflows_stepfunctions.credentials import FoundLater, Given, PerCaller, assumed
+from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
 
 CONNECT_TIMEOUT: Final = 3.0  # seconds
 ATTEMPTS: Final = 3
@@ -106,7 +106,7 @@ def _clients(settings: StepFunctionsSettings) -> Clients:
     core.register_component("data_loader", _models(core.get_config_variable("data_path")))
     session = boto3.Session(botocore_session=core, profile_name=settings.profile, region_name=settings.region)
     own = FoundLater(core.get_component("credential_provider"))
-    used = assumed(settings.assume_role, own, _sts(settings, core)) if settings.assume_role else own
+    used = _of_role(settings.assume_role, own, _sts(settings, core)) if settings.assume_role else own
     core.register_component("credential_provider", Given(credentials=used))
     make = partial(_client, session, settings)
     states = make("stepfunctions", _config(settings))
@@ -123,6 +123,11 @@ def _clients(settings: StepFunctionsSettings) -> Clients:
         endpoint=shown(states.meta.endpoint_url),
         credentials=own,
     )
+
+
+def _of_role(role: AssumeRole, own: FoundLater, make: Callable[..., Any]) -> PerCaller:  # Any: a client
+    """Sessions of the role: the usual one, and one for each caller whose tool has a `source_identity`."""
+    return PerCaller(assumed(role, own, make), lambda caller: assumed(role.on_behalf_of(caller), own, make))
 
 
 def _sts(settings: StepFunctionsSettings, core: Any) -> Callable[..., Any]:  # Any: botocore's Session, a client

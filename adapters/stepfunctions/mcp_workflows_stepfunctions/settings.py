@@ -19,7 +19,7 @@ _REGION = re.compile(REGION, re.ASCII)
 _ACCOUNT = re.compile(r"\d{12}", re.ASCII)
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/[\w+=,.@/-]{1,512}", re.ASCII)
 _EXTERNAL_ID = re.compile(r"[\w+=,.@:/-]{2,1224}", re.ASCII)
-_SESSION = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
+SESSION: Final = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)  # a source identity, the name of a session
 _QUEUE = re.compile(r"/\d{12}/[A-Za-z0-9_-]{1,80}(\.fifo)?")
 _TAG = re.compile(r"(?P<key>[^=]{1,128})=(?P<value>.{0,256})")
 _SHORTEST_SESSION, _LONGEST_SESSION = timedelta(minutes=15), timedelta(hours=12)
@@ -83,7 +83,7 @@ class AssumeRole(BaseModel):
     @field_validator("source_identity", "session_name")
     @classmethod
     def _name_is_one(cls, name: str | None) -> str | None:
-        if name is not None and not _SESSION.fullmatch(name):
+        if name is not None and not SESSION.fullmatch(name):
             raise ValueError("2 to 64 letters, digits or any of _+=,.@-")
         return name
 
@@ -93,6 +93,10 @@ class AssumeRole(BaseModel):
         if not _SHORTEST_SESSION <= duration <= _LONGEST_SESSION:
             raise ValueError("15m to 12h")
         return duration
+
+    def on_behalf_of(self, caller: str) -> Self:
+        """The same for one caller, whose name is in CloudTrail instead."""
+        return self.model_copy(update={"source_identity": caller, "session_name": caller})
 
     @property
     def account(self) -> str:

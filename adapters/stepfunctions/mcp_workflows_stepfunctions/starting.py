@@ -32,6 +32,7 @@ class Request:
     name: str
     input: str = field(repr=False)  # canonical JSON: a retry is the same to the byte
     trace: str | None = None  # for AWS X-Ray
+    caller: str | None = None  # on whose behalf, for AWS too
 
     @property
     def params(self) -> Mapping[str, str]:
@@ -40,13 +41,14 @@ class Request:
         return found if self.trace is None else {**found, "traceHeader": self.trace}
 
 
-def request(start: Start, machine: Machine, text: str) -> Request:
+def request(start: Start, machine: Machine, text: str, caller: str | None = None) -> Request:
     """What a start sends; `text` is what `one_input` makes of its arguments."""
     return Request(
         machine=machine,
         name=execution_name(start.key),
         input=text,
         trace=_xray(start.context.get("traceparent")),
+        caller=caller,
     )
 
 
@@ -75,7 +77,7 @@ async def start(calls: Calls, order: Request) -> str:
         EngineRefused, EngineUnavailable: see `Adapter.start`.
     """
     try:
-        reply = await calls.call("start_execution", known={_EXISTS}, **order.params)
+        reply = await calls.call("start_execution", known={_EXISTS}, caller=order.caller, **order.params)
     except AnsweredError:
         return await _existing(calls, order)
     return str(reply["executionArn"])

@@ -13,8 +13,8 @@ from mcp_workflows_stepfunctions.names import KMS_REFUSES
 MAX_CAUSE: Final = 32_768  # characters
 
 
-async def stop(calls: Calls, arn: str, error: str, cause: str) -> None:
-    """Stop it and say why; on an ended one this changes nothing.
+async def stop(calls: Calls, arn: str, error: str, cause: str, *, caller: str | None = None) -> None:
+    """Stop it and say why, on behalf of that caller; on an ended one this changes nothing.
 
     The reason of an encrypted execution is encrypted too; who may not do that can still stop it without one.
 
@@ -22,6 +22,7 @@ async def stop(calls: Calls, arn: str, error: str, cause: str) -> None:
         ExecutionNotFound, EngineRefused, EngineUnavailable: see `Adapter.cancel`.
     """
     try:
-        await calls.call("stop_execution", known=KMS_REFUSES, executionArn=arn, error=error, cause=cause[:MAX_CAUSE])
+        said = {"error": error, "cause": cause[:MAX_CAUSE]}
+        await calls.call("stop_execution", known=KMS_REFUSES, caller=caller, executionArn=arn, **said)
     except AnsweredError:
-        await calls.call("stop_execution", executionArn=arn)
+        await calls.call("stop_execution", caller=caller, executionArn=arn)

@@ -55,6 +55,12 @@ def test_the_caller_of_a_role_needs_what_is_said() -> None:
 
 
 def test_the_comment_says_all_it_can() -> None:
-    said = said_in(json.dumps(shown(2)))
+    said = said_in(json.dumps(shown(3)))
     assert (said.name, said.title, said.problems) == ("fulfil_order", "Fulfil an order", ())
     assert said.input["required"] == ["order"]
+
+
+def test_who_sets_source_identities_of_callers_needs_what_is_said() -> None:
+    role = "arn:aws:iam::111122223333:role/mcp-workflows"
+    [statement] = caller_policy(AssumeRole(arn=role), callers=True)["Statement"]  # type: ignore[misc]  # JSON
+    assert statement["Action"] == shown(2)["Statement"][0]["Action"]

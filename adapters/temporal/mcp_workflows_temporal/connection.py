@@ -19,6 +19,7 @@ from mcp_workflows_temporal.converters import load_converter
 from mcp_workflows_temporal.files import Files, read_secret
 from mcp_workflows_temporal.renewal import Renewal, check_certificates, sources
 from mcp_workflows_temporal.settings import ADDRESS, TemporalSettings, tls_table
+from mcp_workflows_temporal.tracing import Tracing
 
 LOCALHOST = "localhost:7233"
 CORE_LOG = "temporal.core"
@@ -86,6 +87,7 @@ class Connection:
             tls=config.get("tls"),
             rpc_metadata=config.get("rpc_metadata", {}),
             data_converter=self._converter,
+            interceptors=[Tracing()],
             retry_config=_retry(self._settings.timeout_seconds),
             lazy=True,
             runtime=quiet_runtime(),

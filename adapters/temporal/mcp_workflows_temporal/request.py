@@ -32,7 +32,8 @@ from mcp_workflows_temporal.options import (
     TypedAttribute,
 )
 
-OWNER = "owner"  # in the context of a start: on whose behalf
+OWNER = "owner"  # in the context of a start: on whose behalf, for people
+PRINCIPAL = "principal"  # likewise, exactly, if that is more: one subject of two issuers is two principals
 
 NO_QUEUE = "no task queue: set task_queue, on the engine or on the tool"
 
@@ -57,8 +58,8 @@ class Request:
 
     @property
     def owner(self) -> str | None:
-        """On whose behalf."""
-        return self.context.get(OWNER)
+        """On whose behalf, exactly."""
+        return self.context.get(PRINCIPAL) or self.context.get(OWNER)
 
 
 def request(start: Start, task_queue: str | None) -> Request:

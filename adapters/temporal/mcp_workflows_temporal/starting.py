@@ -21,7 +21,7 @@ from mcp_workflows_temporal.frontend import Frontend, Handle
 from mcp_workflows_temporal.memo import mapping
 from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
 from mcp_workflows_temporal.options import OnExisting
-from mcp_workflows_temporal.request import OWNER, Request, sdk_options
+from mcp_workflows_temporal.request import OWNER, PRINCIPAL, Request, sdk_options
 
 UNREGISTERED = re.compile(r"no mapping defined for search attribute (\S+)")
 STATES: Mapping[int, str] = {
@@ -151,7 +151,8 @@ def _refused(request: Request, info: WorkflowExecutionInfo, memo: Mapping[str, J
 
 
 def _owner(memo: Mapping[str, JSON]) -> JSON:
-    return mapping(memo.get(MEMO_CONTEXT)).get(OWNER)
+    context = mapping(memo.get(MEMO_CONTEXT))
+    return context.get(PRINCIPAL) or context.get(OWNER)
 
 
 def _not_yours(request: Request) -> StartConflict:

@@ -12,6 +12,7 @@ from mcp_workflows_temporal.names import MEMO_DIGEST
 from mcp_workflows_temporal.request import digest
 from mcp_workflows_temporal.settings import MAX_INPUT_BYTES
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.converter import PayloadConverter
 
 from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
 from mcp_workflows.adapter import Ref, Status
@@ -157,6 +158,17 @@ async def test_what_is_no_list_is_the_one_argument(scene: Scene) -> None:
     async with scene.worker():
         ref = Ref(workflow="Echo", handle=await scene.adapter.start(alone))
         assert (await scene.ended(ref)).output == {"a": 1}
+
+
+async def test_the_trace_is_where_tracing_interceptors_look_for_it(scene: Scene) -> None:
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b"}
+    start = replace(plan("Waits"), context={"owner": "alice", **trace})
+    handle = await scene.adapter.start(start)
+    found = scene.client.get_workflow_handle(workflow_id(Ref(workflow="Waits", handle=handle)))
+    events = [event async for event in found.fetch_history_events()]
+    fields = events[0].workflow_execution_started_event_attributes.header.fields
+    [carrier] = PayloadConverter.default.from_payloads([fields["_tracer-data"]])
+    assert carrier == trace
 
 
 async def test_the_context_is_in_the_memo(scene: Scene) -> None:

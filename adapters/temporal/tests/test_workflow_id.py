@@ -178,3 +178,15 @@ async def test_an_execution_that_was_adopted_can_be_cancelled(scene: Scene) -> N
         ref = Ref(workflow="Waits", handle=await scene.adapter.start(again(start)))
         await scene.adapter.cancel(ref)
         assert (await scene.ended(ref)).status is Status.CANCELLED
+
+
+async def test_one_subject_of_two_issuers_is_two_owners(scene: Scene) -> None:
+    start = order("Waits", "one", on_existing="adopt")
+    mine = replace(start, context={"owner": "alice", "principal": '["web","https://login","alice"]'})
+    handle = await scene.adapter.start(mine)
+    assert await scene.adapter.start(replace(again(start), context=mine.context)) == handle
+    older = {"owner": '["web","https://login","alice"]'}  # as it was told before subjects were known
+    assert await scene.adapter.start(replace(again(start), context=older)) == handle
+    for context in ({"owner": "alice"}, {"owner": "alice", "principal": '["web","https://elsewhere","alice"]'}):
+        with pytest.raises(StartConflict, match="not yours"):
+            await scene.adapter.start(replace(again(start), context=context))
