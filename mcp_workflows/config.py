@@ -7,17 +7,20 @@ mistake is found here, with its line, and not by the first call.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel
 
+from mcp_workflows.access import PRINCIPAL_FIELDS, Authorizer
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
 from mcp_workflows.capabilities import GATE_WORDS, Exposes, Schemas, expose_every, gate_settings
 from mcp_workflows.companions import clashes
+from mcp_workflows.config_cancel import split_cancel
+from mcp_workflows.config_code import load_authorizer
 from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.config_schema import (
     SECTIONS,
@@ -28,9 +31,12 @@ from mcp_workflows.config_schema import (
     StoreSettings,
     config_schema,
 )
-from mcp_workflows.config_source import Source, Where, read_source, read_text
+from mcp_workflows.config_source import Source, Where, read_text
+from mcp_workflows.config_teams import REFERENCE, Composed, is_schema_file, read_config
+from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings, located
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import misfits
+from mcp_workflows.limits import Limits
 from mcp_workflows.schema import Schema, check_schema
 from mcp_workflows.store import open_store
 from mcp_workflows.tool import Tool
@@ -40,7 +46,6 @@ __all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema
 T = TypeVar("T")
 Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: there is none
 
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _SQLITE = "sqlite:///"
 _SCALARS = frozenset({"string", "number", "integer", "boolean"})
 
@@ -53,26 +58,43 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: with one line for each thing that is wrong: file:line: path: what.
     """
-    source = read_source(path, environ)
+    composed = read_config(path, environ)
+    source = composed.source
     report = Report(source)
     for key in source.data.keys() - set(SECTIONS):
         report.unknown((key,), SECTIONS)
     server = report.validate(ServerSettings, _given(source.data.get("server")), ("server",))
     store = _store(report, source)
+    limits = report.validate(Limits, _given(source.data.get("limits")), ("limits",))
+    audit, telemetry = _observed(report, source)
     written = _section(report, source, "engines")
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
     marked = any(engine and _looks(engine) for engine in engines.values())
-    tools = _tools(report, source, kinds, needed=not marked)
+    tools = _tools(report, composed, kinds, needed=not marked)
     for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
         report.add(("tools", name), wrong)
+    _check_ttls(report, limits, tools)
+    authorizer = _authorizer(report, server)
+    _check_rules(report, server, [tool for tool in tools if tool])
     report.raise_if_any()
     return Config(
+        laying=partial(composed.layers.over, known=TOOL_KEYS),
+        authorizer=authorizer,
+        audit=audit,
+        telemetry=telemetry,
         server=_checked(server),
         store=_checked(store),
+        limits=_checked(limits),
         engines={name: _checked(engine) for name, engine in engines.items()},
         tools=[_checked(tool) for tool in tools],
     )
+
+
+def _check_ttls(report: Report, limits: Limits | None, tools: Sequence[Tool | None]) -> None:
+    for tool in tools:
+        if tool and limits and (wrong := limits.too_long(tool.ttl)):
+            report.add(("tools", tool.name, "ttl"), wrong)
 
 
 def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:
@@ -81,7 +103,7 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
     Raises:
         ConfigError: see `load_config`; nothing is said of the tools.
     """
-    source = read_source(path, environ)
+    source = read_config(path, environ).source
     report = Report(source)
     written = _section(report, source, "engines")
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
@@ -90,6 +112,28 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
     tools = source.data.get("tools")
     written_tools = cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})
     return {name: _checked(engine) for name, engine in engines.items()}, written_tools
+
+
+def _authorizer(report: Report, server: ServerSettings | None) -> Authorizer | None:
+    if server is None or server.authorizer is None:
+        return None
+    try:
+        return load_authorizer(server.authorizer)
+    except ConfigError as error:
+        report.add(("server", "authorizer"), str(error))
+        return None
+
+
+def _check_rules(report: Report, server: ServerSettings | None, tools: Sequence[Tool]) -> None:
+    if server is None or server.auth is None or server.auth.sources < 2:
+        return
+    for tool in tools:
+        for verb in tool.allow.loose if tool.allow else ():
+            text = "principals need an `issuer` here: with several, a subject alone names somebody at each of them"
+            report.add(("tools", tool.name, "allow", verb), text)
+        for verb in tool.allow.claiming if tool.allow and server.auth.claiming > 1 else ():
+            text = "claims need an `issuer` here: with several, each can say of its people what it likes"
+            report.add(("tools", tool.name, "allow", verb), text)
 
 
 def _given(value: object) -> object:
@@ -118,12 +162,29 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
     settings = report.validate(StoreSettings, {"url": written} if isinstance(written, str) else written, ("store",))
     if settings is None:
         return None
-    url = _absolute(settings.url, source.path.parent)
+    url, encryption = _absolute(settings.url, source.path.parent), settings.encryption
     try:
         open_store(url)  # opens nothing yet: it reads the URL
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
-    return settings.model_copy(update={"url": url})
+        return None
+    located = encryption.located(source.path.parent) if encryption else None
+    settings = settings.model_copy(update={"url": url, "encryption": located})
+    if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
+        return settings  # a variable that is not set: it stands for no key
+    try:
+        settings.open()  # likewise: it reads the keys
+    except ConfigError as error:
+        report.add(("store", "encryption", "key_file" if located and located.key_file else "keys"), str(error))
+    return settings
+
+
+def _observed(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
+    """What is recorded and measured; none of it where nothing is said."""
+    said = {name: source.data[name] for name in ("audit", "telemetry") if source.data.get(name) is not None}
+    audit = report.validate(AuditSettings, said["audit"], ("audit",)) if "audit" in said else None
+    telemetry = report.validate(TelemetrySettings, said["telemetry"], ("telemetry",)) if "telemetry" in said else None
+    return None if audit is None else located(audit, source.path.parent), telemetry
 
 
 def _absolute(url: str, folder: Path) -> str:
@@ -187,9 +248,18 @@ def _by_adapter(
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
-def _tools(report: Report, source: Source, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
-    section = _section(report, source, "tools", needed=needed)
-    return [_tool(report, source.path.parent, name, entry, kinds) for name, entry in section.items()]
+def _tools(report: Report, composed: Composed, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
+    section = _section(report, composed.source, "tools", needed=needed and not composed.includes)
+    for pattern in composed.idle if needed else ():  # what is found on engines may fit
+        report.add(("rules", pattern), f"there is no such tool{did_you_mean(pattern, section)}")
+    folder = composed.source.path.parent
+    return [_tool(report, folder, name, entry, _usable(name, composed, kinds)) for name, entry in section.items()]
+
+
+def _usable(name: str, composed: Composed, kinds: Kinds) -> Kinds:
+    """The engines that a tool may use: nothing is said of others, not even that they are there."""
+    usable = composed.engines.get(name)
+    return kinds if usable is None else {engine: kind for engine, kind in kinds.items() if engine in usable}
 
 
 def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) -> Tool | None:
@@ -200,7 +270,9 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     written = cast("dict[str, Any]", entry)
     kind = _kind_of(report, written.get("engine"), kinds, where)
     fields = {key: value for key, value in written.items() if key in TOOL_KEYS}
-    options = _options(report, {key: written[key] for key in written.keys() - TOOL_KEYS}, kind, kinds, where)
+    others = {key: written[key] for key in written.keys() - TOOL_KEYS}
+    fields, others = split_cancel(report, fields, others, kind, where)
+    options = _options(report, others, kind, kinds, where)
     fields = _with_schemas(report, folder, fields, kind, where)
     _check_gates(report, fields.get("gates"), kind, (*where, "gates"))
     tool = report.validate(Tool, {**fields, "name": name, "options": options}, where)
@@ -209,6 +281,9 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
             for argument in strangers:
                 hint = did_you_mean(argument, tool.input["properties"])
                 report.add((*where, *place.split(".")), f"there is no argument {argument!r}{hint}")
+        for place, field in tool.nobodys():
+            hint = did_you_mean(field, PRINCIPAL_FIELDS)
+            report.add((*where, *place.split(".")), f"there is no principal.{field}{hint}")
         for place, field, brought in tool.unanswered():
             report.add((*where, *place.split(".")), f"the answer has no {field!r}{did_you_mean(field, brought)}")
         for question, key in tool.unanswerable():
@@ -272,9 +347,9 @@ def _with_schemas(
 
 
 def _resolve(key: str, reference: str, folder: Path, kind: type[Adapter] | None) -> Mapping[str, Any]:
-    if reference.endswith(".json") or reference.startswith((".", "/")):
+    if is_schema_file(reference):
         return {key: _schema_file(folder, reference)}
-    if not _REFERENCE.fullmatch(reference):
+    if not REFERENCE.fullmatch(reference):
         raise ConfigError("write a schema, a file (./schema.json) or a workflow in code (module:attribute)")
     if kind is None:
         return {}  # its problem is said elsewhere

@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
@@ -75,10 +76,20 @@ class Report:
 
     def add(self, where: Where, text: str) -> None:
         """One more problem; what only follows from a value that could not even be read is left out."""
-        if any(where[: len(lost)] == lost for lost in self._source.lost):
-            return
-        related = [item for item in self._source.substitutions if _related(item.where, where)]
-        self._problems.append(Problem(line=self._source.line(where), where=where, text=_hide(text, related)))
+        where = self._setting(where, text)
+        if not self._source.is_lost(where):
+            self._problems.append(self._source.problem(where, _hide(text, self._source.related(where))))
+
+    def _setting(self, where: Where, text: str) -> Where:
+        """Where a setting is that the text begins with, if that is in another file than what is around it."""
+        inside = (*where, re.split(r"[:,]", text, maxsplit=1)[0])
+        elsewhere = self._source.origin(inside)[0] is not self._source.origin(where)[0]
+        return inside if elsewhere else where
+
+    def by_default(self, where: Where) -> bool:
+        """Whether a setting of a tool comes from some defaults: it says nothing of a tool that it does not fit."""
+        _, at = self._source.origin(where)
+        return at != where and at[-2:-1] == ("defaults",)
 
     def unknown(self, where: Where, known: Iterable[str]) -> None:
         """The last key of `where` is not one of the known ones."""
@@ -110,7 +121,7 @@ class Report:
     def _locate(self, details: ErrorDetails, where: Where) -> Where:
         """Where in the file; pydantic also names the members of unions on its way."""
         for part in details["loc"]:
-            if (*where, part) in self._source.lines:
+            if self._source.has((*where, part)):
                 where = (*where, part)
         return (*where, details["loc"][-1]) if details["type"] == "missing" else where
 
@@ -118,13 +129,23 @@ class Report:
         """End here if anything was wrong.
 
         Raises:
-            ConfigError: with one line per problem, sorted by line.
+            ConfigError: with one line per problem, sorted by line; those of other files come last.
         """
         if not self._problems:
             return
-        path = self._source.path
-        found = {(problem.line, _path(problem.where), problem.text) for problem in self._problems}
-        raise ConfigError("\n".join(f"{path}:{line}: {where}{text}" for line, where, text in sorted(found)))
+        main = self._source.path
+        found = {(each.path != main, each.path, each.line, path_of(each.where), each.text) for each in self._problems}
+        raise ConfigError("\n".join(f"{file}:{line}: {at}{text}" for _, file, line, at, text in sorted(found)))
+
+    @property
+    def path(self) -> Path:
+        """The file it is about."""
+        return self._source.path
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What has been found until now."""
+        return self._problems
 
 
 def _is_said(details: ErrorDetails, said: Collection[str]) -> bool:
@@ -132,7 +153,8 @@ def _is_said(details: ErrorDetails, said: Collection[str]) -> bool:
     return details["type"] == "extra_forbidden" and len(loc) == 1 and loc[0] in said
 
 
-def _path(where: Where) -> str:
+def path_of(where: Where) -> str:
+    """The path of a value for people, before what is said of it."""
     steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in where]
     return f"{''.join(steps).removeprefix('.')}: " if steps else ""
 
@@ -167,12 +189,6 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: whatever can 
 
 def _inside(one: Where, other: Where) -> bool:
     return len(one) > len(other) and one[: len(other)] == other
-
-
-def _related(one: Where, other: Where) -> bool:
-    """Whether one of the two is inside the other, or they are the same."""
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]
 
 
 def _hide(text: str, substitutions: Iterable[Substitution]) -> str:

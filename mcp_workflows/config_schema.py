@@ -8,35 +8,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
+from mcp_workflows.access import Authorizer
+from mcp_workflows.access.settings import AuthSettings, ServerUrl
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
 from mcp_workflows.capabilities import GATE_WORDS, gate_settings
+from mcp_workflows.config_cancel import CANCEL, cancel_entry
+from mcp_workflows.config_include import Include
 from mcp_workflows.config_problems import known_keys
-from mcp_workflows.duration import Duration, parse_duration
+from mcp_workflows.config_store import EncryptionSettings
+from mcp_workflows.config_teams import POLICY
+from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
+from mcp_workflows.duration import Duration, parse_duration, write_duration
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.exposing import Laying, as_found
 from mcp_workflows.gate import ToolGate
+from mcp_workflows.limits import DEFAULTS, Limits
 from mcp_workflows.schema import Schema
+from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
+from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 logger = logging.getLogger(__name__)
 
 DISTRIBUTION = "mcp-workflows"
-SECTIONS = ("server", "store", "engines", "tools")
+SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
 TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
 
 _SUBSTITUTED = r"\$\{"  # `${NAME}` can stand for a number, a duration, ...
 _REF = "#/$defs/{model}"
-_UNITS = {
-    "d": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-    "ms": timedelta(milliseconds=1),
-}
 _CODE_OR_FILE = {"type": "string", "description": "A file, ./schema.json, or a workflow in code, module:attribute."}
 
 
@@ -49,6 +53,11 @@ Drain = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)\s*$", "examples": ["0s", "15s"]}),
 ]
 """A duration that may be none at all."""
+
+
+_Name = Annotated[str, Field(min_length=1, max_length=200)]
+KeyName = _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)]
+"""A member of `_meta`, or the way to one inside it: names have dots and slashes, so a list needs no signs."""
 
 
 class ServerSettings(BaseModel):
@@ -72,15 +81,36 @@ class ServerSettings(BaseModel):
     allowed_origins: list[str] = Field(
         default_factory=list, description="`Origin` headers of browsers to accept besides loopback."
     )
+    public_url: ServerUrl | None = Field(
+        default=None,
+        description="Where clients reach this server, if a proxy is in front: https://workflows.example.com. `/mcp` "
+        "comes after it. Tokens must be for it, and clients are told it.",
+    )
+    auth: AuthSettings | None = Field(
+        default=None, description="Who is let in over HTTP. Without it whoever reaches it, on this machine only."
+    )
     single_user: bool = Field(
         default=False,
         description="Everybody who reaches it over loopback HTTP is one user, the local one: lists of tasks and "
         "watching are on. Only on loopback.",
     )
+    authorizer: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
+        description="Rules of your own in code, `module:attribute`: an async function that is asked after the rules of "
+        "the tool said yes, see docs/access.md.",
+    )
     my_tasks: bool = Field(
         default=False,
         description="Whether clients that take tasks get the tool `my_tasks` too, a list of the caller's own tasks; "
         "clients without tasks always do. For callers who are identified.",
+    )
+    idempotency_keys: list[KeyName] = Field(
+        default_factory=lambda: [list(path) if path[1:] else path[0] for path in KEY_PATHS],
+        description="Where in the `_meta` of a call hosts put what numbers it, to make retries safe: the name of a "
+        "member, or a list of names for one inside another. The first that a call has counts. "
+        "`mcp-workflows/idempotencyKey` counts always, and first if it is not in the list. See docs/retries.md.",
+        examples=[["claudecode/toolUseId", ["modelcontextprotocol.io/task", "taskId"]]],
     )
     drain: Drain = Field(
         default=timedelta(seconds=5),
@@ -100,6 +130,17 @@ class ServerSettings(BaseModel):
         description="How many executions are waited for with an open request, where an engine has these (Temporal).",
     )
 
+    @property
+    def key_paths(self) -> Sequence[KeyPath]:
+        """The same, from outside in."""
+        return [(name,) if isinstance(name, str) else tuple(name) for name in self.idempotency_keys]
+
+    @model_validator(mode="after")
+    def _one_or_many(self) -> Self:
+        if self.single_user and self.auth is not None:
+            raise ValueError("single_user makes everybody one user, and auth asks who it is: leave one of the two out")
+        return self
+
 
 class StoreSettings(BaseModel):
     """Where tasks are kept. A URL alone will do: `store: sqlite:///tasks.db`."""
@@ -113,6 +154,19 @@ class StoreSettings(BaseModel):
     retention: Duration = Field(
         default=timedelta(days=90), description="How long a task can be read after its creation, without a ttl."
     )
+    encryption: EncryptionSettings | None = Field(
+        default=None,
+        description="Encrypt arguments, results and notes in the store. Without it they are there as they are, in a "
+        "file only its user can read.",
+    )
+
+    def open(self) -> Store:
+        """The store, not entered yet.
+
+        Raises:
+            ConfigError: there is no such store, or its keys are not right.
+        """
+        return open_store(self.url, self.encryption.cipher() if self.encryption else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +187,22 @@ class Config:
     store: StoreSettings
     engines: Mapping[str, Engine]
     tools: Sequence[Tool]
+    authorizer: Authorizer | None = None
+    audit: AuditSettings | None = None
+    telemetry: TelemetrySettings | None = None
+    limits: Limits = DEFAULTS
+    laying: Laying = as_found
 
 
 def config_schema() -> Schema:
     """JSON Schema 2020-12 of workflows.yaml, as the adapters installed here make it."""
     adapters = dict(_loadable())
-    options = [adapter.Options for adapter in adapters.values()]
-    settings = [adapter.Settings for adapter in adapters.values()]
-    gates = [model for adapter in adapters.values() if (model := gate_settings(adapter))]
-    models: list[type[BaseModel]] = [ServerSettings, StoreSettings, Tool, ToolGate, *settings, *options, *gates]
-    shapes = _Shapes(models)
+    shapes = _shapes(adapters)
     engines = [_engine_entry(name, shapes[adapter.Settings]) for name, adapter in adapters.items()]
-    gate = _gate_entry(shapes[ToolGate], [shapes[model] for model in gates])
+    tool = _tool_of(adapters, shapes)
+    settings: Schema = {**tool, "required": []}  # some of them
+    included = shapes[Include]
+    included["properties"] = {**included["properties"], "defaults": {**included["properties"]["defaults"], **settings}}
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "workflows.yaml",
@@ -153,14 +211,66 @@ def config_schema() -> Schema:
         "properties": {
             "server": shapes[ServerSettings],
             "store": {"anyOf": [{"type": "string", "description": "The URL alone."}, shapes[StoreSettings]]},
+            "limits": shapes[Limits],
+            "audit": shapes[AuditSettings],
+            "telemetry": shapes[TelemetrySettings],
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
-            "tools": _by_name("Tools, by name.", _tool_entry(shapes[Tool], [shapes[model] for model in options], gate))
-            | {"propertyNames": {"pattern": shapes.name_pattern}},
+            "include": {
+                "type": "array",
+                "description": "Files with tools of teams: see docs/teams.md.",
+                "items": {
+                    "anyOf": [{"type": "string", "description": "A glob alone, for files of your own."}, included]
+                },
+            },
+            "defaults": {**settings, "description": "Settings of all tools, where nothing else is said of them."},
+            "rules": _by_name("Settings of tools, over all others: by name, or pattern (orders.*).", settings),
+            "tools": _tools_by_name(tool, shapes),
         },
         "required": ["engines"],  # tools may all be found on the engines
         "additionalProperties": False,
     }
     return {**schema, "$defs": shapes.used_in(schema)}
+
+
+def team_schema() -> Schema:
+    """JSON Schema 2020-12 of the files that workflows.yaml includes."""
+    adapters = dict(_loadable())
+    shapes = _shapes(adapters)
+    tool = _tool_of(adapters, shapes)
+    theirs = {key: value for key, value in tool["properties"].items() if key not in POLICY}
+    schema: Schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "tools of a team",
+        "description": "A file that workflows.yaml of mcp-workflows includes.",
+        "type": "object",
+        "properties": {"tools": _tools_by_name({**tool, "properties": theirs}, shapes) | {"minProperties": 1}},
+        "required": ["tools"],
+        "additionalProperties": False,
+    }
+    return {**schema, "$defs": shapes.used_in(schema)}
+
+
+def _shapes(adapters: Mapping[str, type[Adapter]]) -> _Shapes:
+    sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings, TelemetrySettings]
+    models: list[type[BaseModel]] = [*sections, Include, Tool, ToolGate]
+    for adapter in adapters.values():
+        gate = gate_settings(adapter)
+        models += [adapter.Settings, adapter.Options, *([gate] if gate else [])]
+    return _Shapes(models)
+
+
+def _tool_of(adapters: Mapping[str, type[Adapter]], shapes: _Shapes) -> Schema:
+    """A tool of any of these adapters."""
+    gates = [shapes[model] for adapter in adapters.values() if (model := gate_settings(adapter))]
+    options = [shapes[adapter.Options] for adapter in adapters.values()]
+    entry = _tool_entry(shapes[Tool], options, _gate_entry(shapes[ToolGate], gates))
+    cancels = [model["properties"][CANCEL] for model in options if CANCEL in model.get("properties", {})]
+    entry["properties"][CANCEL] = cancel_entry(shapes[Tool]["properties"][CANCEL], cancels, shapes.made)
+    return entry
+
+
+def _tools_by_name(tool: Schema, shapes: _Shapes) -> Schema:
+    return _by_name("Tools, by name.", tool) | {"propertyNames": {"pattern": shapes.name_pattern}}
 
 
 def _loadable() -> Iterator[tuple[str, type[Adapter]]]:
@@ -208,7 +318,7 @@ def _tool_entry(tool: Schema, options: Sequence[Schema], gate: Schema) -> Schema
     return {
         "type": "object",
         "properties": properties,
-        "required": [key for key in tool["required"] if key in TOOL_KEYS],
+        "required": ["workflow"],  # the engine may come from `defaults`
         "additionalProperties": any(model.get("additionalProperties") is True for model in options),
     }
 
@@ -221,12 +331,6 @@ class PlainJsonSchema(GenerateJsonSchema):
 
     def encode_default(self, dft: Any) -> Any:  # Any: whatever a default can be
         return write_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
-
-
-def write_duration(value: timedelta) -> str:
-    """As people write it: 90d, 500ms."""
-    unit, length = next(pair for pair in _UNITS.items() if not value % pair[1])
-    return f"{value // length}{unit}"
 
 
 class _Shapes:
@@ -242,6 +346,11 @@ class _Shapes:
     def __getitem__(self, model: type[BaseModel]) -> Schema:
         reference: str = self._references[(model, "validation")]["$ref"]
         return dict(self._made[reference.removeprefix(_REF.format(model=""))])
+
+    @property
+    def made(self) -> Mapping[str, Schema]:
+        """All there are, by name."""
+        return self._made
 
     def used_in(self, schema: Schema) -> Schema:
         """Definitions that are referred to, here or by each other."""

@@ -10,7 +10,7 @@ only a file that cannot be read or parsed at all ends at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -21,6 +21,8 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from mcp_workflows.errors import ConfigError
+
+MOST_VALUES = 200_000  # in one file, aliases counted each time they are used
 
 Where: TypeAlias = tuple[str | int, ...]  # the keys and indexes that lead to a value
 
@@ -44,9 +46,15 @@ _UNREADABLE: Mapping[type[OSError], str] = {
 class Problem:
     """One thing that is wrong, at one place."""
 
+    path: Path
     line: int
     where: Where
     text: str
+
+    @property
+    def place(self) -> str:
+        """The file and the line, as editors take it."""
+        return f"{self.path}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +63,13 @@ class Substitution:
 
     where: Where
     written: str
+    around: str  # all of the text it is in, as it is written
     value: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The file as plain values, and where they stand."""
+    """The file as plain values, and where they stand; some of them may have been moved here from elsewhere."""
 
     path: Path
     data: Mapping[str, Any] = field(repr=False)  # Any: any JSON value; checked by the models of the config
@@ -68,6 +77,7 @@ class Source:
     substitutions: Sequence[Substitution]
     problems: Sequence[Problem]
     lost: frozenset[Where]  # values that could not be read: nothing more can be said of them
+    moved: Mapping[Where, tuple[Source, Where]] = field(default_factory=dict[Where, "tuple[Source, Where]"], repr=False)
 
     def line(self, where: Where) -> int:
         """The line of a value, or of the nearest thing around it that is in the file."""
@@ -75,9 +85,52 @@ class Source:
             where = where[:-1]
         return self.lines.get(where, 1)
 
+    def origin(self, where: Where) -> tuple[Source, Where]:
+        """The file a value was moved here from, and where it is there; if it was not, it is here."""
+        for length in range(len(where), 0, -1):
+            if found := self.moved.get(where[:length]):
+                return found[0], (*found[1], *where[length:])
+        return self, where
+
+    def has(self, where: Where) -> bool:
+        """Whether there is something, in whatever file."""
+        source, at = self.origin(where)
+        return at in source.lines
+
+    def is_lost(self, where: Where) -> bool:
+        """Whether it is, or is in, a value that could not be read."""
+        source, at = self.origin(where)
+        return any(at[: len(lost)] == lost for lost in source.lost)
+
+    def problem(self, where: Where, text: str) -> Problem:
+        """Something that is wrong there, with its place in the file it is in."""
+        source, at = self.origin(where)
+        return Problem(path=source.path, line=source.line(at), where=at, text=text)
+
+    def related(self, where: Where) -> Iterator[Substitution]:
+        """What was put in there, in something around it or in something inside it."""
+        inside = [origin for moved, origin in self.moved.items() if moved[: len(where)] == where]
+        for source, at in (self.origin(where), *inside):
+            yield from (each for each in source.substitutions if _related(each.where, at))
+
+
+def _related(one: Where, other: Where) -> bool:
+    """Whether one of the two is inside the other, or they are the same."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What a file may take from outside: of the environment all, or some by name, and files or none."""
+
+    environ: Mapping[str, str] = field(repr=False)
+    names: Collection[str] | None = None  # None: all
+    files: bool = True
+
 
 def variables_in(path: Path) -> Sequence[str]:
-    """The variables of the environment that the configuration names, in its order; no values."""
+    """The variables of the environment that one file names, in its order; no values."""
     names = (_VARIABLE.fullmatch(found or "") for found in _PLACEHOLDER.findall(read_text(path)))
     return list(dict.fromkeys(match[1] for match in names if match))
 
@@ -99,19 +152,19 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: not UTF-8: byte 0x{raw[error.start]:02x}") from None
 
 
-def read_source(path: Path, environ: Mapping[str, str]) -> Source:
-    """Read workflows.yaml and fill in `${...}` from `environ` and from files.
+def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools") -> Source:
+    """Read workflows.yaml and fill in `${...}` from `outside`.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, is empty or is not a mapping.
+        ConfigError: the file cannot be read, is not YAML, is empty, is not a mapping or has far too much in it.
     """
     yaml = YAML(typ="safe", pure=True)
     root = _compose(yaml, path, read_text(path))
     if root is None:
-        raise ConfigError(f"{path}:1: the file is empty; it needs engines and tools")
+        raise ConfigError(f"{path}:1: the file is empty; it needs {holds}")
     if not isinstance(root, MappingNode):
-        raise ConfigError(f"{path}:{_line(root)}: this must be a mapping with engines and tools")
-    reading = _Reading(yaml, path.parent, environ)
+        raise ConfigError(f"{path}:{_line(root)}: this must be a mapping with {holds}")
+    reading = _Reading(yaml, path, outside)
     data = cast("Mapping[str, Any]", reading.value(root, ()))
     return Source(
         path=path,
@@ -153,17 +206,22 @@ def _line(node: Node) -> int:
 class _Reading:
     """One pass over the nodes of a file."""
 
-    def __init__(self, yaml: YAML, folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, yaml: YAML, path: Path, outside: Outside) -> None:
         self._yaml = yaml
-        self._folder = folder
-        self._environ = environ
+        self._path = path
+        self._outside = outside
         self._around: list[Node] = []
+        self._values = 0
         self.lines: dict[Where, int] = {(): 1}
         self.substitutions: list[Substitution] = []
         self.problems: list[Problem] = []
         self.lost: set[Where] = set()
 
     def value(self, node: Node, where: Where) -> Any:  # any JSON value
+        self._values += 1
+        if self._values > MOST_VALUES:
+            wrong = f"more than {MOST_VALUES} values; are there aliases of aliases?"
+            raise ConfigError(f"{self._path}:{_line(node)}: {wrong}")
         if isinstance(node, ScalarNode):
             return self._scalar(node, where)
         if any(node is outer for outer in self._around):
@@ -175,7 +233,7 @@ class _Reading:
             self._around.pop()
 
     def _complain(self, line: int, where: Where, text: str) -> None:
-        self.problems.append(Problem(line=line, where=where, text=text))
+        self.problems.append(Problem(path=self._path, line=line, where=where, text=text))
 
     def _lose(self, line: int, where: Where, text: str) -> None:
         self.lost.add(where)
@@ -243,19 +301,24 @@ class _Reading:
             return written
         if value is None:
             return cast("str", cast("re.Match[str]", _VARIABLE.fullmatch(inside))[2])
-        self.substitutions.append(Substitution(where=where, written=written, value=value))
+        self.substitutions.append(Substitution(where=where, written=written, around=match.string, value=value))
         return value
 
     def _find(self, inside: str) -> str | None:
         """The value from outside, or None if the default in the file is to be taken."""
+        outside = self._outside
         if inside.startswith("file:"):
-            text = read_text(self._folder / inside.removeprefix("file:"))
+            if not outside.files:
+                raise ConfigError("files from outside are not for a file that is included")
+            text = read_text(self._path.parent / inside.removeprefix("file:"))
             return text.removesuffix("\n").removesuffix("\r")
         variable = _VARIABLE.fullmatch(inside)
         if not variable or "${" in inside:
             raise ConfigError("write ${NAME}, ${NAME:-default} or ${file:path}, or $${ for a plain ${")
         name, default = variable.groups()
-        value = self._environ.get(name)
+        if outside.names is not None and name not in outside.names:
+            raise ConfigError(f"{name} is not for this file: where it is included, `env: [...]` says which ones are")
+        value = outside.environ.get(name)
         if not value and default is not None:
             return None
         if value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import aclosing
 from pathlib import Path
 from typing import TypeAlias
@@ -14,9 +14,11 @@ import anyio
 from anyio import to_thread
 from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # one of its parameters names trio, if that is there
 
+from mcp_workflows.access.settings import AuthSettings
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.config import Config, Engine, load_config
+from mcp_workflows.config import Config, Engine, ServerSettings, load_config
 from mcp_workflows.config_source import read_text
+from mcp_workflows.config_teams import files_in, included_globs
 from mcp_workflows.errors import ConfigError, WorkflowsError
 from mcp_workflows.sidecar import Sidecar
 
@@ -30,17 +32,24 @@ _SCHEMA = re.compile(r"""[^\s"'{},\[\]]+\.json\b""")
 _CODE = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
-def files_of(config: Path) -> frozenset[Path]:
-    """The configuration and the files it names, right or wrong: schemas, secrets, workflows in code beside it."""
-    folder = config.absolute().parent
+def files_of(config: Path, environ: Mapping[str, str]) -> frozenset[Path]:
+    """The configuration, those it includes, and what all of them name, right or wrong."""
+    config = config.absolute()
+    files = (config, *files_in(config, included_globs(config, environ)))
+    return frozenset(named for file in files for named in _named_in(file))
+
+
+def _named_in(file: Path) -> Set[Path]:
+    """A file and those it names: schemas, secrets, workflows in code beside it."""
+    folder = file.parent
     try:
-        text = read_text(config)
+        text = read_text(file)
     except ConfigError:
         text = ""
     named = [*_INCLUDED.findall(text), *_SCHEMA.findall(text)]
     code = [f"{name.replace('.', '/')}.py" for name in _CODE.findall(text)]
-    beside = [file for name in code if (file := folder / name).is_file()]
-    return frozenset({folder / config.name, *(folder / name for name in named), *beside})
+    beside = [module for name in code if (module := folder / name).is_file()]
+    return {file, *(folder / name for name in named), *beside}
 
 
 class Reloading:
@@ -51,8 +60,7 @@ class Reloading:
         self._environ = environ
         self._started_with = config
         self._config = config
-        self._files = files_of(self._path)
-        self._stamps = _stamps(self._files)
+        self._look()
 
     async def run(self, sidecar: Sidecar) -> None:
         """For ever: a good edit is served, a bad one is told and changes nothing."""
@@ -63,24 +71,35 @@ class Reloading:
 
     async def reload(self, sidecar: Sidecar) -> None:
         """Serve what is in the files now, if it can be used."""
-        self._files = files_of(self._path)
-        self._stamps = _stamps(self._files)
+        self._look()
         _forget_code(self._files, self._path.parent)
         try:
             config = await to_thread.run_sync(load_config, self._path, self._environ)
-            await sidecar.offering.reload(config.tools, self._adapters(config, sidecar))
+            await sidecar.offering.reload(config.tools, self._adapters(config, sidecar), config.laying)
         except WorkflowsError as error:
             logger.error("not reloaded, the last good configuration stays:\n%s", error)
             return
         logger.info("reloaded: %s", "; ".join(_differences(self._config, config)) or "nothing changed")
-        for section in ("server", "store"):
-            if getattr(config, section) != getattr(self._started_with, section):
+        for section in ("server", "store", "limits", "audit", "telemetry"):
+            if _lasting(config, section) != _lasting(self._started_with, section):
                 logger.warning("%s has changed: that takes effect only after a restart", section)
+        if sidecar.admission is not None and config.server.auth is not None:
+            sidecar.admission.take(config.server.auth)
         self._config = config
+
+    def _look(self) -> None:
+        """Remember which files there are now, and how they are."""
+        self._files = files_of(self._path, self._environ)
+        self._globs = included_globs(self._path, self._environ)
+        self._stamps = self._stamps_now()
+
+    def _stamps_now(self) -> Mapping[Path, Stamp | None]:
+        """Likewise of files that a glob has found since."""
+        return _stamps(self._files.union(files_in(self._path, self._globs)))
 
     async def _until_saved(self) -> None:
         """Until one of the files is another than it was; also if that happened before the watch began."""
-        while _stamps(self._files) == self._stamps:
+        while self._stamps_now() == self._stamps:
             try:
                 await self._until_told()
             except OSError as error:  # no more watches to be had, or a folder is gone
@@ -99,7 +118,7 @@ class Reloading:
         )
         async with aclosing(changes):
             async for _ in changes:
-                if _stamps(self._files) != self._stamps:
+                if self._stamps_now() != self._stamps:
                     return
 
     def _adapters(self, config: Config, sidecar: Sidecar) -> Mapping[str, Adapter]:
@@ -116,6 +135,15 @@ def _adapter(engine: Engine) -> Adapter:
         return engine.kind(engine.settings)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OSError) as error:  # a stranger's code
         raise ConfigError(f"engine {engine.name}: its adapter takes no such settings: {error}") from None
+
+
+def _lasting(config: Config, section: str) -> object:
+    """A section without what is taken over while it runs: who is let in, but not whether anybody is asked at all."""
+    found: object = getattr(config, section)
+    if not isinstance(found, ServerSettings) or found.auth is None:
+        return found
+    auth = AuthSettings.model_construct(owner=found.auth.owner, required_scopes=found.auth.required_scopes)
+    return found.model_copy(update={"auth": auth})
 
 
 def _stamps(files: frozenset[Path]) -> Mapping[Path, Stamp | None]:

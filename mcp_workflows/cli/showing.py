@@ -1,0 +1,47 @@
+"""mcp-workflows config show: the configuration in the end, without its secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.config_show import show
+from mcp_workflows.errors import ConfigError
+
+config_commands = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
+app.add_typer(config_commands, name="config")
+
+
+class Format(StrEnum):
+    """How it is printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+@config_commands.callback()
+def looking() -> None:
+    """Look at the configuration."""
+
+
+@config_commands.command("show")
+def show_config(
+    config: ConfigFile,
+    as_format: Annotated[
+        Format, typer.Option("--format", help="For people, with comments, or for programs.")
+    ] = Format.YAML,
+) -> None:
+    """Print the configuration with all that it includes, and where each tool is from; no secrets."""
+    log(LogLevel.WARNING)
+    shown = show(config, os.environ)
+    typer.echo(json.dumps(shown.as_json(), indent=2) if as_format is Format.JSON else shown.as_yaml().rstrip())
+    try:
+        load(config)
+    except ConfigError as error:
+        typer.echo(f"note: as it is here, the configuration cannot be used:\n{error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,179 @@
+"""The configuration as it is in the end, for people to read and to keep: without any secret.
+
+What came from outside stands there as its `${NAME}`. What is a secret by its model or by its name, and was written
+into the file all the same, is starred out.
+"""
+
+# pyright: reportUnknownMemberType=false
+# (ruamel.yaml leaves the streams of its own classes untyped)
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from mcp_workflows.config_schema import config_schema
+from mcp_workflows.config_source import Source, Where
+from mcp_workflows.config_teams import read_config
+from mcp_workflows.schema import Schema
+
+HIDDEN = "***"
+
+_SECRET_NAME = re.compile(
+    r"secret|passw|passphrase|token|(api|private|encryption|signing|access)[_-]?key|credential|authorization|cookie",
+    re.IGNORECASE,
+)
+_NO_SECRET = re.compile(r"([_-]|^)(file|path|url|uri|endpoint|claim|header|name|type|id|sha256)$|^max_", re.IGNORECASE)
+_USER_INFO = re.compile(r"(//(?:[^/@\s:]*:)?)[^/@\s]+(?=@)")
+_TOKEN = re.compile(  # wherever it was pasted; prose about them has no digits
+    r"\b((?:bearer|basic)\s+)(?=[^\s'\"]*[0-9=])[^\s'\"]{8,}|\b(mcpw_)[\w-]+", re.IGNORECASE
+)
+_QUERY = re.compile(r"([?&][^=&#\s]*(?:secret|passw|token|key|signature)[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
+_ONLY_OUTSIDE = re.compile(r"\$\{([^}:]+)(:-[^}]*)?\}|\$\{(file:[^}]+)\}")
+_HOLDING = ("items", "additionalProperties")
+_TOOLS = frozenset({"tools", "defaults", "rules"})  # numbers there are just numbers
+_NO_SECRETS_IN = ("input", "output", "schema")  # JSON Schemas: their keys are names of things
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The configuration, and which file and line each tool is from."""
+
+    config: Mapping[str, Any]  # Any: JSON
+    places: Mapping[str, str]  # of tools, by name
+    more: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """By tool: its settings that are from elsewhere (defaults, rules), and where that is."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """For programs."""
+        tools = {name: {"place": place, "settings": self.more.get(name, {})} for name, place in self.places.items()}
+        return {"config": self.config, "from": tools}
+
+    def as_yaml(self) -> str:
+        """For people: a configuration that can be used, if nothing had to be starred out."""
+        whole = CommentedMap(self.config)
+        tools = self.config.get("tools")
+        if isinstance(tools, dict):
+            whole["tools"] = commented = CommentedMap(cast("Mapping[str, Any]", tools))
+            for name in self.places:
+                commented.yaml_set_comment_before_after_key(name, before=self._comment(name), indent=2)
+        yaml = YAML()
+        yaml.width, yaml.allow_unicode, yaml.default_flow_style = 10_000, True, False
+        text = io.StringIO()
+        yaml.dump(whole, text)
+        return text.getvalue()
+
+    def _comment(self, name: str) -> str:
+        more = (f"{key}: {place}" for key, place in self.more.get(name, {}).items())
+        return "; ".join((self.places[name], *more))
+
+
+def show(path: Path, environ: Mapping[str, str]) -> Shown:
+    """The configuration with all that it includes, as far as it can be read.
+
+    Raises:
+        ConfigError: one of its files cannot be read or parsed at all.
+    """
+    source = read_config(path, environ).source
+    schema = config_schema()
+    shown = _Redacting(source, schema.get("$defs", {})).value(source.data, (), [schema])
+    tools = source.data.get("tools")
+    names = [("tools", name) for name in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})]
+    return Shown(
+        config=shown,
+        places={name: _place(source, (section, name)) for section, name in names},
+        more={name: dict(_from_elsewhere(source, (section, name))) for section, name in names},
+    )
+
+
+def _place(source: Source, where: Where) -> str:
+    found, at = source.origin(where)
+    return f"{found.path}:{found.line(at)}"
+
+
+def _from_elsewhere(source: Source, tool: Where) -> Iterator[tuple[str, str]]:
+    own = source.origin(tool)
+    for where, (found, at) in source.moved.items():
+        if where[:-1] == tool and (found is not own[0] or at[:-1] != own[1]):
+            yield str(where[-1]), f"{found.path}:{found.line(at)}"
+
+
+class _Redacting:
+    """One pass over the values."""
+
+    def __init__(self, source: Source, shared: Schema) -> None:
+        self._source = source
+        self._shared = shared
+        self._written: dict[int, Mapping[Where, str]] = {}
+
+    def value(self, value: Any, where: Where, schemas: Sequence[Schema]) -> Any:  # any JSON value
+        meant = [each for schema in schemas for each in self._meant(schema)]
+        if isinstance(value, dict):
+            entries = cast("Mapping[str, Any]", value)
+            return {key: self.value(entry, (*where, key), list(_under(meant, key))) for key, entry in entries.items()}
+        if isinstance(value, list):
+            items = cast("Sequence[Any]", value)
+            below = [each["items"] for each in meant if isinstance(each.get("items"), dict)]
+            return [self.value(item, (*where, index), below) for index, item in enumerate(items)]
+        inner = [each[word] for each in meant for word in _HOLDING if isinstance(each.get(word), dict)]
+        whole = [*meant, *(each for schema in inner for each in self._meant(schema))]  # one where several belong
+        secret = any(each.get("format") == "password" for each in whole) or _named_secret(where)
+        plain = isinstance(value, bool | None) or (not isinstance(value, str) and where[0] in _TOOLS)
+        return self._scalar(value, where, secret=secret and not plain)
+
+    def _scalar(self, value: Any, where: Where, *, secret: bool) -> Any:  # any JSON scalar
+        written = value if isinstance(value, str) and self._source.is_lost(where) else self._as_written(where)
+        if secret:
+            return _only_outside(written) if written else HIDDEN
+        if not isinstance(value, str):
+            return value
+        text = written or value.replace("${", "$${")
+        text = _TOKEN.sub(lambda found: f"{found[1] or found[2]}{HIDDEN}", text)
+        return _QUERY.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(rf"\g<1>{HIDDEN}", text))
+
+    def _as_written(self, where: Where) -> str | None:
+        """The text with its `${NAME}`, if something was filled in."""
+        source, at = self._source.origin(where)
+        if id(source) not in self._written:
+            self._written[id(source)] = {each.where: each.around for each in source.substitutions}
+        return self._written[id(source)].get(at)
+
+    def _meant(self, schema: Schema) -> Iterator[Schema]:
+        """A schema and those it refers to; one that holds itself ends where the values end."""
+        if isinstance(reference := schema.get("$ref"), str):
+            yield from self._meant(self._shared.get(reference.rpartition("/")[2], {}))
+        for word in ("anyOf", "oneOf", "allOf"):
+            for each in schema.get(word, ()):
+                yield from self._meant(each)
+        yield schema
+
+
+def _under(schemas: Sequence[Schema], key: str) -> Iterator[Schema]:
+    for schema in schemas:
+        found = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        if isinstance(found, dict):
+            yield cast("Schema", found)
+
+
+def _named_secret(where: Where) -> bool:
+    """Whether its key says that it is one; in a list, the key of the list."""
+    keys = [each for each in where if isinstance(each, str)]
+    if not keys or any(each in _NO_SECRETS_IN for each in keys[2:]):
+        return False
+    return bool(_SECRET_NAME.search(keys[-1])) and not _NO_SECRET.search(keys[-1])
+
+
+def _only_outside(written: str) -> str:
+    """Of a secret: what it is filled in from, without anything written around it or instead of it."""
+    match = _ONLY_OUTSIDE.fullmatch(written)
+    if not match:
+        return HIDDEN
+    name, default, file = match.groups()
+    return f"${{{name or file}{f':-{HIDDEN}' if default else ''}}}"

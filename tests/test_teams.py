@@ -1,0 +1,395 @@
+"""Files of teams: what they become together with the platform's own, and what they may not say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from mcp_workflows.access import Allow
+from mcp_workflows.config import Config, load_config
+from mcp_workflows.config_source import MOST_VALUES
+from mcp_workflows.config_teams import variables_of
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.reloading import files_of
+from mcp_workflows.tool import TaskSupport, Tool
+
+SECRET = "hunter2-and-much-more"
+
+PLATFORM = """\
+include:
+  - {files: teams/*.yaml, namespace: orders, engines: [here]}
+engines:
+  here: {adapter: memory}
+  vault: {adapter: memory, name: private-ledger}
+"""
+TEAM = "tools:\n  create: {engine: here, workflow: echo}\n"
+
+
+def written(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(dedent(text), encoding="utf-8")
+    return folder / "workflows.yaml"
+
+
+def load(folder: Path, files: Mapping[str, str], **environ: str) -> Config:
+    return load_config(written(folder, files), environ)
+
+
+def tools(folder: Path, files: Mapping[str, str], **environ: str) -> Mapping[str, Tool]:
+    return {tool.name: tool for tool in load(folder, files, **environ).tools}
+
+
+def problems(folder: Path, files: Mapping[str, str], **environ: str) -> list[str]:
+    """A line for all that is wrong, as seen from the folder."""
+    with pytest.raises(ConfigError) as caught:
+        load(folder, files, **environ)
+    return [line.removeprefix(f"{folder}/") for line in str(caught.value).splitlines()]
+
+
+def team(folder: Path, text: str, **environ: str) -> list[str]:
+    return problems(folder, {"workflows.yaml": PLATFORM, "teams/a.yaml": text}, **environ)
+
+
+# --- together
+
+
+def test_tools_of_teams_come_after_the_platforms_own_in_the_order_of_their_files(tmp_path: Path) -> None:
+    found = tools(
+        tmp_path,
+        {
+            "workflows.yaml": PLATFORM + "tools:\n  own: {engine: vault, workflow: echo}\n",
+            "teams/b.yaml": "tools:\n  z: {engine: here, workflow: echo}\n",
+            "teams/a.yaml": "tools:\n  y: {engine: here, workflow: echo}\n  x: {engine: here, workflow: echo}\n",
+            "teams/.hidden.yaml": "what: is this\n",
+            "teams/notes.txt": "not matched",
+        },
+    )
+    assert list(found) == ["own", "orders.y", "orders.x", "orders.z"]
+
+
+def test_a_glob_alone_is_for_files_of_ones_own_and_may_use_every_engine(tmp_path: Path) -> None:
+    platform = PLATFORM.replace("{files: teams/*.yaml, namespace: orders, engines: [here]}", '"**/*.yaml"')
+    text = "tools:\n  pay: {engine: vault, workflow: echo}\n"
+    assert list(tools(tmp_path, {"workflows.yaml": platform, "deep/down/a.yaml": text})) == ["pay"]
+
+
+def test_the_separator_can_be_one_that_every_host_takes(tmp_path: Path) -> None:
+    platform = PLATFORM.replace("namespace: orders", "namespace: orders, separator: _")
+    assert list(tools(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": TEAM})) == ["orders_create"]
+
+
+def test_a_setting_is_taken_whole_from_the_uppermost_place_that_has_it(tmp_path: Path) -> None:
+    platform = """\
+        defaults: {ttl: 1d, max_result: 1000, allow: {call: {scopes: [any]}, see: {}}}
+        include:
+          - {files: teams/*.yaml, namespace: orders, engines: [here], defaults: {engine: here, ttl: 2d}}
+        engines: {here: {adapter: memory}}
+        rules:
+          "orders.*": {allow: {call: {scopes: [orders]}, see: {}}}
+          orders.pay: {allow: {call: {scopes: [pay]}, see: {}, cancel: {}}, max_result: 5}
+        tools:
+          own: {engine: here, workflow: echo, max_result: 7, ttl: }
+    """
+    files = {
+        "workflows.yaml": platform,
+        "teams/a.yaml": "tools:\n  pay: {workflow: echo, ttl: 3d}\n  see: {workflow: echo}\n",
+    }
+    found = tools(tmp_path, files)
+    assert {name: (tool.ttl, tool.max_result) for name, tool in found.items()} == {
+        "own": (timedelta(days=1), 7),
+        "orders.pay": (timedelta(days=3), 5),
+        "orders.see": (timedelta(days=2), 1000),
+    }
+    assert {name: tool.allow for name, tool in found.items()} == {
+        "own": Allow.model_validate({"call": {"scopes": ["any"]}, "see": {}}),
+        "orders.pay": Allow.model_validate({"call": {"scopes": ["pay"]}, "see": {}, "cancel": {}}),
+        "orders.see": Allow.model_validate({"call": {"scopes": ["orders"]}, "see": {}}),
+    }
+
+
+def test_a_default_says_nothing_of_a_tool_that_it_does_not_count_for(tmp_path: Path) -> None:
+    platform = "defaults: {fallback: tools, wait: 5s, adaptive: 1s, cancel_on_disconnect: true}\n" + PLATFORM
+    text = """\
+        tools:
+          a: {engine: here, workflow: echo, tasks: required}
+          b: {engine: here, workflow: echo, tasks: forbidden}
+          c: {engine: here, workflow: echo, fallback: wait}
+          d: {engine: here, workflow: echo, kind: watch}
+          e: {engine: here, workflow: echo}
+    """
+    found = tools(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": text})
+    assert found["orders.a"].tasks is TaskSupport.REQUIRED
+    assert found["orders.b"].adaptive is None
+    assert not found["orders.d"].cancel_on_disconnect
+    assert found["orders.e"].wait == timedelta(seconds=5)
+
+
+def test_a_schema_file_is_looked_for_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    schema = '{"type": "object", "properties": {"order": {}}}'
+    text = "tools:\n  create: {engine: here, workflow: echo, input: ./schemas/in.json}\n"
+    files = {"workflows.yaml": PLATFORM, "teams/a.yaml": text, "teams/schemas/in.json": schema}
+    assert tools(tmp_path, files)["orders.create"].input["properties"] == {"order": {}}
+
+
+CODE = """\
+from temporalio import workflow
+
+@workflow.defn
+class Flow:
+    @workflow.run
+    async def run(self, {argument}: str) -> None: ...
+"""
+CODED = "include:\n  - {files: coded_*/*.yaml, engines: [t], code: true, defaults: {engine: t, task_queue: q}}\n"
+
+
+def test_two_teams_may_have_code_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    files = {
+        "workflows.yaml": CODED + "engines: {t: {adapter: temporal}}\n",
+        "coded_a/a.yaml": "tools: {a: {workflow: Flow, input: 'flows:Flow'}}\n",
+        "coded_b/b.yaml": "tools: {b: {workflow: Flow, input: 'flows:Flow'}}\n",
+        "coded_a/flows.py": CODE.format(argument="first"),
+        "coded_b/flows.py": CODE.format(argument="second"),
+    }
+    found = tools(tmp_path, files)
+    assert {name: list(tool.input["properties"]) for name, tool in found.items()} == {"a": ["first"], "b": ["second"]}
+
+
+def test_a_folder_that_python_cannot_import_from_is_named(tmp_path: Path) -> None:
+    files = {
+        "workflows.yaml": CODED.replace("coded_*", "team-a") + "engines: {t: {adapter: temporal}}\n",
+        "team-a/a.yaml": "tools: {a: {workflow: Flow, input: 'flows:Flow'}}\n",
+        "team-a/flows.py": CODE.format(argument="a"),
+    }
+    (problem,) = problems(tmp_path, files)
+    assert problem.startswith("team-a/a.yaml:1: tools.a.input: flows:Flow: code cannot be imported from a folder named")
+
+
+def test_a_glob_may_come_from_outside_and_what_it_finds_is_watched(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, {"workflows.yaml": PLATFORM.replace("teams/*", "'${WHERE}/*").replace("*.yaml", "*.yaml'")}
+    )
+    written(tmp_path, {"teams/a.yaml": TEAM})
+    assert [tool.name for tool in load_config(path, {"WHERE": "teams"}).tools] == ["orders.create"]
+    assert files_of(path, {"WHERE": "teams"}) == {path, tmp_path / "teams" / "a.yaml"}
+
+
+def test_of_the_environment_a_team_gets_what_its_entry_lists(tmp_path: Path) -> None:
+    platform = PLATFORM.replace("engines: [here]", "engines: [here], env: [REGION]")
+    text = "tools:\n  create: {engine: here, workflow: echo, title: 'In ${REGION:-nowhere}'}\n"
+    files = {"workflows.yaml": platform, "teams/a.yaml": text}
+    assert tools(tmp_path, files, REGION="Bavaria")["orders.create"].title == "In Bavaria"
+    assert tools(tmp_path, files)["orders.create"].title == "In nowhere"
+
+
+def test_hosts_are_told_the_variables_of_included_files_too(tmp_path: Path) -> None:
+    text = "tools:\n  create: {engine: here, workflow: echo, title: '${REGION}'}\n"
+    path = written(tmp_path, {"workflows.yaml": f"store: ${{URL}}\n{PLATFORM}", "teams/a.yaml": text})
+    assert variables_of(path, {}) == ["URL", "REGION"]
+
+
+# --- what a team may not say
+
+FORBIDDEN: Mapping[str, tuple[str, str]] = {
+    "an engine": ("engines: {mine: {adapter: memory}}\n" + TEAM, "1: engines: a file that is included has tools only"),
+    "an include": ("include: [b.yaml]\n" + TEAM, "1: include: a file that is included has tools only"),
+    "rules": (
+        "rules: {}\n" + TEAM,
+        "1: rules: a file that is included has tools only; anything else belongs in workflow",
+    ),
+    "defaults": ("defaults: {}\n" + TEAM, "1: defaults: a file that is included has tools only"),
+    "nothing": ("tools: {}\n", "1: tools: needs at least one of the tools"),
+    "no file": ("", "1: the file is empty; it needs tools"),
+    "a list": ("tools: [a]\n", "1: tools: must be a mapping, by name"),
+    "a policy": (
+        TEAM.replace("}", ", allow: {}}"),
+        "2: tools.create.allow: is policy, which belongs in workflows.yaml",
+    ),
+    "an empty policy": (TEAM.replace("}", ", allow: }"), "2: tools.create.allow: is policy"),
+    "limits": (TEAM.replace("}", ", limits: {tasks: 9}}"), "2: tools.create.limits: is policy"),
+    "who may cancel what others started": (
+        TEAM.replace("}", ", kind: watch, allow_cancel: true}"),
+        "2: tools.create.allow_cancel: is policy",
+    ),
+    "another engine": (
+        TEAM.replace("here", "vault"),
+        "2: tools.create.engine: no engine named 'vault' (engines: here)",
+    ),
+    "no such engine": (
+        TEAM.replace("here", "vaalt"),
+        "2: tools.create.engine: no engine named 'vaalt' (engines: here)",
+    ),
+    "a variable": (
+        TEAM.replace("echo", '"${SECRET}"'),
+        "2: tools.create.workflow: ${SECRET}: SECRET is not for this file",
+    ),
+    "a variable with a default": (
+        TEAM.replace("echo", '"${SECRET:-x}"'),
+        "SECRET is not for this file: where it is inc",
+    ),
+    "a file from outside": (
+        TEAM.replace("echo", '"${file:/etc/hostname}"'),
+        "2: tools.create.workflow: ${file:/etc/hostname}: files from outside are not for a file that is included",
+    ),
+    "code": (
+        TEAM.replace("}", ", input: 'os:system'}"),
+        "2: tools.create.input: os:system is code, and none is run for",
+    ),
+    "a schema elsewhere": (TEAM.replace("}", ", input: ../up.json}"), "2: tools.create.input: ../up.json leads out of"),
+    "a schema of the machine": (
+        TEAM.replace("}", ", input: /etc/x.json}"),
+        "/etc/x.json leads out of the folder of this",
+    ),
+    "a wrong setting": (TEAM.replace("}", ", titel: x}"), "2: tools.create.titel: unknown key; did you mean 'title'?"),
+    "a name that is none": (TEAM.replace("create", "'cre ate'"), "2: tools.cre ate: must match pattern"),
+    "a long name": (
+        TEAM.replace("create", "c" * 60),
+        "has 67 characters with its namespace, at most 64 will do",
+    ),
+    "a missing workflow": ("tools:\n  create: {engine: here}\n", "2: tools.create.workflow: is missing"),
+    "a tool twice": (TEAM + "  create: {engine: here, workflow: ask}\n", "3: tools.create: 'create' is here twice"),
+}
+
+
+@pytest.mark.parametrize(("text", "essence"), FORBIDDEN.values(), ids=FORBIDDEN)
+def test_what_a_team_may_not_say_is_named_with_its_file_and_line(tmp_path: Path, text: str, essence: str) -> None:
+    (problem,) = team(tmp_path, text, SECRET=SECRET)
+    assert problem.startswith("teams/a.yaml:")
+    assert essence in problem
+    assert SECRET not in problem
+
+
+def test_of_engines_that_are_not_for_a_team_nothing_is_said(tmp_path: Path) -> None:
+    """Neither whether there is one, nor what it is set to."""
+    platform = PLATFORM.replace("private-ledger", "${SECRET}")
+    said = [
+        problems(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": TEAM.replace("here", name)}, SECRET=SECRET)[0]
+        for name in ("vault", "vaulx")
+    ]
+    assert said[0] == said[1].replace("vaulx", "vault")
+    assert not any(word in line for line in said for word in (SECRET, "ledger", "memory"))
+
+
+def test_a_symbolic_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "outside.yaml").write_text(TEAM)
+    (tmp_path / "outside.json").write_text('{"type": "object"}')
+    (tmp_path / "in" / "teams").mkdir(parents=True)
+    (tmp_path / "in" / "teams" / "x.json").symlink_to(tmp_path / "outside.json")
+    path = written(
+        tmp_path / "in", {"workflows.yaml": PLATFORM, "teams/a.yaml": TEAM.replace("}", ", input: ./x.json}")}
+    )
+    with pytest.raises(ConfigError, match=r"a.yaml:2: tools.create.input: ./x.json leads out of the folder"):
+        load_config(path, {})
+    (tmp_path / "in" / "teams" / "b.yaml").symlink_to(tmp_path / "outside.yaml")
+    with pytest.raises(ConfigError, match=r"workflows.yaml:2: include\[0\].files: .*b.yaml leads out of the folder"):
+        load_config(path, {})
+
+
+def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
+    """Kubernetes mounts files as links into a hidden folder beside them."""
+    files = {"workflows.yaml": PLATFORM, "teams/..data/a.yaml": TEAM}
+    path = written(tmp_path, files)
+    (tmp_path / "teams" / "a.yaml").symlink_to("..data/a.yaml")
+    assert [tool.name for tool in load_config(path, {}).tools] == ["orders.create"]
+
+
+# --- what is wrong with the platform's own
+
+WRONG: Mapping[str, tuple[str, str, str]] = {
+    "a glob that finds nothing": (
+        "teams/*.yaml",
+        "team/*.yaml",
+        "2: include[0].files: team/*.yaml: there is no such file",
+    ),
+    "the folder above": (
+        "teams/*.yaml",
+        "../*.yaml",
+        "2: include[0].files: ../*.yaml: files in the folder of workflows",
+    ),
+    "an absolute path": (
+        "teams/*.yaml",
+        "/etc/*.yaml",
+        "2: include[0].files: /etc/*.yaml: files in the folder of workf",
+    ),
+    "itself": ("teams/*.yaml", "workflows.yaml", "2: include[0].files: workflows.yaml: there is no such file"),
+    "no engines": (", engines: [here]", "", "2: include[0].engines: is missing"),
+    "an unknown engine": ("[here]", "[her]", "2: include[0].engines[0]: no engine named 'her'; did you mean 'here'?"),
+    "an unknown key": ("namespace:", "namespce:", "2: include[0].namespce: unknown key; did you mean 'namespace'?"),
+    "a namespace": ("namespace: orders", "namespace: o/r", "2: include[0].namespace: must match pattern"),
+    "a default": ("[here]}", "[here], defaults: {ttl: 1x}}", "2: include[0].defaults.ttl: a duration is a number"),
+    "an unknown default": ("[here]}", "[here], defaults: {tt: 1d}}", "2: include[0].defaults.tt: unknown key; did you"),
+    "a rule for nothing": (
+        "engines:\n",
+        "rules: {orders.creat: {ttl: 1d}}\nengines:\n",
+        "rules.orders.creat: there is no",
+    ),
+    "a rule that is none": (
+        "engines:\n",
+        "rules: {orders.create: 1}\nengines:\n",
+        "rules.orders.create: must be a mapping",
+    ),
+    "a policy": (
+        "[here]}",
+        "[here], defaults: {allow: {calls: {}}}}",
+        "2: include[0].defaults.allow.calls: unknown key",
+    ),
+    "a rule that cannot hold": (
+        "engines:\n",
+        "rules: {orders.create: {allow: {call: {}}}}\nengines:\n",
+        "3: rules.orders.create.allow: allow: nobody could see what comes of it",
+    ),
+    "one glob": (PLATFORM.split("engines:\n")[0], "include: teams/*.yaml\ntools: {}\n", "1: include: must be a list"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "essence"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_with_an_include_is_named_with_its_line(tmp_path: Path, old: str, new: str, essence: str) -> None:
+    assert old in PLATFORM
+    found = problems(tmp_path, {"workflows.yaml": PLATFORM.replace(old, new, 1), "teams/a.yaml": TEAM})
+    assert essence in found[0]
+    assert found[0].startswith("workflows.yaml:")
+
+
+def test_two_tools_of_one_name_are_both_named(tmp_path: Path) -> None:
+    own = "tools:\n  orders.create: {engine: here, workflow: echo}\n"
+    files = {"workflows.yaml": PLATFORM + own, "teams/a.yaml": TEAM, "teams/b.yaml": TEAM}
+    assert problems(tmp_path, files) == [
+        f"teams/{name}.yaml:2: tools.create: there is a tool 'orders.create' already: {tmp_path}/workflows.yaml:7; "
+        "`namespace:` keeps teams apart"
+        for name in "ab"
+    ]
+
+
+def test_all_problems_of_all_files_are_said_in_one_go(tmp_path: Path) -> None:
+    files = {
+        "workflows.yaml": PLATFORM + "serverr: {}\n",
+        "teams/b.yaml": TEAM.replace("create", "other").replace("echo", '""'),
+        "teams/a.yaml": TEAM.replace("echo", "echo, tasks: always"),
+    }
+    assert [problem.split(": ")[0] for problem in problems(tmp_path, files)] == [
+        "workflows.yaml:6",
+        "teams/a.yaml:2",
+        "teams/b.yaml:2",
+    ]
+
+
+def test_a_value_from_outside_in_a_default_is_not_shown_by_the_error_of_a_tool(tmp_path: Path) -> None:
+    platform = f"defaults: {{workflow: '${{SECRET}}', ttl: '${{SECRET}}'}}\n{PLATFORM}"
+    found = problems(tmp_path, {"workflows.yaml": platform, "teams/a.yaml": TEAM}, SECRET=SECRET)
+    assert found
+    assert not any(SECRET[:6] in problem for problem in found)
+
+
+def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
+    levels = "".join(f"  l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    (problem,) = team(tmp_path, f"tools:\n  l0: &l0 [x]\n{levels}")
+    assert problem.startswith("teams/a.yaml:")
+    assert f"more than {MOST_VALUES} values; are there aliases of aliases?" in problem
