@@ -16,7 +16,7 @@ from mcp_workflows.capabilities import Adopts, same_workflow, start_options
 from mcp_workflows.creation import digest
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows.store import Store, changed
+from mcp_workflows.store import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, release
 from mcp_workflows.tool import EXECUTION_ID, Kind, Tool
 
@@ -56,7 +56,7 @@ class Adoption:
         adapter = self._engines.get(tool.engine)
         if not isinstance(adapter, Adopts):
             raise EngineRefused("it cannot adopt executions")
-        async with self._engines.calling(tool.engine):
+        async with self._engines.calling(tool.engine, api="adopt"):
             return await adapter.adopt(execution_id)
 
     async def find_own(self, tool: Tool, execution_id: str) -> Ref:
@@ -83,15 +83,16 @@ class Adoption:
             f"Engine {tool.engine} shows no execution {execution_id!r} of workflow {tool.workflow} that can be watched"
         )
 
-    async def take(self, adopted: Adopted) -> Task:
+    async def take(self, adopted: Adopted, caps: Caps = NO_CAPS) -> Task:
         """The task: one per owner, tool and execution, for as long as it lives and the tool stays as it is.
 
         Raises:
+            CapReached: there may be no more.
             MappingError: what the tool fills in does not work on these arguments.
         """
         now = self._clock()
         task = _task_of(adopted, now)
-        while (row := await self._store.create(task)).expired(now):
+        while (row := await self._store.create(task, caps)).expired(now):
             await changed(self._store, row, lambda old: release(old, now))
         return row
 
@@ -116,7 +117,9 @@ def _task_of(adopted: Adopted, now: datetime) -> Task:
     """A row that is bound from the start, so nothing is ever started for it."""
     tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
     task_id = secrets.token_hex(20)
-    name = digest([ref.handle, tool.model_dump(mode="json", include=set(_FROZEN))])
+    frozen = tool.model_dump(mode="json", include=set(_FROZEN))
+    frozen |= tool.model_dump(mode="json", include={"cancel", "on_expire"}, exclude_defaults=True)
+    name = digest([ref.handle, frozen])
     scope = {"args": adopted.arguments, **owner.scope, "task": {"id": task_id}}
     options = {key: value for key, value in tool.frozen_options(scope).items() if value is not None}
     watching = tool.kind is Kind.WATCH
@@ -141,8 +144,11 @@ def _task_of(adopted: Adopted, now: datetime) -> Task:
         fingerprint=digest(["adopted", ref.handle]),
         handle=ref.handle,
         execution=Execution(status=Status.RUNNING),
+        guarded=tool.allow is not None,
         may_answer=tool.allow_answer or not watching,
         may_cancel=tool.allow_cancel or not watching,
+        grace=tool.grace,
+        cancel_on_expiry=tool.cancels_on_expiry,
     )
 
 

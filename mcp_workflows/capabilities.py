@@ -305,6 +305,25 @@ class Terminates(Protocol):
         ...
 
 
+def can_terminate(adapter: object) -> bool:
+    """Whether an adapter, or its class, has it."""
+    return callable(getattr(adapter, "terminate", None))
+
+
+def cancels_at_once(adapter: object) -> bool:
+    """Whether a cancellation ends an execution of this adapter (or its class) at once, so that no grace is needed.
+
+    It says so in a class attribute of this name; without it, an execution may go on for as long as it likes.
+    """
+    found: bool = getattr(adapter, "cancels_at_once", False)
+    return found
+
+
+def takes_grace(adapter: object) -> bool:
+    """Whether it means something on an adapter, or its class, to wait after a cancellation and then to terminate."""
+    return can_terminate(adapter) and not cancels_at_once(adapter)
+
+
 @runtime_checkable
 class Adopts(Protocol):
     """Optional: can make a task of an execution that somebody else started."""

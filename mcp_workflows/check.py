@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,15 +14,16 @@ import anyio
 from rich.table import Table
 from rich.text import Text
 
+from mcp_workflows.access.verifying import verifier
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.capabilities import GATE_WORDS, Checks, Exposes, Finding, Verifies
 from mcp_workflows.check_exposed import Looks
 from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
-from mcp_workflows.config import Config, Engine
+from mcp_workflows.config import Config, Engine, StoreSettings
+from mcp_workflows.config_telemetry import AuditSettings
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.inbound import addresses
-from mcp_workflows.store import open_store
 from mcp_workflows.tool import Kind as ToolKind
 from mcp_workflows.tool import Tool
 
@@ -30,6 +32,8 @@ class Kind(StrEnum):
     """What can be checked, in this order."""
 
     STORE = "store"
+    ISSUER = "issuer"
+    AUDIT = "audit"
     TASKS = "tasks"
     ENGINE = "engine"
     TOOL = "tool"
@@ -97,6 +101,8 @@ class Checkup:
             "ok": not self.problems,
             "store": by_kind[Kind.STORE][0],
             **tasks,
+            "issuers": by_kind[Kind.ISSUER],
+            "audit": by_kind[Kind.AUDIT],
             "engines": by_kind[Kind.ENGINE],
             "tools": by_kind[Kind.TOOL],
             "exposed": by_kind[Kind.EXPOSED],
@@ -124,7 +130,8 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
     """Look at everything at once, if wanted at the tasks in the store too; `patience`: seconds for each check."""
     rows: dict[tuple[Kind, str], Row] = {}
     looks = Looks()
-    advice = {tool.name: _advice(tool, single_user=config.server.single_user) for tool in config.tools}
+    identified = config.server.single_user or config.server.auth is not None
+    advice = {tool.name: _advice(tool, identified=identified) for tool in config.tools}
 
     def found(row: Row) -> None:
         hint = advice[row.name] if row.kind is Kind.TOOL else None
@@ -133,32 +140,70 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
         rows[row.kind, row.name] = row
 
     async with anyio.create_task_group() as group:
-        group.start_soon(_check_store, config.store.url, patience, found)
+        group.start_soon(_check_store, config.store, patience, found)
+        group.start_soon(_check_issuers, config, patience, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
             group.start_soon(_check_engine, engine, its_tools, patience, found, looks)
     store = rows[Kind.STORE, _scheme(config.store.url)]
+    issuers = [row for (kind, _), row in rows.items() if kind is Kind.ISSUER]
+    audit = _audit_rows(config.audit)
     others = [(Kind.ENGINE, name) for name in config.engines] + [(Kind.TOOL, tool.name) for tool in config.tools]
     live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
     exposed = (
         Row(kind=Kind.EXPOSED, name=name, details=details, finding=finding)
         for name, details, finding in looks.findings(config)
     )
-    return Checkup(rows=[store, *live_rows, *(rows[key] for key in others), *exposed], tasks=live)
+    return Checkup(rows=[store, *issuers, *audit, *live_rows, *(rows[key] for key in others), *exposed], tasks=live)
 
 
 def _scheme(url: str) -> str:
     return url.partition(":")[0]
 
 
-async def _check_store(url: str, patience: float, found: Callable[[Row], None]) -> None:
+async def _check_store(settings: StoreSettings, patience: float, found: Callable[[Row], None]) -> None:
     async def look() -> Finding:
-        async with open_store(url) as store:
+        async with settings.open() as store:
             await store.check()
         return Finding(ok=True, text="can be read and written")
 
+    url = settings.url
     place = _CREDENTIALS.sub("//", url).partition("?")[0]
     found(Row(kind=Kind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
+
+
+async def _check_issuers(config: Config, patience: float, found: Callable[[Row], None]) -> None:
+    """Whether the tokens of each issuer could be verified now."""
+    if config.server.auth is None:
+        return
+    asked = verifier(config.server.auth, "")
+    async with anyio.create_task_group() as group:
+        for signed in asked.signed:
+            group.start_soon(_check_issuer, signed.issuer, signed.look, patience, found)
+        for introspected in asked.introspected:
+            group.start_soon(_check_issuer, introspected.endpoint, introspected.look, patience, found)
+
+
+async def _check_issuer(
+    name: str, look: Callable[[], Awaitable[str]], patience: float, found: Callable[[Row], None]
+) -> None:
+    async def looked() -> Finding:
+        return Finding(ok=True, text=await look())
+
+    found(Row(kind=Kind.ISSUER, name=name, finding=await _within(patience, looked)))
+
+
+def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
+    """Whether the audit file could be written; it is not begun, as that may be for another user to do."""
+    if settings is None or settings.file is None:
+        return ()
+    file = settings.file
+    finding = Finding(ok=True, text=f"{file} can be written")
+    if not file.parent.is_dir():
+        finding = Finding(ok=False, text=f"there is no folder {file.parent}")
+    elif file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        finding = Finding(ok=False, text=f"{file} cannot be written")
+    return [Row(kind=Kind.AUDIT, name="file", finding=finding)]
 
 
 async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[LiveTasks | None, Sequence[Row]]:
@@ -240,10 +285,10 @@ def _tool_row(tool: Tool, finding: Finding | None) -> Row:
     return Row(kind=Kind.TOOL, name=tool.name, details=details, finding=finding)
 
 
-def _advice(tool: Tool, *, single_user: bool) -> str | None:
+def _advice(tool: Tool, *, identified: bool) -> str | None:
     """What is no mistake, and may not be meant."""
-    if tool.kind is ToolKind.WATCH and not single_user:
-        return "seen on stdio only; over HTTP with server.single_user"
+    if tool.kind is ToolKind.WATCH and not identified:
+        return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
     long = [name for name, value in waits.items() if value is not None and value >= HOSTS_GIVE_UP]
     return f"{' and '.join(long)}: hosts give up on a call after about 60s" if long else None

@@ -40,7 +40,8 @@ class Looks:
 
     def findings(self, config: Config) -> Sequence[tuple[str, Mapping[str, str], Finding]]:
         """Each marked workflow and each engine without any: its name, its details, and what becomes of it."""
-        marked = compose(config.tools, self.exposed, self.adapters, my_tasks=config.server.my_tasks)
+        my_tasks, laying = config.server.my_tasks, config.laying
+        marked = compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, laying=laying)
         found = [(each.exposed.name, _details(each), _finding(each)) for each in marked]
         nothing = Finding(ok=True, text="nothing is marked there")
         found += [(name, {"engine": name}, nothing) for name, exposed in self.exposed.items() if not exposed]

@@ -10,7 +10,6 @@ from typing import Any
 
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.config import Config
-from mcp_workflows.store import open_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ async def count_live_tasks(config: Config) -> LiveTasks:
     Raises:
         StoreError: it cannot be read.
     """
-    async with open_store(config.store.url) as store:
+    async with config.store.open() as store:
         tally = await store.tally(datetime.now(UTC))
     configured = {tool.name for tool in config.tools}
     tools, engines = Counter[str](), Counter[str]()

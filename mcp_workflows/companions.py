@@ -23,12 +23,17 @@ class Name(StrEnum):
     ANSWER = "task_answer"
     CANCEL = "task_cancel"
     LIST = "my_tasks"
+    QUESTIONS = "open_questions"
+
+
+FOR_OWN: Final = frozenset({Name.STATUS, Name.WAIT, Name.ANSWER, Name.CANCEL, Name.LIST})  # for tasks of the caller's
+FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # for those of others
 
 
 COMPANION_NAMES: Final = frozenset(name.value for name in Name)
 TAKEN: Final = (
     "this is the name of a companion tool, by which clients without tasks go on with theirs: rename it, or set "
-    "`fallback: wait` or `refuse` for all tools with optional tasks, and no `my_tasks`"
+    "`fallback: wait` or `refuse` for all tools with optional tasks, no `my_tasks`, and no rules for others than owners"
 )
 
 
@@ -81,8 +86,11 @@ def companion(name: object) -> Companion | None:
 
 
 def offered(tools: Iterable[Tool], *, my_tasks: bool) -> bool:
-    """Whether there are companion tools beside these: a client may be handed a task, or its tasks are listed."""
-    return my_tasks or any(tool.hands_over for tool in tools)
+    """Whether there are companion tools beside these.
+
+    A client may be handed a task, tasks are listed, or tasks of others may wait for somebody's answer.
+    """
+    return my_tasks or any(tool.hands_over or (tool.allow and tool.allow.asks_others) for tool in tools)
 
 
 def clashes(tools: Iterable[Tool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
@@ -178,6 +186,18 @@ _ALL: Final[Sequence[Companion]] = (
         title="My tasks",
         description="List the user's own tasks, newest first, those of earlier conversations too: for when a taskId "
         "is not at hand. Returns a page of them, each with its taskId, tool, status and time.",
+        properties={
+            "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
+        },
+        annotations=_LOOKS,
+        lists=True,
+    ),
+    Companion(
+        name=Name.QUESTIONS,
+        title="Open questions",
+        description="List what tasks of other people ask that the user may answer, such as approvals, newest first. "
+        "Returns a page of them, each with its taskId, tool, question, and who started it. The user decides; answer "
+        "with task_answer.",
         properties={
             "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
         },

@@ -34,6 +34,12 @@ def parse_duration(value: object) -> object:
         raise ValueError(f"at most {MAX_TTL.days}d") from None
 
 
+def write_duration(value: timedelta) -> str:
+    """As people write it: 90d, 500ms."""
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if not value % _UNITS[unit] or unit == "ms")
+    return f"{value // _UNITS[unit]}{unit}"
+
+
 def _write_duration(value: timedelta) -> str:
     return f"{value.total_seconds():f}".rstrip("0").rstrip(".") + "s"
 

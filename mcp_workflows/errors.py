@@ -16,8 +16,10 @@ WorkflowsError
 ├── AccessError                  who calls is not let in; the messages are for the log, not for who calls
 │   ├── TokenRefused             the token is not good
 │   ├── NotAllowed               the token is good, and whom it names may not do this
-│   └── KeysUnavailable          it cannot be told: its issuer's keys cannot be had now
+│   └── IssuerUnavailable        it cannot be told: its issuer cannot be asked now
+│       └── KeysUnavailable      its issuer's keys cannot be had now
 ├── RequestError                 what the client hears: a JSON-RPC error with code, message, data
+│   ├── LimitReached             too many tasks, calls or polls: `retry_after` seconds may help
 │   └── ServerStopping           the server is about to stop, and waits for nothing any more
 ├── OperatorError                what the operator asked for on the command line cannot be done
 └── ClientError                  what `mcp_workflows.client` raises; those with a * are the SDK's `MCPError` too
@@ -122,7 +124,11 @@ class NotAllowed(AccessError):
     """The token is good, and whom it names may not do this."""
 
 
-class KeysUnavailable(AccessError):
+class IssuerUnavailable(AccessError):
+    """Whether the token is good cannot be told now: its issuer cannot be asked."""
+
+
+class KeysUnavailable(IssuerUnavailable):
     """Whether the token is good cannot be told now: the keys of its issuer cannot be had."""
 
 
@@ -139,6 +145,18 @@ class RequestError(WorkflowsError):
         self.code = code
         self.message = message
         self.data = data
+
+
+LIMIT_REACHED = -32050  # of those that JSON-RPC leaves to servers, far from those that MCP has taken
+
+
+class LimitReached(RequestError):
+    """Too much was asked for; nothing was done. `retry_after`: seconds until it may work, where that is known."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        data = None if retry_after is None else {"retryAfterMs": round(retry_after * 1000)}
+        super().__init__(LIMIT_REACHED, message, data)
+        self.retry_after = retry_after
 
 
 class ServerStopping(RequestError):
@@ -187,6 +205,10 @@ class TaskExpired(TaskNotFound):
 
 class AnswerRejected(_TaskError):
     """The server did not take an answer (it does not fit its question); the task goes on and still asks."""
+
+
+class NotLetIn(ClientError):
+    """The MCP server wants a token, or another one; what was started there goes on."""
 
 
 class ServerUnreachable(ClientError):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import Exposed, is_fleeting, one_workflow
+from mcp_workflows.capabilities import Exposed, is_fleeting, one_workflow, takes_grace
 from mcp_workflows.companions import COMPANION_NAMES, offered
 from mcp_workflows.fitting import first, wrong
 from mcp_workflows.schema import excess
 from mcp_workflows.tool import TaskSupport, Tool
+
+Laying: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]  # Any: settings of a tool, as in the file
+"""What the file says of tools that are not in it, by name: the settings of one, with its defaults and rules."""
 
 NAME_IT = "to offer it, name it in workflows.yaml, under a name of its own"
 _PUT_RIGHT = "put that right in the engine, or remove the mark"
@@ -40,11 +44,22 @@ class Marked:
         return replace(self, tool=None, wrong=wrong, hint=hint)
 
 
+def as_found(_: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Nothing is said of them."""
+    return settings
+
+
 def compose(
-    named: Sequence[Tool], exposed: Mapping[str, Sequence[Exposed]], adapters: Mapping[str, Adapter], *, my_tasks: bool
+    named: Sequence[Tool],
+    exposed: Mapping[str, Sequence[Exposed]],
+    adapters: Mapping[str, Adapter],
+    *,
+    my_tasks: bool,
+    laying: Laying = as_found,
 ) -> Sequence[Marked]:
     """What becomes of all that is marked, by engine, beside the tools that are named in the file."""
-    found = [_seen(engine, each, named, adapters) for engine in adapters for each in _once(exposed.get(engine, ()))]
+    seen = [(engine, each) for engine in adapters for each in _once(exposed.get(engine, ()))]
+    found = [_seen(engine, each, named, adapters, laying) for engine, each in seen]
     found = [_beside_companions(each, named, my_tasks=my_tasks) for each in found]
     found = [_beside_named(each, named) for each in found]
     return list(_beside_each_other(found))
@@ -60,7 +75,9 @@ def _once(exposed: Sequence[Exposed]) -> Sequence[Exposed]:
     return sorted({each.source: each for each in exposed}.values(), key=lambda each: (each.name, each.source))
 
 
-def _seen(engine: str, exposed: Exposed, named: Sequence[Tool], adapters: Mapping[str, Adapter]) -> Marked:
+def _seen(
+    engine: str, exposed: Exposed, named: Sequence[Tool], adapters: Mapping[str, Adapter], laying: Laying
+) -> Marked:
     """By itself: named already, a tool, or none that can be offered."""
     marked = Marked(engine=engine, exposed=exposed)
     ours = (tool for tool in named if tool.engine == engine)
@@ -69,25 +86,26 @@ def _seen(engine: str, exposed: Exposed, named: Sequence[Tool], adapters: Mappin
     if much := excess(dict(exposed.input)):
         return marked.left_out(f"it cannot be a tool: input: {much}", _PUT_RIGHT)
     try:
-        tool = _tool(engine, exposed, adapters[engine])
+        tool = _tool(engine, exposed, adapters[engine], laying)
     except ValidationError as error:
         return marked.left_out(f"it cannot be a tool: {first(error)}", _PUT_RIGHT)
     problems = list(wrong(tool, adapters))
     return marked.left_out(f"it cannot be a tool: {'; '.join(problems)}") if problems else replace(marked, tool=tool)
 
 
-def _tool(engine: str, exposed: Exposed, adapter: object) -> Tool:
-    fleeting = is_fleeting(adapter, exposed.options)
-    return Tool(
-        name=exposed.name,
-        engine=engine,
-        workflow=exposed.workflow,
-        title=exposed.title,
-        description=exposed.description,
-        input=dict(exposed.input),
-        tasks=TaskSupport.FORBIDDEN if fleeting else TaskSupport.OPTIONAL,
-        options=dict(exposed.options),
-    )
+def _tool(engine: str, exposed: Exposed, adapter: object, laying: Laying) -> Tool:
+    said: Mapping[str, Any] = {
+        "engine": engine,
+        "workflow": exposed.workflow,
+        "title": exposed.title,
+        "description": exposed.description,
+        "input": dict(exposed.input),
+        **({"tasks": TaskSupport.FORBIDDEN} if is_fleeting(adapter, exposed.options) else {}),
+    }
+    settings = {**laying(exposed.name, said), "name": exposed.name, "options": dict(exposed.options)}
+    if not takes_grace(adapter):
+        settings.pop("cancel", None)  # a default that says nothing of this engine
+    return Tool.model_validate(settings)
 
 
 def _beside_companions(marked: Marked, named: Sequence[Tool], *, my_tasks: bool) -> Marked:

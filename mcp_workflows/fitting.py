@@ -8,19 +8,29 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.adoption import unwatchable
-from mcp_workflows.capabilities import GATE_WORDS, gate_settings, is_fleeting
+from mcp_workflows.capabilities import GATE_WORDS, can_terminate, cancels_at_once, gate_settings, is_fleeting
 from mcp_workflows.tool import Kind, TaskSupport, Tool
 
 
 def misfits(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
     """What this adapter (or its class) cannot do for the tool, by the setting that asks for it."""
     yield from unwatchable(tool, adapter)
+    yield from _unendable(tool, adapter)
     if not is_fleeting(adapter, tool.options):
         return
     if tool.kind is Kind.WATCH:
         yield "kind", "this workflow is too short-lived to be watched, the engine keeps nothing to look up"
     elif tool.tasks is not TaskSupport.FORBIDDEN:
         yield "tasks", "this workflow is too short-lived to be a task: write `tasks: forbidden`"
+
+
+def _unendable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
+    if tool.cancel is None:
+        return
+    if cancels_at_once(adapter):
+        yield "cancel", "a cancellation ends executions of this engine at once: leave `cancel` out"
+    elif not can_terminate(adapter):
+        yield "cancel", "the adapter of this engine cannot terminate executions: leave `cancel` out"
 
 
 def wrong(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:

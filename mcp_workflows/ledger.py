@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Self
 from weakref import WeakValueDictionary
@@ -15,9 +16,12 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
-from mcp_workflows.adoption import Adoption
+from mcp_workflows.adoption import Adopted, Adoption
 from mcp_workflows.ask import checked_response, sending
-from mcp_workflows.creation import Creation, digest
+from mcp_workflows.audit import Audit, Event, record_of, silent
+from mcp_workflows.cancelling import Cancelling
+from mcp_workflows.capping import Room
+from mcp_workflows.creation import Creation, Window, digest
 from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
@@ -29,11 +33,14 @@ from mcp_workflows.errors import (
     RequestError,
 )
 from mcp_workflows.housekeeping import Housekeeping
+from mcp_workflows.limits import UNLIMITED, Limits
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.paging import read_cursor, write_cursor
 from mcp_workflows.sight import Sight, ref_of
-from mcp_workflows.store import Store, changed
-from mcp_workflows.task import Task, accept, deliver_cancel, observe, request_cancel, tell_cancelled
+from mcp_workflows.sizing import keepable
+from mcp_workflows.store import NO_CAPS, Caps, Store, changed
+from mcp_workflows.task import Task, accept, observe, request_cancel, tell_cancelled
+from mcp_workflows.telemetry import about
 from mcp_workflows.watch import Listener, Watch
 
 logger = logging.getLogger(__name__)
@@ -41,8 +48,10 @@ logger = logging.getLogger(__name__)
 LATE = 10.0  # seconds of age from which an answer says how old it is
 PATIENCE = 3.0  # seconds a reader waits for a look before it gets the last known state
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
+EXPIRED = "Task expired: its time to live is over"
 _START_KEYS = "start-keys"  # the name of their salt in the store
-_CURSORS = "cursors"  # likewise, of what signs them
+_CURSORS = "cursors"  # likewise, of what seals them
+_BEYOND = "beyond "  # before the reader's name in a cursor of other owners' tasks
 
 
 def utc_now() -> datetime:
@@ -52,7 +61,7 @@ def utc_now() -> datetime:
 
 def expired() -> RequestError:
     """What who asks for a task hears once it cannot be read any more."""
-    return RequestError(INVALID_PARAMS, "Task expired: its time to live is over")
+    return RequestError(INVALID_PARAMS, EXPIRED)
 
 
 class Ledger:
@@ -65,16 +74,28 @@ class Ledger:
         engines: Engines,
         retention: timedelta,
         pacing: Pacing = SHIPPED,
+        limits: Limits = UNLIMITED,
         clock: Callable[[], datetime] = utc_now,
+        audit: Audit = silent,
     ) -> None:
         self._store = store
         self._engines = engines
         self._clock = clock
+        self._audit = audit
         self._creation = Creation(store, engines, clock)
         self.adoption = Adoption(store, engines, clock)  # of what was started elsewhere
         self._watch = Watch(self._look, Sight(engines), pacing)
+        self._limits = limits
+        self._room = Room(store, self._watch.look, clock)
+        self._cancelling = Cancelling(store, engines, clock, audit=audit)
         self._housekeeping = Housekeeping(
-            store=store, engines=engines, heal=self._watch.look, retention=retention, clock=clock
+            store=store,
+            engines=engines,
+            heal=self._watch.look,
+            look=self._looked_afresh,
+            cancelling=self._cancelling,
+            retention=retention,
+            clock=clock,
         )
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._until_stop: set[anyio.CancelScope] = set()
@@ -110,30 +131,41 @@ class Ledger:
         parts = [task_id] if idempotency_key is None else [owner, tool, idempotency_key]
         return f"{tool}-{digest([self._salt.hex(), *parts])}"
 
-    async def create(self, task: Task) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: Window | None = None) -> Task:
         """The task, durable and started, or the one its idempotency key already stands for.
 
         An ambiguous outcome is a task too: still starting, to be healed under its key.
 
         Raises:
+            LimitReached: there may be no more of these; an idempotency key that stands for a task counts for none.
             RequestError: the idempotency key stands for another call.
             EngineRefused: a definite no; nothing was started.
             EngineUnavailable: the engine cannot be reached; nothing was started.
         """
-        return await self._creation.create(task)
+        create = partial(self._creation.create, task, caps, window=window)
+        return await self._room.within(caps, create, owner=task.owner, tool=task.tool)
 
-    async def owned(self, task_id: str, owner: str) -> Task:
-        """The task, if it is this owner's and still to be read.
+    async def adopt(self, adopted: Adopted, caps: Caps = NO_CAPS) -> Task:
+        """The task of an execution that was started elsewhere, which has been found.
 
         Raises:
-            RequestError: it is not: unknown, somebody else's (they look alike), or expired.
+            LimitReached: there may be no more.
+            MappingError: see `Adoption.take`.
         """
+        take = partial(self.adoption.take, adopted, caps)
+        return await self._room.within(caps, take, owner=adopted.owner.id, tool=adopted.tool.name)
+
+    async def found(self, task_id: str, owner: str, beyond: Sequence[str] = ()) -> Task | None:
+        """The task, if it is this owner's, or anybody's of the tools `beyond`; it may have expired, if it is theirs."""
         task = await self._store.get(task_id, owner)
-        if task is None:
-            raise RequestError(INVALID_PARAMS, "Task not found")
-        if task.expired(self._clock()):
-            raise expired()
-        return task
+        if task is not None or not beyond:
+            return task
+        others = await self._store.of_others(task_id, beyond)
+        return None if others is None or others.expired(self._clock()) else others
+
+    def over(self, task: Task) -> bool:
+        """Whether it cannot be read any more."""
+        return task.expired(self._clock())
 
     def left(self, task: Task) -> float:
         """Seconds for which it can still be read."""
@@ -145,29 +177,43 @@ class Ledger:
         Raises:
             RequestError: the cursor is not one of ours for this owner.
         """
-        before = None if cursor is None else read_cursor(self._cursor_key, owner, cursor)
-        rows = await self._store.owned_by(owner, now=self._clock(), limit=limit + 1, before=before)
-        shown = rows[:limit]
+        return await self._page(owner, cursor, limit, partial(self._store.owned_by, owner))
+
+    async def _looked_at(self, rows: Sequence[Task]) -> Sequence[Task]:
         looked: dict[str, Task] = {}
 
         async def look(row: Task) -> None:
             looked[row.id], _ = await self.current(row)
 
         async with anyio.create_task_group() as group:
-            for row in shown:
+            for row in rows:
                 group.start_soon(look, row)
+        return [looked[row.id] for row in rows]
+
+    async def page_of(
+        self, tools: Sequence[str], reader: str, cursor: str | None, limit: int
+    ) -> tuple[Sequence[Task], str | None]:
+        """One page of anybody's tasks of these tools that still work, likewise; for whom their rules let see them.
+
+        Raises:
+            RequestError: the cursor is not one of ours for this reader.
+        """
+        return await self._page(f"{_BEYOND}{reader}", cursor, limit, partial(self._store.of_tools, tools))
+
+    async def _page(
+        self, reader: str, cursor: str | None, limit: int, rows_of: Callable[..., Awaitable[Sequence[Task]]]
+    ) -> tuple[Sequence[Task], str | None]:
+        before = None if cursor is None else read_cursor(self._cursor_key, reader, cursor)
+        rows = await rows_of(now=self._clock(), limit=limit + 1, before=before)
+        shown = rows[:limit]
         following = None
         if len(rows) > limit:
-            following = write_cursor(self._cursor_key, owner, (shown[-1].created, shown[-1].id))
-        return [looked[row.id] for row in shown], following
-
-    async def owned_among(self, task_ids: Sequence[str], owner: str) -> Sequence[Task]:
-        """Those of the tasks that are this owner's; the others are left out silently."""
-        rows = [await self._store.get(task_id, owner) for task_id in task_ids]
-        return [row for row in rows if row is not None and not row.expired(self._clock())]
+            following = write_cursor(self._cursor_key, reader, (shown[-1].created, shown[-1].id))
+        return await self._looked_at(shown), following
 
     async def current(self, task: Task) -> tuple[Task, str | None]:
         """The task after a look; or as known last, and why there was no look, when the engine gives no answer."""
+        about(task.tool, task.context)
         if task.ended:
             return task, None
         trouble = "no answer yet"
@@ -219,7 +265,7 @@ class Ledger:
         if not fitting or task.handle is None:
             return task
         try:
-            async with self._engines.calling(task.engine) as adapter:
+            async with self._engines.calling(task.engine, api="answer") as adapter:
                 await adapter.answer(ref_of(task, task.handle), fitting)
         except EngineRefused as error:
             raise RequestError(INVALID_PARAMS, f"engine {task.engine} refused the answer: {error}") from None
@@ -246,7 +292,8 @@ class Ledger:
         task = await changed(self._store, task, lambda row: change(row, self._clock()))
         self._watch.note(task)
         if task.handle is not None and not task.ended:
-            await self._deliver_cancel(task, task.handle)
+            task = await self._cancelling.deliver(task, task.handle)
+            self._watch.note(task)
         self._watch.nudge(task.id)
         return task
 
@@ -275,6 +322,11 @@ class Ledger:
 
     # --- looks
 
+    async def _looked_afresh(self, task: Task) -> Task:
+        self._watch.note(task)
+        self._watch.nudge(task.id)
+        return await self._watch.look(task, urgent=True)
+
     async def _looked(self, task: Task) -> Task:
         try:
             return await self._watch.look(task, urgent=True)
@@ -290,30 +342,44 @@ class Ledger:
             self._watch.note(row)  # another replica told a client so: that holds whatever the engine says
         if not row.ended:
             row = await self._creation.started(row)
-        if row.ended or row.handle is None:
+            if row.ended:
+                self._record_status(row)
+        if row.ended or (handle := row.handle) is None:
             return row
         if row.cancel_requested and not row.cancel_delivered:
-            await self._deliver_cancel(row, row.handle)
+            delivered = await self._cancelling.deliver(row, handle)
+            row = row if delivered.tombstone else delivered
         asks()
-        execution = await self._describe(row, row.handle)
+        execution = await self._describe(row, handle)
         if observe(row, execution, row.updated) is row:
             return row
-        kept = sound(execution)
-        seen = await changed(self._store, row, lambda task: observe(task, kept, self._clock()))
+        kept = keepable(sound(execution), self._limits.max_kept_result)
+        seen = await self._observed(row, kept)
         return observe(row, kept, self._clock()) if seen.tombstone else seen
 
-    async def _deliver_cancel(self, task: Task, handle: str) -> None:
-        try:
-            async with self._engines.calling(task.engine) as adapter:
-                await adapter.cancel(ref_of(task, handle))
-        except EngineError as error:
-            logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
-            return
-        await changed(self._store, task, deliver_cancel)
+    async def _observed(self, row: Task, execution: Execution) -> Task:
+        """The row with what was seen; of all replicas, the one whose transaction changes the status records that."""
+        told = False
+
+        def see(task: Task) -> Task:
+            nonlocal told
+            after = observe(task, execution, self._clock())
+            told = after.execution.status is not task.execution.status
+            return after
+
+        seen = await changed(self._store, row, see)
+        if told and not seen.tombstone:
+            self._record_status(seen)
+        return seen
+
+    def _record_status(self, task: Task) -> None:
+        if self._audit is not silent:
+            record = record_of(Event.STATUS, None, task, outcome=task.execution.status)
+            self._audit(replace(record, principal=task.owner))
 
     async def _describe(self, task: Task, handle: str) -> Execution:
         try:
-            async with self._engines.calling(task.engine) as adapter:
+            async with self._engines.calling(task.engine, api="describe") as adapter:
                 return await adapter.describe(ref_of(task, handle))
         except ExecutionNotFound:
             if self._clock() - task.updated < SETTLING:  # created: perhaps long before it could be started

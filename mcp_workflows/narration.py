@@ -59,6 +59,32 @@ def narrate_list(page: Listed) -> dict[str, Any]:
     return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
 
 
+def narrate_questions(page: Listed) -> dict[str, Any]:
+    """A page of what tasks of others ask, for who may answer it."""
+    rows = [{**_row(task), "startedBy": task.started_by, "questions": _questions(task.requests)} for task in page.tasks]
+    lines = [
+        f"{task.task_id} {task.tool}, started by {task.started_by} ({task.created.strftime(_TIME)}):\n"
+        + "\n".join(f"- {key}: {asked['message']}{_form(asked)}" for key, asked in _questions(task.requests).items())
+        for task in page.tasks
+    ]
+    follow_up = f"ask the user, then call {Name.ANSWER} with the taskId, the key of the question and content"
+    if page.next_cursor:
+        follow_up += f", or {Name.QUESTIONS} with {_call(cursor=page.next_cursor)} for older ones"
+    head = f"{_counted(len(rows), 'task')} with open questions, newest first. Next: {follow_up}."
+    if not rows:
+        head = "There are no open questions for this user."
+        head += f" Next: {follow_up}." if page.next_cursor else ""
+    structured: dict[str, JSON] = {"tasks": rows, "next": follow_up if rows or page.next_cursor else "nothing"}
+    if page.next_cursor:
+        structured["nextCursor"] = page.next_cursor
+    return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
+
+
+def told(text: str) -> dict[str, Any]:
+    """A text as a `CallToolResult`."""
+    return {"content": [_text(text)], "isError": False}
+
+
 # --- one text per status
 
 

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.capabilities import Exposed, expose_every
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
-from mcp_workflows.exposing import Marked, compose, offered_tools
+from mcp_workflows.exposing import Laying, Marked, as_found, compose, offered_tools
 from mcp_workflows.receiver import Changes, Workflows, swap
 from mcp_workflows.tool import Tool
 
@@ -26,10 +26,13 @@ AGAIN_AFTER = 30.0  # seconds after a look that failed, if the next one is not d
 class Offering:
     """Has the workflows offer what there is, and tells clients when that is another list."""
 
-    def __init__(self, workflows: Workflows, changes: Changes, tools: Sequence[Tool]) -> None:
+    def __init__(
+        self, workflows: Workflows, changes: Changes, tools: Sequence[Tool], laying: Laying = as_found
+    ) -> None:
         self._workflows = workflows
         self._changes = changes
         self._named = tools
+        self._laying = laying
         self._exposed: Mapping[str, Sequence[Exposed]] = {}
         self._told = frozenset[str]()
         self._looking: dict[str, tuple[Adapter, anyio.CancelScope]] = {}
@@ -41,7 +44,7 @@ class Offering:
         """Whether any engine is looked at for marked workflows."""
         return any(expose_every(adapter) is not None for adapter in self._workflows.adapters.values())
 
-    async def reload(self, tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> None:
+    async def reload(self, tools: Sequence[Tool], engines: Mapping[str, Adapter], laying: Laying = as_found) -> None:
         """Offer these from now on, and what was found on those engines that are as they were.
 
         Raises:
@@ -50,7 +53,7 @@ class Offering:
         async with self._lock:
             now = self._workflows.adapters
             kept = {name: found for name, found in self._exposed.items() if engines.get(name) is now[name]}
-            changed = await self._offer(tools, kept, engines)
+            changed = await self._offer(tools, kept, engines, laying)
         self._renewed.set()
         if changed:
             await self._changes.tools_changed()
@@ -109,7 +112,7 @@ class Offering:
                 return None  # it was reloaded meanwhile
             try:
                 exposed = {**self._exposed, engine: found}
-                changed = await self._offer(self._named, exposed, self._workflows.adapters)
+                changed = await self._offer(self._named, exposed, self._workflows.adapters, self._laying)
             except WorkflowsError as error:
                 return error
         if changed:
@@ -117,16 +120,20 @@ class Offering:
         return None
 
     async def _offer(
-        self, named: Sequence[Tool], exposed: Mapping[str, Sequence[Exposed]], engines: Mapping[str, Adapter]
+        self,
+        named: Sequence[Tool],
+        exposed: Mapping[str, Sequence[Exposed]],
+        engines: Mapping[str, Adapter],
+        laying: Laying,
     ) -> bool:
         """Whether that changes what clients see listed."""
-        marked = compose(named, exposed, engines, my_tasks=self._workflows.my_tasks)
+        marked = compose(named, exposed, engines, my_tasks=self._workflows.my_tasks, laying=laying)
         before, tools = self._workflows.tools, offered_tools(named, marked)
         listed = False
         if engines != self._workflows.adapters or tools != list(before.values()):
             listed = await swap(self._workflows, tools=tools, engines=engines)
         self._tell(marked, before.keys() - {tool.name for tool in self._named})
-        self._named, self._exposed = named, exposed
+        self._named, self._exposed, self._laying = named, exposed, laying
         return listed
 
     def _tell(self, marked: Sequence[Marked], found_before: Set[str]) -> None:

@@ -23,6 +23,7 @@ from mcp_workflows.wire.commands import Call, Finished, Outcome, Questions, Task
 PATIENCE = 30.0  # seconds a plain call waits for an engine that gives no answer
 ABANDONING = 5.0  # seconds to cancel what a client has left
 Report = Callable[[Execution], Awaitable[None]]
+Lens = Callable[[Task], Awaitable[Task]]  # the task as the caller may see it now; raises `RequestError` if not at all
 
 
 class PlainCalls:
@@ -31,19 +32,29 @@ class PlainCalls:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report) -> Outcome:
-        """The plain result, for a client without tasks; a handle, if the tool hands over and it takes too long."""
+    async def outcome(
+        self, tool: Tool, task: Task, call: Call, report: Report, lens: Lens, over: Callable[[Task], None]
+    ) -> Outcome:
+        """The plain result, for a client without tasks; a handle, if the tool hands over and it takes too long.
+
+        `lens` shows the task as the caller may see it; `over` hears of it when its result is given out.
+
+        Raises:
+            RequestError: what `lens` raises.
+        """
         try:
-            task = await self.patiently(tool, task, report, within=_within(tool, call))
+            task = await self.patiently(tool, task, report, lens, within=_within(tool, call))
         except EngineError as trouble:
             if tool.hands_over:
                 said = f"engine {task.engine} gives no answer: {trouble}"
-                return Finished(result=narrate(replace(self._view(task), message=said)))
+                return Finished(result=narrate(replace(self._view(await lens(task)), message=said)))
             text = f"Engine {task.engine} gives no answer, what was started there goes on: {trouble}"
             return Finished(result=tool_error(text))
         except ServerStopping:
             return Finished(result=tool_error(_left_behind(task)))
+        task = await lens(task)
         if task.ended:
+            over(task)
             return finished(task)
         asks = task.seen.status is Status.INPUT_REQUIRED
         if asks and call.takes_questions:
@@ -52,7 +63,7 @@ class PlainCalls:
             return Finished(result=narrate(self._view(task)))
         return _unanswerable(task)
 
-    async def patiently(self, tool: Tool, task: Task, report: Report, *, within: timedelta | None) -> Task:
+    async def patiently(self, tool: Tool, task: Task, report: Report, lens: Lens, *, within: timedelta | None) -> Task:
         """The task when it has ended or asks, or after that time; no time: however long it takes.
 
         Whatever becomes of the client, the workflow goes on; unless the tool says `cancel_on_disconnect`.
@@ -62,9 +73,10 @@ class PlainCalls:
         async def on_change(current: Task) -> bool:
             nonlocal latest
             latest = current
-            if current.seen.status is Status.INPUT_REQUIRED:
+            seen = (await lens(current)).seen
+            if seen.status is Status.INPUT_REQUIRED:
                 return True
-            await report(current.seen)
+            await report(seen)
             return False
 
         try:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from mcp_types import CallToolResult
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Failure
+from mcp_workflows.errors import LimitReached
 from mcp_workflows.schema import violations
 
 URI_SCHEME = "mcp-workflows"
+RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
 
@@ -35,6 +37,16 @@ def tool_result(output: JSON) -> dict[str, Any]:
 def tool_error(text: str) -> dict[str, Any]:
     """A failure the model can read and react to (spec: tool execution errors are results with `isError`)."""
     return {"content": [_text(text)], "isError": True}
+
+
+def limit_result(reached: LimitReached) -> dict[str, Any]:
+    """A limit that a call has reached, as a result the model reads: it can wait, cancel something, or tell the user.
+
+    Source: MCP, tools, error handling: clients SHOULD give errors of execution to the model, and MAY those of the
+    protocol. A program finds the time in `_meta`.
+    """
+    result = tool_error(reached.message)
+    return result if reached.data is None else {**result, "_meta": {RETRY_AFTER: reached.data["retryAfterMs"]}}
 
 
 def failure_result(failure: Failure | None) -> dict[str, Any]:

@@ -49,8 +49,51 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
         return lambda text: known.search(text) is not None
 
 
+def _unique_items(_: object, unique: object, value: object, __: object) -> Iterator[ValidationError]:
+    """The word `uniqueItems`; as jsonschema has it, each item is compared with each other: hours for a megabyte."""
+    if unique is True and isinstance(value, list):
+        items = [json.dumps(item, sort_keys=True) for item in _same(value)]
+        if len(set(items)) < len(items):
+            yield ValidationError("has items that are the same")
+
+
+def _same(value: Any) -> Any:  # any JSON value
+    """A value in which what JSON Schema takes for equal is written alike: 1 and 1.0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _same(item) for key, item in cast("Schema", value).items()}
+    return [_same(item) for item in cast("Sequence[Any]", value)] if isinstance(value, list) else value
+
+
+def _pattern_properties(validator: Any, patterns: object, value: object, _: object) -> Iterator[ValidationError]:
+    """The word `patternProperties`, with the patterns of above."""
+    if isinstance(value, dict) and isinstance(patterns, dict):
+        for pattern, schema in cast("Schema", patterns).items():
+            named = _matcher(pattern)
+            for name, item in cast("Schema", value).items():
+                if named(name):
+                    yield from validator.descend(item, schema, path=name, schema_path=pattern)
+
+
+def _additional(validator: Any, wanted: object, value: object, schema: Schema) -> Iterator[ValidationError]:
+    """The word `additionalProperties`, which jsonschema has right but for the patterns beside it."""
+    if isinstance(value, dict) and (patterns := schema.get("patternProperties")):
+        known = [_matcher(pattern) for pattern in patterns]
+        value = {name: item for name, item in cast("Schema", value).items() if not any(each(name) for each in known)}
+        schema = {word: said for word, said in schema.items() if word != "patternProperties"}
+    yield from _theirs(validator, wanted, value, schema) or ()
+
+
+_theirs = cast("Callable[..., Any]", Draft202012Validator.VALIDATORS["additionalProperties"])
 _extended = cast("Callable[..., Any]", extend)  # Any: its stub leaves it so
-_Validator = _extended(Draft202012Validator, {"pattern": _pattern})
+_OURS = {
+    "additionalProperties": _additional,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "uniqueItems": _unique_items,
+}
+_Validator = _extended(Draft202012Validator, _OURS)
 
 
 class Checker:

@@ -89,7 +89,7 @@ class Searching:
             EngineUnavailable: it cannot be told, for whatever reason: what was started may be there all the same.
         """
         try:
-            async with self._engines.calling(row.engine) as adapter:
+            async with self._engines.calling(row.engine, api="find") as adapter:
                 if isinstance(adapter, Finds):
                     return await adapter.find(order_of(row))
                 raise not_known("its adapter cannot look for it any more")

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mcp_workflows import probes
 from mcp_workflows.access import LOCAL, Principal
+from mcp_workflows.access.settings import Owner
 from mcp_workflows.config import Config
-from mcp_workflows.errors import ConfigError, WorkflowsError
+from mcp_workflows.config_telemetry import STDERR, STDOUT
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.exporting import Exporting
 from mcp_workflows.inbound import MOUNTED_AT
 from mcp_workflows.offering import Offering
+from mcp_workflows.ops import ops_app, serve_ops
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
+from mcp_workflows.receiver.admission import Admission
+from mcp_workflows.receiver.admitting import Admitting
 from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, ending_on_signals
-from mcp_workflows.store import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +56,8 @@ class Sidecar:
     workflows: Workflows  # its lifespan enters them
     listening: ListenHandler
     offering: Offering
+    admission: Admission | None = None  # None: nobody is asked who they are
+    ops: bool = False  # engines are asked how they are on another listener
     ending: Ending = field(default_factory=Ending)
 
     def stop_streams(self) -> None:
@@ -66,6 +75,7 @@ class _Uvicorn(DrainingServer):
             logger.info("ready: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, PATH)
 
 
+Address = tuple[str, int]  # where to listen
 Beside = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: what a coroutine is sent and sends
 
 
@@ -78,16 +88,26 @@ class Looking(StrEnum):
 
 
 def build(
-    config: Config, beside: Beside | None = None, *, local: Principal = LOCAL, looking: Looking = Looking.ON
+    config: Config,
+    beside: Beside | None = None,
+    *,
+    local: Principal = LOCAL,
+    looking: Looking = Looking.ON,
+    exporting: Exporting | None = None,
+    ops: Beside | None = None,
 ) -> Sidecar:
     """The sidecar of a configuration; nothing is opened yet. `beside` it something may go on that changes it.
 
-    `local` is who asks where there is no network in between.
+    `local` is who asks where there is no network in between. `ops`: the listener for operators, if it has one.
+
+    Raises:
+        ConfigError: what the audit or the telemetry need is not installed.
     """
+    exports = exporting or exporting_of(config)
 
     @asynccontextmanager
     async def lifespan(_: Server[Workflows]) -> AsyncGenerator[Workflows]:
-        async with workflows, _accompanied(beside, sidecar, looking):
+        async with exports, workflows, _accompanied(beside, ops, sidecar, looking):
             yield workflows
 
     bus = InMemorySubscriptionBus()
@@ -101,49 +121,101 @@ def build(
         get_tool_input_schema=lambda name: tool.input if (tool := workflows.tools.get(name)) else None,
         on_subscriptions_listen=listening,
     )
-    workflows: Workflows = attach(
+    workflows: Workflows = _attached(server, config, exports, local)
+    offering = Offering(workflows, changes, config.tools, config.laying)
+    if beside or offering.looks:
+        server.middleware.append(changes.serve)
+    sidecar: Sidecar = Sidecar(
+        server=server,
+        workflows=workflows,
+        listening=listening,
+        offering=offering,
+        admission=None if config.server.auth is None else Admission(config.server.auth, audit=workflows.audit),
+        ops=ops is not None,
+    )
+    return sidecar
+
+
+def _attached(server: Server[Workflows], config: Config, exports: Exporting, local: Principal) -> Workflows:
+    """All that the configuration says of workflows, beside a server that has nothing else."""
+    return attach(
         server,
         tools=config.tools,
         engines={name: engine.kind(engine.settings) for name, engine in config.engines.items()},
-        store=config.store.url,
+        store=config.store.open(),
         retention=config.store.retention,
         strict_headers=config.server.strict_headers,
         my_tasks=config.server.my_tasks,
         single_user=config.server.single_user,
+        idempotency_keys=config.server.key_paths,
         local=local,
+        owner=Owner.CLIENT if config.server.auth is None else config.server.auth.owner,
+        limits=config.limits,
+        authorizer=config.authorizer,
+        audit=exports.audit,
+        telemetry=exports.telemetry,
         pacing=Pacing(looks_per_second=config.server.max_looks_per_second, open_waits=config.server.max_open_waits),
     )
-    offering = Offering(workflows, changes, config.tools)
-    if beside or offering.looks:
-        server.middleware.append(changes.serve)
-    sidecar: Sidecar = Sidecar(server=server, workflows=workflows, listening=listening, offering=offering)
-    return sidecar
 
 
 @asynccontextmanager
-async def _accompanied(beside: Beside | None, sidecar: Sidecar, looking: Looking) -> AsyncGenerator[None]:
+async def _accompanied(
+    beside: Beside | None, ops: Beside | None, sidecar: Sidecar, looking: Looking
+) -> AsyncGenerator[None]:
     if looking is Looking.ONCE:
         await sidecar.offering.look()
     async with anyio.create_task_group() as group:
         if looking is Looking.ON:
             group.start_soon(sidecar.offering.run)
-        if beside:
-            group.start_soon(beside, sidecar)
+        for each in (beside, ops):
+            if each:
+                group.start_soon(each, sidecar)
         yield
         group.cancel_scope.cancel()
 
 
-async def run_stdio(config: Config, beside: Beside | None = None) -> None:
-    """Serve one client on standard input and output, until it leaves or we are told to stop."""
+def exporting_of(config: Config, *, scraped: bool = False, printing: bool = False) -> Exporting:
+    """What it records and measures, and where that goes; with `printing` standard output is for something else.
+
+    Raises:
+        ConfigError: what that needs is not installed.
+    """
+    name, version, audit = config.server.name, config.server.version, config.audit
+    if audit is not None and audit.to == STDOUT and printing:
+        audit = audit.model_copy(update={"to": STDERR})
+    return Exporting(audit, config.telemetry, name=name, version=version, scraped=scraped)
+
+
+async def run_stdio(config: Config, beside: Beside | None = None, ops: Address | None = None) -> None:
+    """Serve one client on standard input and output, until it leaves or we are told to stop.
+
+    Raises:
+        ConfigError: the audit is to go to standard output, which is the client's; or `ops` cannot be listened on.
+    """
+    if config.audit is not None and config.audit.to == STDOUT:
+        raise ConfigError("audit.to: standard output is what the client reads; on stdio write stderr, a file or otlp")
     await _check_store(config)
-    sidecar = build(config, beside)
+    exporting = exporting_of(config, scraped=ops is not None)
+    exporting.make_global()
+    sidecar = build(config, beside, exporting=exporting, ops=ops and _for_operators(ops, exporting))
     _tell_who_cannot_call(sidecar.workflows)
     options = sidecar.server.create_initialization_options()
     async with ending_on_signals(sidecar.stop_streams), stdio_server() as (incoming, outgoing):
         await sidecar.server.run(incoming, outgoing, options)
 
 
-def run_http(config: Config, *, host: str, port: int, beside: Beside | None = None) -> None:
+def _for_operators(address: Address, exporting: Exporting) -> Beside:
+    """The listener for operators, at that address from now on."""
+    assert exporting.scrape is not None, "metrics are collected where there is a listener for operators"
+    scrape, listening = exporting.scrape, _listen(*address, "--ops")
+
+    async def serve(sidecar: Sidecar) -> None:
+        await serve_ops(ops_app(sidecar.workflows, sidecar.ending, scrape, address[0]), listening)
+
+    return serve
+
+
+def run_http(config: Config, *, host: str, port: int, beside: Beside | None = None, ops: Address | None = None) -> None:
     """Serve Streamable HTTP at `/mcp`, until told to stop.
 
     Raises:
@@ -152,7 +224,9 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
     """
     anyio.run(_check_store, config)
     listening = _listen(host, port)
-    sidecar = build(config, beside)
+    exporting = exporting_of(config, scraped=ops is not None)
+    exporting.make_global()
+    sidecar = build(config, beside, exporting=exporting, ops=ops and _for_operators(ops, exporting))
     app = Beginning(http_app(sidecar, config, host, listening.getsockname()[1]))
     settings = uvicorn.Config(
         app,
@@ -161,6 +235,7 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # the other end of the socket is who it is: a proxy is believed by that, and nobody else
         timeout_graceful_shutdown=_STOP_WITHIN,
         timeout_keep_alive=_IDLE_CONNECTIONS,
     )
@@ -177,22 +252,39 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
 
 def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlette:
     """The ASGI application: `/mcp`, how it is (`/healthz`, `/readyz`, `/enginez`), and `/engines` for workflows."""
+    admission = sidecar.admission
+    if admission is not None:
+        admission.serve_at(resource_of(config, host, port))
+    open_to_all = not (sidecar.ops or config.server.auth)
+    asked = _not_for_strangers(sidecar, _security(config, host, port))
+    engines = [Route("/enginez", asked)] if open_to_all else []
     app = sidecar.server.streamable_http_app(
         streamable_http_path=PATH,
+        auth=None if admission is None else admission.sdk_settings,
+        token_verifier=admission,
         max_request_body_size=MAX_BODY,
         transport_security=_security(config, host, port),
         custom_starlette_routes=[
-            Route("/healthz", _alive(sidecar.workflows)),
-            Route("/readyz", _ready(sidecar)),
-            Route("/enginez", _engines(sidecar.workflows)),
+            Route("/healthz", probes.alive(sidecar.workflows)),
+            Route("/readyz", probes.ready(sidecar.workflows, sidecar.ending)),
+            *engines,
         ],
         host=host,
     )
+    if admission is not None:
+        app.router.routes[:0] = admission.routes  # before the SDK's own, which knows one issuer only
+        app.add_middleware(Admitting, admission=admission, path=PATH)
     app.mount(MOUNTED_AT, sidecar.workflows.inbound)  # whatever the Host: a token protects it
     app.add_middleware(Attentive)
     app.add_middleware(Ended, ending=sidecar.ending)
     app.add_middleware(_Trimmed)
     return app
+
+
+def resource_of(config: Config, host: str, port: int) -> str:
+    """The URL by which clients know the server, and for which their tokens must be."""
+    address = config.server.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{address}{PATH}"
 
 
 class _Trimmed:
@@ -222,11 +314,11 @@ def _tell_who_cannot_call(workflows: Workflows) -> None:
 
 async def _check_store(config: Config) -> None:
     """Before anything listens: a store that cannot be used is a message, not a trace out of the server."""
-    async with open_store(config.store.url) as store:
+    async with config.store.open() as store:
         await store.check()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, option: str = "--http") -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by this
@@ -234,7 +326,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with --http HOST:PORT") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another with {option} HOST:PORT") from None
     return listening
 
 
@@ -242,40 +334,22 @@ def _security(config: Config, host: str, port: int) -> TransportSecuritySettings
     """Which Host and Origin headers are let in: a page on the web must not reach a sidecar on this machine."""
     names = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}
     hosts = sorted({f"{name}:*" for name in names} | names | {f"{name}:{port}" for name in names})
+    public = [] if config.server.public_url is None else [urlsplit(config.server.public_url)]
     return TransportSecuritySettings(
-        allowed_hosts=[*hosts, *config.server.allowed_hosts],
-        allowed_origins=[f"http://{name}:*" for name in sorted(names)] + list(config.server.allowed_origins),
+        allowed_hosts=[*hosts, *(parts.netloc for parts in public), *config.server.allowed_hosts],
+        allowed_origins=[
+            *(f"http://{name}:*" for name in sorted(names)),
+            *(f"{parts.scheme}://{parts.netloc}" for parts in public),
+            *config.server.allowed_origins,
+        ],
     )
 
 
-def _alive(workflows: Workflows) -> Callable[[Request], Awaitable[JSONResponse]]:
-    async def alive(_: Request) -> JSONResponse:
-        """The process lives; one that cannot serve any more should be started again."""
-        return JSONResponse({"ok": workflows.alive}, status_code=200 if workflows.alive else 503)
+def _not_for_strangers(sidecar: Sidecar, security: TransportSecuritySettings) -> probes.Endpoint:
+    """How the engines are, for the same Host headers as `/mcp`: it tells more than a stranger should know."""
+    check, answer = TransportSecurityMiddleware(security), probes.engines(sidecar.workflows)
 
-    return alive
+    async def guarded(request: Request) -> Response:
+        return await check.validate_request(request) or await answer(request)
 
-
-def _ready(sidecar: Sidecar) -> Callable[[Request], Awaitable[JSONResponse]]:
-    async def ready(_: Request) -> JSONResponse:
-        """Configuration and store are fine, and it goes on: tasks can be created and read."""
-        if sidecar.ending.stopping:
-            return JSONResponse({"ok": False, "server": "stopping"}, status_code=503)
-        try:
-            await sidecar.workflows.ready()
-        except WorkflowsError as error:
-            return JSONResponse({"ok": False, "store": str(error)}, status_code=503)
-        return JSONResponse({"ok": True})
-
-    return ready
-
-
-def _engines(workflows: Workflows) -> Callable[[Request], Awaitable[JSONResponse]]:
-    async def engines(_: Request) -> JSONResponse:
-        """Each engine by itself: one that is down says nothing about the others or about ended tasks."""
-        findings = await workflows.check_engines()
-        ok = all(finding.ok for finding in findings.values())
-        body = {name: {"ok": found.ok, "text": found.text, "hint": found.hint} for name, found in findings.items()}
-        return JSONResponse({"ok": ok, "engines": body}, status_code=200 if ok else 503)
-
-    return engines
+    return guarded

@@ -71,7 +71,7 @@ class Sight:
         Raises:
             EngineError: it cannot tell now.
         """
-        async with self._engines.calling(engine, bounded=False) as adapter:
+        async with self._engines.calling(engine, api="hints", bounded=False) as adapter:
             if isinstance(adapter, Hints):
                 await adapter.hints(changed)
 
@@ -82,7 +82,7 @@ class Sight:
             EngineError: no answer.
         """
         refs = {task.id: ref_of(task, task.handle) for task in tasks if task.handle is not None}
-        async with self._engines.calling(engine) as adapter:
+        async with self._engines.calling(engine, api="sweep") as adapter:
             if not isinstance(adapter, Sweeps):
                 return {}
             found = await adapter.describe_many(list(refs.values()))
@@ -96,7 +96,7 @@ class Sight:
         Raises:
             EngineError: it cannot be waited for now.
         """
-        async with self._engines.calling(task.engine, bounded=False) as adapter:
+        async with self._engines.calling(task.engine, api="wait", bounded=False) as adapter:
             if isinstance(adapter, Waits) and task.handle is not None:
                 await adapter.wait(ref_of(task, task.handle))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
@@ -18,10 +19,13 @@ from pydantic import (
     model_validator,
 )
 
+from mcp_workflows.access import PRINCIPAL_FIELDS, Allow
 from mcp_workflows.adapter import Gate
 from mcp_workflows.duration import Duration
+from mcp_workflows.ending import AfterCancel, OnExpire
 from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ToolGate
+from mcp_workflows.limits import ToolLimits
 from mcp_workflows.mapping import Template
 from mcp_workflows.question import Ask, check_template
 from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema, complain
@@ -65,6 +69,10 @@ class Annotations(BaseModel):
 
 
 EXECUTION_ID = "execution_id"
+CONFIRM = "confirm"  # the name of that question, and of the box in it
+TOLD = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate"})
+"""What engines are told anyway."""
+_TOLD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")  # of labels too
 WATCH_INPUT: Schema = {
     "type": "object",
     "properties": {
@@ -135,10 +143,43 @@ class Tool(BaseModel):
     cancel_on_disconnect: bool = Field(
         default=False, description="Whether a client that leaves or cancels a waiting call cancels the workflow."
     )
+    cancel: AfterCancel | None = Field(
+        default=None,
+        description="What is done if it does not end when it is asked to cancel: see docs/lifetimes.md. Default: "
+        "nothing, it ends when it likes.",
+    )
     ttl: Duration | None = Field(
         default=None, description="How long a task can be read after its creation. Default: the store's retention."
     )
+    on_expire: OnExpire = Field(
+        default=OnExpire.KEEP,
+        description="What becomes of an execution that still runs when its task cannot be read any more: `keep` it "
+        "running, or `cancel` it.",
+    )
+    allow: Allow | None = Field(
+        default=None,
+        description="Who may call it, and see, answer and cancel its tasks: see docs/access.md. Default: whoever is "
+        "let in may call it, and a task is its owner's alone.",
+    )
     ask: dict[str, Ask] = Field(default_factory=dict, description="Questions before the start, by name.")
+    confirm: str | None = Field(
+        default=None,
+        description="What a person must say yes to before each start, after all other questions; may hold "
+        "{{placeholders}}. Clients that cannot ask are refused. See docs/retries.md.",
+        examples=["Charge {{amount}}?"],
+    )
+    dedupe: Duration | None = Field(
+        default=None,
+        description="For how long after a call without an idempotency key the same arguments, from the same principal, "
+        "are the same task. Default: such calls are two. See docs/retries.md.",
+        examples=["10m"],
+    )
+    on_behalf_of: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="More that the engine is told of who calls, as texts with {{placeholders}}: in a memo (Temporal) "
+        'or labels (Google). `{email: "{{principal.claims.email}}"}`.',
+    )
     gates: dict[str, ToolGate] = Field(
         default_factory=dict,
         description="Human steps of a workflow that was not written for us, by name: see docs/gates.md.",
@@ -147,6 +188,7 @@ class Tool(BaseModel):
         default=True,
         description="Whether clients see it. Others are for functions of your own, see `Workflows.hand_over`.",
     )
+    limits: ToolLimits = Field(default_factory=ToolLimits, description="How many of its tasks there may be.")
     max_result: int = Field(
         default=MAX_RESULT_BYTES, gt=0, description="Bytes of JSON above which a result becomes a resource link."
     )
@@ -161,7 +203,7 @@ class Tool(BaseModel):
         if not isinstance(values, dict) or cast("dict[str, Any]", values).get("kind") != Kind.WATCH:
             return values  # pyright: ignore[reportUnknownVariableType]
         written = cast("dict[str, Any]", values)
-        if useless := sorted(written.keys() & {"input", "args", "send", "ask"}):
+        if useless := sorted(written.keys() & {"input", "args", "send", "ask", "dedupe", "on_behalf_of"}):
             raise ValueError(f"kind: watch takes an execution id and starts nothing: leave out {', '.join(useless)}")
         return {**written, "input": WATCH_INPUT}
 
@@ -177,8 +219,16 @@ class Tool(BaseModel):
         for without, names in useless.items():
             if wrong := sorted(names & given):
                 raise ValueError(f"{', '.join(wrong)}: only with {without}; leave it out")
-        if self.kind is Kind.WATCH and self.cancel_on_disconnect and not self.allow_cancel:
-            raise ValueError("cancel_on_disconnect: with kind: watch only together with allow_cancel: true")
+        if self.allow and self.allow.call and not self.allow.see and self.tasks is not TaskSupport.FORBIDDEN:
+            raise ValueError("allow: nobody could see what comes of it: say `see: {}` for the owner, or say who")
+        if self.confirm is not None and CONFIRM in self.ask:
+            raise ValueError("confirm: there is a question of that name in ask: rename it")
+        if wrong := sorted(name for name in self.on_behalf_of if not _TOLD_NAME.fullmatch(name)):
+            raise ValueError(f"on_behalf_of: {wrong[0]!r} is no name for it: up to 32 of a-z, 0-9, _ and -, a-z first")
+        if taken := sorted(self.on_behalf_of.keys() & TOLD):
+            raise ValueError(f"on_behalf_of: the engine is told {', '.join(taken)} anyway: choose another name")
+        if self.kind is Kind.WATCH and not self.allow_cancel and (name := self._cancels_by()):
+            raise ValueError(f"{name}: with kind: watch only together with allow_cancel: true")
         return self
 
     @field_validator("input", "output")
@@ -199,11 +249,36 @@ class Tool(BaseModel):
             raise ValueError("is another way to write args: [...]; leave one of the two out")
         return send
 
+    @field_validator("confirm", "on_behalf_of")
+    @classmethod
+    def _texts_are_templates(cls, value: Any) -> Any:  # a text, or texts by name
+        check_template(value)
+        return value
+
     @field_validator("options")
     @classmethod
     def _options_are_templates(cls, options: dict[str, Any]) -> dict[str, Any]:
         check_template(options)
         return options
+
+    def _cancels_by(self) -> str | None:
+        """A setting that only matters where executions may be cancelled."""
+        by = {
+            "cancel_on_disconnect": self.cancel_on_disconnect,
+            "cancel": self.cancel is not None,
+            "on_expire": self.on_expire is OnExpire.CANCEL,
+        }
+        return next((name for name, cancels in by.items() if cancels), None)
+
+    @property
+    def grace(self) -> float | None:
+        """Seconds that an execution may take to end when it was asked to cancel; None: as long as it likes."""
+        return None if self.cancel is None else self.cancel.grace.total_seconds()
+
+    @property
+    def cancels_on_expiry(self) -> bool:
+        """Whether an execution that still runs when its task expires is cancelled."""
+        return self.on_expire is OnExpire.CANCEL
 
     @cached_property
     def _args_template(self) -> Template | None:
@@ -252,12 +327,20 @@ class Tool(BaseModel):
             brought = gate.ask.answers(name)
             yield from ((f"gates.{name}.{part}", field, brought) for part, field in gate.strangers(name))
 
+    def nobodys(self) -> Iterator[tuple[str, str]]:
+        """Where a placeholder names what no principal has, and that."""
+        for where, source in self._templates():
+            strange = Template(source).begun_with("principal") - PRINCIPAL_FIELDS
+            yield from ((where, field) for field in sorted(strange))
+
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
         """All that placeholders can stand in, with where that is."""
         yield "args", self.args
         yield "send", self.send
         yield from self.options.items()
         yield from ((f"ask.{name}.message", ask.message) for name, ask in self.ask.items())
+        yield "confirm", self.confirm
+        yield from ((f"on_behalf_of.{name}", text) for name, text in self.on_behalf_of.items())
         for name, gate in self.gates.items():
             yield f"gates.{name}.ask.message", gate.ask.message
             yield from ((f"gates.{name}.{part}", getattr(gate, part)) for part in ("when", "send", "decline"))
@@ -288,6 +371,18 @@ class Tool(BaseModel):
             raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool is made of it")
         filled: Mapping[str, Any] = self._options_template.render(scope)
         return filled
+
+    def told(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
+        """What `on_behalf_of` says, without what is not there.
+
+        Raises:
+            MappingError: likewise.
+        """
+        template = Template(self.on_behalf_of)
+        if gaps := template.gaps(scope):
+            raise MappingError(f"{', '.join(gaps)} must be there: on_behalf_of of this tool is made of it")
+        said = {name: Template(text).text(scope) for name, text in self.on_behalf_of.items()}
+        return {name: text for name, text in said.items() if text}
 
     def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
         """The gates, with what they ask filled in: likewise."""

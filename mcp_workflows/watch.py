@@ -20,6 +20,7 @@ from mcp_workflows.patrol import Patrol
 from mcp_workflows.sight import Sight
 from mcp_workflows.sweeper import Sweeper
 from mcp_workflows.task import Task
+from mcp_workflows.telemetry import of_no_trace
 from mcp_workflows.waiting import Waiting
 from mcp_workflows.watched import FOREVER, Watched
 
@@ -227,7 +228,8 @@ class Watch:
         return found
 
     async def _keep_going(self, run: Callable[[], Awaitable[None]]) -> None:
-        """A patrol and a sweeper never end: see docs/decisions/0002."""
+        """A patrol and a sweeper never end: see docs/decisions/0002. They belong to nobody, whoever came first."""
+        of_no_trace()
         while True:
             try:
                 await run()

@@ -65,3 +65,10 @@ def log(level: LogLevel) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_says_no_payload)
+
+
+def _says_no_payload(record: logging.LogRecord) -> bool:
+    """At debug, libraries tell what they send and receive, whole: only we are heard there."""
+    return record.levelno >= logging.INFO or record.name.startswith("mcp_workflows")

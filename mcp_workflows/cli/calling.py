@@ -18,17 +18,17 @@ from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.cli.answering import Answer, Answers
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
-from mcp_workflows.cli.order import Order, check_usage, left_behind, read_json
+from mcp_workflows.cli.order import Order, check_usage, left_behind, read_json, read_token
 from mcp_workflows.cli.outcome import Outcome
 from mcp_workflows.cli.previewing import preview
 from mcp_workflows.cli.screen import Screen
 from mcp_workflows.client.connection import Begun, Connection, Era, connect
+from mcp_workflows.client.http import known_http
 from mcp_workflows.config import Config
 from mcp_workflows.config_problems import did_you_mean
-from mcp_workflows.errors import ServerUnreachable, TaskCancelled
+from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.operating import owner_of
-from mcp_workflows.sidecar import Looking, Sidecar, build
-from mcp_workflows.store import open_store
+from mcp_workflows.sidecar import Looking, Sidecar, build, exporting_of
 from mcp_workflows.tool import Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
@@ -63,6 +63,10 @@ def call(
     ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
     url: Annotated[str | None, typer.Option(metavar="URL", help="Call there, not what CONFIG says.")] = None,
+    token_file: Annotated[
+        typer.FileText | None,
+        typer.Option(metavar="FILE", help="With --url: a bearer token from a file; - is standard input."),
+    ] = None,
 ) -> None:
     """Call a tool and wait for its result: progress, questions and all; Ctrl-C leaves the workflow running.
 
@@ -83,6 +87,8 @@ def call(
             key=idempotency_key,
             config=config,
             url=url,
+            token=read_token(token_file),
+            token_file=token_file.name if token_file and token_file.name != "<stdin>" else None,
         )
         answers = Answers([_answer(word) for word in answer or []], decline or [], screen)
         check_usage(order, dry_run=dry_run)
@@ -174,12 +180,15 @@ async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Ou
     """The outcome, over as many connections as it takes: a server that is started again has its tasks still.
 
     Raises:
+        NotLetIn: it wants a token, or another one.
         ServerUnreachable: it does not answer, or stays away.
     """
     lost_at = 0.0
     while True:
         try:
             return await _connected_outcome(order, answers, screen)
+        except NotLetIn as error:
+            raise NotLetIn(f"{order.url}: {error}{_with_another_token(order, screen)}") from None
         except ServerUnreachable as error:
             if screen.task_id is None:
                 raise ServerUnreachable(f"{order.url}: {error}; is it being served there?") from None
@@ -193,9 +202,15 @@ async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Ou
         await anyio.sleep(1)
 
 
+def _with_another_token(order: Order, screen: Screen) -> str:
+    if order.token is None:
+        return "; give one with --token-file"
+    return f"; {left_behind(order, screen.task_id)}" if screen.task_id else ""
+
+
 async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
     config = None if order.url else load(order.config)
-    server = order.url if config is None else (await _sidecar(order, config)).server
+    server = (await _sidecar(order, config)).server if config else known_http(order.url or "", order.token)
     outcome = Outcome()
     async with connect(server, era=order.era, on_status=screen.state, elicit=answers) as connection:
         try:
@@ -210,12 +225,13 @@ async def _sidecar(order: Order, config: Config) -> Sidecar:
     """One of our own; a tool that is not in the file may be one that is marked on its engine."""
     unknown = order.tool is not None and _ours(config, order.tool) is None
     looking = Looking.ONCE if unknown else Looking.NEVER
-    return build(config, local=await _who(order, config), looking=looking)
+    exporting = exporting_of(config, printing=True)
+    return build(config, local=await _who(order, config), looking=looking, exporting=exporting)
 
 
 async def _who(order: Order, config: Config) -> Principal:
     """The local user; to come back to a task, its owner: who can read the store may go on with anybody's."""
-    owner = await owner_of(open_store(config.store.url), order.resume) if order.resume else None
+    owner = await owner_of(config.store.open(), order.resume) if order.resume else None
     return owner or LOCAL
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -15,8 +16,8 @@ import typer
 from mcp_workflows.cli.app import app, load
 from mcp_workflows.cli.serving import DEFAULT_HOST, DEFAULT_PORT
 from mcp_workflows.config import config_schema
-from mcp_workflows.config_schema import DISTRIBUTION
-from mcp_workflows.config_source import variables_in
+from mcp_workflows.config_schema import DISTRIBUTION, team_schema
+from mcp_workflows.config_teams import variables_of
 from mcp_workflows.connect import Host, OverHttp, OverStdio, snippet
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import PATH
@@ -40,7 +41,7 @@ def connect(
         OverStdio(
             name=name,
             command=[_executable(), "serve", str(config.resolve())],
-            variables=variables_in(config),
+            variables=variables_of(config, os.environ),
         )
         if config and not url
         else OverHttp(name=name, url=url or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"),
@@ -65,6 +66,8 @@ def _executable() -> str:
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    team: Annotated[bool, typer.Option("--team", help="Of the files that it includes, which have tools only.")] = False,
+) -> None:
     """Print the JSON Schema of workflows.yaml, for editors."""
-    typer.echo(json.dumps(config_schema(), indent=2))
+    typer.echo(json.dumps(team_schema() if team else config_schema(), indent=2))

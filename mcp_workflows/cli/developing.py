@@ -20,6 +20,7 @@ from mcp_workflows.cli.serving import (
     refuse_many_users,
     refuse_strangers,
     tell_what_is_hidden,
+    warn_of_strangers,
 )
 from mcp_workflows.reloading import Reloading
 from mcp_workflows.sidecar import run_http, run_stdio
@@ -43,11 +44,12 @@ def dev(
     """Serve, and reload on save: a bad edit keeps the last good configuration."""
     log(log_level)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    if not stdio:
-        refuse_strangers(http, unsafe_no_auth)
     loaded = load(config)
-    refuse_many_users(None if stdio else http, loaded)
-    tell_what_is_hidden(None if stdio else http, loaded)
+    listening = None if stdio else http
+    refuse_strangers(listening, loaded, unsafe_no_auth)
+    refuse_many_users(listening, loaded)
+    warn_of_strangers(listening, loaded)
+    tell_what_is_hidden(listening, loaded)
     beside = Reloading(config, loaded, os.environ).run
     with suppress(KeyboardInterrupt):  # the usual way to end it
         if stdio:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,13 +30,16 @@ class Order:
     key: str | None
     config: Path
     url: str | None
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
 
     @property
     def come_back(self) -> str:
         """The options that lead to the same server, as the same kind of client."""
         era = "" if self.era is Era.TASKS else f" --era {self.era}"
         if self.url:
-            return f"{era} --url {shlex.quote(self.url)}"
+            token = f" --token-file {shlex.quote(self.token_file)}" if self.token_file else ""
+            return f"{era} --url {shlex.quote(self.url)}{token}"
         return era if self.config == DEFAULT_CONFIG else f"{era} -c {shlex.quote(str(self.config))}"
 
 
@@ -64,6 +67,20 @@ def read_json(file: typer.FileText | None) -> Mapping[str, Any]:  # Any: JSON
     return cast("Mapping[str, Any]", found)
 
 
+def read_token(file: typer.FileText | None) -> str | None:
+    """`--token-file`: what is in there, without the blanks around it.
+
+    Raises:
+        WrongUsage: it is no token that can be sent.
+    """
+    if file is None:
+        return None
+    token = file.read().strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise WrongUsage("--token-file: there must be one token in it, and nothing else")
+    return token
+
+
 def check_usage(order: Order, *, dry_run: bool) -> None:
     """Raise `WrongUsage` if what was asked for does not go together."""
     problems = {
@@ -72,6 +89,7 @@ def check_usage(order: Order, *, dry_run: bool) -> None:
         f"--resume needs tasks: leave out --era {order.era}": bool(order.resume) and order.era is Era.NONE,
         f"--no-wait needs tasks: leave out --era {order.era}": not order.wait and order.era is Era.NONE,
         "--dry-run needs the configuration: leave out --url": dry_run and order.url is not None,
+        "--token-file is for --url: here you are the local user": order.token is not None and order.url is None,
         "--dry-run starts nothing, so there is nothing to resume": dry_run and order.resume is not None,
     }
     for problem, there in problems.items():

@@ -10,9 +10,11 @@ from typing import Any
 from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Start
 from mcp_workflows.ask import Dialogue, still_to_ask
+from mcp_workflows.behalf import told as on_behalf_of
 from mcp_workflows.capabilities import Previews
 from mcp_workflows.cli.answering import Answers
 from mcp_workflows.config import Config
+from mcp_workflows.confirming import confirmation
 from mcp_workflows.tool import EXECUTION_ID, Kind, Tool
 
 NEW = "0" * 40  # stands for the id and the key that a real call would get
@@ -41,8 +43,9 @@ async def preview(
         key=NEW,
         created=datetime.now(UTC),
         options=tool.frozen_options(scope),
-        context={"tool": tool.name, "owner": LOCAL.id},
+        context=on_behalf_of(tool, LOCAL, scope),
     )
+    sought = confirmation(tool, scope)
     told: dict[str, Any] = {
         "tool": tool.name,
         "engine": tool.engine,
@@ -51,6 +54,7 @@ async def preview(
         "arguments": start.arguments,
         "options": start.options,
         "asks": {name: tool.question(name, scope) for name in asked},
+        "confirms": None if sought is None else sought.request.params["message"],
         "gates": {name: asdict(gate) for name, gate in tool.frozen_gates(scope).items()},
     }
     if tool.kind is Kind.WATCH:  # it sends nothing

@@ -20,7 +20,6 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.notes import notes_in
 from mcp_workflows.operating import Look, Operator, Wanted
-from mcp_workflows.store import open_store
 from mcp_workflows.tool import Tool
 
 T = TypeVar("T")
@@ -153,7 +152,7 @@ def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
 async def _operator(config: Config) -> AsyncGenerator[Operator]:
     adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
     async with (
-        open_store(config.store.url) as store,
+        config.store.open() as store,
         Engines(adapters, patience=PATIENCE, notes=notes_in(store)) as engines,
     ):
         yield Operator(store=store, engines=engines)
@@ -182,7 +181,10 @@ def _outcome(look: Look, *, terminate: bool) -> str:
     if task.ended:
         state, said = state_of(task).value, message_of(task)
         return state if said in ("", state) else f"{state}, {said}"
-    return "terminated" if terminate else "asked to cancel; it has not ended yet"
+    if terminate:
+        return "terminated"
+    announced = None if task.grace is None else task.seen.message
+    return announced or "asked to cancel; it has not ended yet"
 
 
 def _say_trouble(look: Look) -> None:

@@ -11,12 +11,15 @@ from mcp.server.request_state import RequestStateBoundary
 from mcp.shared.exceptions import MCPError
 from mcp_types import jsonrpc
 
-from mcp_workflows.access import LOCAL, Principal
+from mcp_workflows.access import LOCAL, Authorizer, Principal
+from mcp_workflows.access.settings import Owner
 from mcp_workflows.adapter import Adapter
+from mcp_workflows.audit import Audit, silent
 from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import wrong
+from mcp_workflows.limits import DEFAULTS, Limits
 from mcp_workflows.notes import notes_in
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.receiver.callers import Callers, Context
@@ -25,7 +28,9 @@ from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.leaving import Attentive
 from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.store import Store, open_store
+from mcp_workflows.telemetry import Telemetry
 from mcp_workflows.tool import Tool
+from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 __all__ = ["RETENTION", "AnyServer", "Attentive", "Changes", "Workflows", "attach", "swap"]
 
@@ -44,11 +49,22 @@ def attach(
     my_tasks: bool = False,
     single_user: bool = False,
     local: Principal = LOCAL,
+    owner: Owner = Owner.CLIENT,
+    idempotency_keys: Sequence[KeyPath] = KEY_PATHS,
+    limits: Limits = DEFAULTS,
+    authorizer: Authorizer | None = None,
+    audit: Audit = silent,
+    telemetry: Telemetry | None = None,
 ) -> Workflows:
     """Put workflows beside the server's own tools; the server's lifespan must enter what this returns.
 
     `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: whoever comes over loopback HTTP without
     authentication is one and the same user, `local`, as on stdio; only for servers that nobody else can reach.
+    `owner`: whose a task is, of servers with authentication: the person's with their client, or across their clients.
+    `idempotency_keys`: where in a call's `_meta` there may be one, by the names that lead to it, see docs/retries.md.
+    `limits`: how much anybody may have and ask for, see docs/limits.md. `authorizer`: rules of your own, asked after
+    those of the tools said yes. `audit` hears what a security review wants to know. `telemetry`: without it, the
+    OpenTelemetry providers that are set for this process by then, if any.
 
     Raises:
         ConfigError: two tools of one name, an engine that is not there, an unknown store.
@@ -56,19 +72,23 @@ def attach(
     opened = open_store(store) if isinstance(store, str) else store
     workflows = Workflows(
         server,
-        tools=_by_name(tools, engines, my_tasks=my_tasks),
-        engines=Engines(engines, notes=notes_in(opened)),
+        tools=_within(limits, _by_name(tools, engines, my_tasks=my_tasks)),
+        engines=Engines(engines, notes=notes_in(opened), telemetry=telemetry),
         store=opened,
         retention=retention,
         strict_headers=strict_headers,
         pacing=pacing,
         my_tasks=my_tasks,
-        callers=Callers(local=local, single_user=single_user),
+        callers=Callers(local=local, single_user=single_user, owner=owner, key_paths=idempotency_keys),
+        limits=limits,
+        authorizer=authorizer,
+        audit=audit,
     )
     _serve_lists(server)
     chain = server.middleware
     sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
-    chain.insert(sealed, workflows.middleware.seal)
+    measured = [workflows.measuring.serve] if workflows.measuring.heard else []
+    chain[sealed:sealed] = [*measured, workflows.middleware.seal]
     chain.append(workflows.middleware.serve)
     return workflows
 
@@ -80,6 +100,12 @@ async def swap(workflows: Workflows, *, tools: Sequence[Tool], engines: Mapping[
         ConfigError: see `attach` and `Workflows.swap`.
     """
     return await workflows.swap(_by_name(tools, engines, my_tasks=workflows.my_tasks), engines)
+
+
+def _within(limits: Limits, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
+    if wrong := [f"tool {name!r}: ttl: {text}" for name, tool in tools.items() if (text := limits.too_long(tool.ttl))]:
+        raise ConfigError("\n".join(wrong))
+    return tools
 
 
 def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks: bool) -> Mapping[str, Tool]:

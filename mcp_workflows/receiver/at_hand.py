@@ -21,6 +21,7 @@ class AtHand:
 
     offer: Offer
     text: str | None = None
+    offered: bool | None = None  # whether the tool is there for the caller, once that was asked
     ctx: Context | None = None
     handed: bool = False
     outcome: Outcome | None = None

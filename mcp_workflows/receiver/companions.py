@@ -13,8 +13,9 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, TERMINAL, Progress, Status
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.companions import LONGEST_WAIT, Companion, Name
-from mcp_workflows.errors import RequestError, ServerStopping
-from mcp_workflows.narration import narrate, narrate_list
+from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
+from mcp_workflows.ledger import EXPIRED
+from mcp_workflows.narration import narrate, narrate_list, narrate_questions, told
 from mcp_workflows.result import tool_error
 from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
 
@@ -31,13 +32,19 @@ class Companions:
     final: bool = False  # what this client's era was told to be cancelled is cancelled, whatever the engine says
 
     async def call(self, companion: Companion, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """`tools/call` of one of them, as a CallToolResult; what the caller did wrong is one too, with `isError`."""
+        """`tools/call` of one of them, as a CallToolResult; what the caller did wrong is one too, with `isError`.
+
+        Raises:
+            LimitReached: it was too much.
+        """
         if companion.lists and not self.principal.identified:
-            return tool_error(f"{companion.name} lists tasks for identified callers only, and nobody knows who you are")
+            return tool_error(f"{companion.name} is for identified callers only, and nobody knows who you are")
         if wrong := companion.complaints(arguments):
             return tool_error(f"Wrong arguments for {companion.name}: " + "; ".join(wrong))
         try:
             return await _CALLS[companion.name](self, arguments)
+        except LimitReached:
+            raise
         except RequestError as error:
             return tool_error(f"{companion.name}: {error.message}")
 
@@ -61,13 +68,15 @@ class Companions:
         row = await self.bridge.owned(before.task_id, self.principal)
         seconds = min(arguments.get("seconds", LONGEST_WAIT), LONGEST_WAIT)
         with anyio.move_on_after(seconds), suppress(ServerStopping):  # it goes on
-            await self.bridge.follow(row, enough)
+            await self.bridge.follow(row, enough, self.principal)
         return narrate(await self._look(before.task_id))
 
     async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Deliver an answer; a question that is not open any more is said to be."""
         task = await self._look(arguments["taskId"])
         if task.status is not Status.INPUT_REQUIRED:
+            if task.status not in TERMINAL:  # the question may be for others, to whom alone it shows
+                await self.bridge.may_answer(Get(task_id=task.task_id), self.principal)
             return {**narrate(task, lead="Nothing was answered: no question is open."), "isError": True}
         keys = [arguments["key"]] if "key" in arguments else list(task.requests)
         if len(keys) != 1 or keys[0] not in task.requests:
@@ -78,7 +87,14 @@ class Companions:
             await self.bridge.update(Update(task_id=task.task_id, responses={keys[0]: response}), self.principal)
         except RequestError as error:
             raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{keys[0]!r}]: ")) from None
-        return narrate(await self._look(task.task_id))
+        after = await self.bridge.answered(Get(task_id=task.task_id), self.principal)
+        if after is None:  # it asked them, and is none of theirs otherwise
+            return told(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
+        return narrate(self._seen(after.task))
+
+    async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """One page of what tasks of others ask."""
+        return narrate_questions(await self.bridge.questions(List(cursor=arguments.get("cursor")), self.principal))
 
     async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Ask the engine to; the status says what it makes of that."""
@@ -96,7 +112,11 @@ class Companions:
     async def _look(self, task_id: str) -> TaskView:
         try:
             found = await self.bridge.get(Get(task_id=task_id), self.principal)
+        except LimitReached:
+            raise
         except RequestError as error:
+            if error.message == EXPIRED:
+                raise RequestError(error.code, f"{EXPIRED}. Nothing of it can be read any more.") from None
             elsewhere = f"; {Name.LIST} lists the user's tasks" if self.principal.identified else ""
             said = f"{error.message}. Give the taskId exactly as the tool answered with it{elsewhere}."
             raise RequestError(error.code, said) from None
@@ -116,4 +136,5 @@ _CALLS: Final[Mapping[Name, Callable[[Companions, Mapping[str, JSON]], Awaitable
     Name.ANSWER: Companions.answer,
     Name.CANCEL: Companions.cancel,
     Name.LIST: Companions.list,
+    Name.QUESTIONS: Companions.questions,
 }

@@ -15,29 +15,36 @@ LARGEST: Final = 16 * 1024  # characters of one; what is larger is rendered agai
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class Kept:
+    """What was rendered for the owner of a task, and the task as it was."""
+
     result: dict[str, Any]
+    task: TaskView
     expires: datetime | None
+
+    def copy(self) -> dict[str, Any]:
+        """To be given out: whoever gets it may add to it."""
+        return dict(self.result)
 
 
 class Ended:
     """Results of `tasks/get` by task and owner, for as long as the tasks can be read."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], Kept] = {}
 
-    def find(self, task_id: str, owner: str, now: datetime) -> dict[str, Any] | None:
+    def find(self, task_id: str, owner: str, now: datetime) -> Kept | None:
         """The result, if this owner was given it before and the task has not expired."""
         kept = self._kept.get((task_id, owner))
         if kept is None or (kept.expires is not None and kept.expires <= now):
             return None
-        return dict(kept.result)
+        return kept
 
     def keep(self, task: TaskView, owner: str, result: dict[str, Any]) -> None:
         """Remember it, if the task has ended and it is not too large."""
         if task.status not in TERMINAL or len(json.dumps(result)) > LARGEST:
             return
         expires = None if task.ttl_ms is None else task.created + timedelta(milliseconds=task.ttl_ms)
-        self._kept[task.task_id, owner] = _Kept(result=dict(result), expires=expires)
+        self._kept[task.task_id, owner] = Kept(result=dict(result), task=task, expires=expires)
         if len(self._kept) > MOST:
             del self._kept[next(iter(self._kept))]

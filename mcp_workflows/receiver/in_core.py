@@ -81,14 +81,18 @@ class InCore:
 
         `tools_change`: who has asked for a task is shown other tools from then on: without the companions.
         """
-        session, task = session_of(ctx), await self._bridge.owned(task_id, principal)
+        session = session_of(ctx)
+        try:
+            task = await self._bridge.owned(task_id, principal)
+        except RequestError:  # they may start it, and not see it
+            return
         first, session.augmented = not session.augmented, True
         if first and tools_change:
             session.start(self._group, session.connection.send_tool_list_changed)
         token = (ctx.meta or {}).get("progress_token")
-        session.start(self._group, partial(self._tell, session, task, token))
+        session.start(self._group, partial(self._tell, session, task, token, principal))
 
-    async def _tell(self, session: Session, task: Task, token: str | int | None) -> None:
+    async def _tell(self, session: Session, task: Task, token: str | int | None, principal: Principal) -> None:
         told: dict[str, Any] | None = None
 
         async def send(value: float, total: float | None, message: str | None) -> None:
@@ -110,7 +114,7 @@ class InCore:
             return wire.ended(view)
 
         with session.alone(task.id):  # a call that was sent again made the same task
-            await self._bridge.follow(task, on_change)
+            await self._bridge.follow(task, on_change, principal)
 
     # --- tasks/*
 
@@ -144,7 +148,7 @@ class InCore:
                 asking.see(view, partial(session.start, self._group))
             return wire.ended(view)
 
-        await while_there(ctx, partial(self._bridge.follow, task, on_change), needed=True)
+        await while_there(ctx, partial(self._bridge.follow, task, on_change, principal), needed=True)
         assert last is not None, "it has ended, so it was seen"
         with anyio.move_on_after(_WITHDRAWN_WITHIN):
             for question in withdraw(session.questions, last):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
+from math import ceil
 from typing import Any, TypeVar
 
 import anyio
@@ -11,7 +12,7 @@ from mcp.server.context import ServerRequestContext
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_workflows.errors import INTERNAL_ERROR, RequestError
+from mcp_workflows.errors import INTERNAL_ERROR, LimitReached, RequestError
 
 _PRESENCE = "mcp_workflows.presence"  # its place in the ASGI scope
 
@@ -23,6 +24,7 @@ class Presence:
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
+        self.retry_after: float | None = None  # seconds, for the response's header
 
     def end(self) -> None:
         """The client has left."""
@@ -41,7 +43,10 @@ class Presence:
 
 
 class Attentive:
-    """ASGI middleware that hears when a client closes its connection, whoever is told of it."""
+    """ASGI middleware that hears when a client closes its connection, whoever is told of it.
+
+    It also adds `Retry-After` to responses that tell of a limit which time makes up for.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -59,8 +64,24 @@ class Attentive:
                 presence.end()
             return message
 
+        def said(message: Message) -> Awaitable[None]:
+            if presence.retry_after is not None and message["type"] == "http.response.start":
+                after = (b"retry-after", str(ceil(presence.retry_after)).encode())
+                message = {**message, "headers": [*message.get("headers", ()), after]}
+            return send(message)
+
         with suppress(ClientDisconnect):  # before it had said all: nobody is there to be told, and nothing is wrong
-            await self._app({**scope, _PRESENCE: presence}, heard, send)
+            await self._app({**scope, _PRESENCE: presence}, heard, said)
+
+
+def note_retry_after(ctx: ServerRequestContext[Any, Any], error: RequestError) -> None:
+    """What the response tells of its error in a header too, for proxies and clients that know HTTP alone.
+
+    The status stays that of any JSON-RPC error: who takes 429 for trouble on the way would never read the error.
+    """
+    presence = None if ctx.request is None else ctx.request.scope.get(_PRESENCE)
+    if isinstance(error, LimitReached) and isinstance(presence, Presence):
+        presence.retry_after = error.retry_after
 
 
 async def while_there(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,20 +17,21 @@ from mcp_types import jsonrpc
 from pydantic import ValidationError
 
 from mcp_workflows.access import Principal
-from mcp_workflows.companions import Companion
-from mcp_workflows.errors import RequestError, WorkflowsError
+from mcp_workflows.companions import Companion, Name
+from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
 from mcp_workflows.ledger import utc_now
+from mcp_workflows.metering import Meters
 from mcp_workflows.receiver.at_hand import AtHand, at_hand, having
 from mcp_workflows.receiver.callers import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.companions import Companions
 from mcp_workflows.receiver.ended import Ended
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
 from mcp_workflows.receiver.in_core import METHODS, InCore, asks_forms
-from mcp_workflows.receiver.leaving import while_there
-from mcp_workflows.receiver.offer import Offer
+from mcp_workflows.receiver.leaving import note_retry_after, while_there
+from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.session import connection_of
 from mcp_workflows.receiver.streams import Listening, Progress
-from mcp_workflows.result import task_of
+from mcp_workflows.result import limit_result, task_of
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import Cancel, Created, Described, Finished, Get, Outcome, Read, Update
@@ -41,9 +43,12 @@ logger = logging.getLogger(__name__)
 class Middleware:
     """Requests of every era to what they get; `offer`, `boundary` and `group` are there while workflows are entered."""
 
-    def __init__(self, server: AnyServer, offer: Offer, callers: Callers, *, strict_headers: bool) -> None:
+    def __init__(
+        self, server: AnyServer, offer: Offer, callers: Callers, meters: Meters, *, strict_headers: bool
+    ) -> None:
         self.offer = offer
         self.callers = callers
+        self._meters = meters
         self.boundary: RequestStateBoundary | None = None
         self.group: TaskGroup | None = None
         self._envelope = Envelope(server)
@@ -68,7 +73,8 @@ class Middleware:
         if ctx.method != "tools/call" or self.boundary is None:
             return await call_next(ctx)
         state = AtHand(offer=self.offer)
-        if not state.offer.shows(name_of(ctx)):
+        state.offered = await self._offers(ctx, state.offer)
+        if not state.offered:  # as with a name that is no tool's: what is wrong with a state would tell that it is one
             with having(state):
                 return await call_next(ctx)
 
@@ -92,6 +98,7 @@ class Middleware:
         try:
             return await method(ctx, call_next)
         except RequestError as error:
+            note_retry_after(ctx, error)
             raise MCPError(error.code, error.message, error.data) from None
         except WorkflowsError as error:
             raise MCPError(jsonrpc.INTERNAL_ERROR, str(error)) from None
@@ -121,13 +128,22 @@ class Middleware:
         if result.get("nextCursor"):
             return result
         private = {"cacheScope": "private"} if is_modern(ctx) else {}
-        return {**result, **private, "tools": [*result["tools"], *self.offer.listed(self.callers.viewer(ctx))]}
+        viewer = await self._viewer(ctx)
+        return {**result, **private, "tools": [*result["tools"], *self.offer.listed(viewer)]}
+
+    async def _viewer(self, ctx: Context) -> Viewer:
+        """Who lists tools, with what the rules let them call."""
+        viewer, bridge = self.callers.viewer(ctx), self.offer.bridge
+        if bridge is None:
+            return viewer
+        principal = self.callers.principal(ctx)
+        return replace(viewer, offered=await bridge.offered(principal), approves=bridge.approves(principal))
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         state = at_hand() or AtHand(offer=self.offer)
         if companion := state.offer.companion(name_of(ctx)):
             return await self._companion(ctx, state.offer, companion)
-        if not state.offer.shows(name_of(ctx)):
+        if not (await self._offers(ctx, state.offer) if state.offered is None else state.offered):
             _refuse_task(ctx)
             state.ctx = ctx
             try:
@@ -139,29 +155,48 @@ class Middleware:
             return self._envelope.around(ctx, _render(ctx, state.outcome))
         if not is_modern(ctx):
             return await self._call_of_old(ctx, state.offer)
-        call = replace(wire.parse_call(ctx.params or {}, client_of(ctx)), state=state.text)
+        call = replace(wire.parse_call(ctx.params or {}, client_of(ctx), self.callers.key_paths), state=state.text)
         report = Progress(ctx.session.report_progress).report
         outcome = await state.offer.entered.call(call, self.callers.principal(ctx), report)
         rendered = wire.render(outcome)
         state.text = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
 
+    async def _offers(self, ctx: Context, offer: Offer) -> bool:
+        """Whether the tool is there for this caller; if not, the server says of it what it says of any that is not."""
+        name = name_of(ctx)
+        if not offer.shows(name):
+            return False
+        return offer.bridge is None or await offer.bridge.offers(str(name), self.callers.principal(ctx))
+
     async def _companion(self, ctx: Context, offer: Offer, companion: Companion) -> HandlerResult:
         """`tools/call` of a companion tool; it makes no tasks itself."""
         _refuse_task(ctx)
+        principal = self.callers.principal(ctx)
         served = Companions(
             bridge=offer.entered,
-            principal=self.callers.principal(ctx),
+            principal=principal,
             tell=Progress(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
         )
-        result = await served.call(companion, mapping_of(ctx.params or {}, "arguments", default={}))
+        arguments = mapping_of(ctx.params or {}, "arguments", default={})
+        try:
+            self._meters.poll(principal)
+            with self._meters.listening(principal) if companion.name is Name.WAIT else nullcontext():
+                result = await served.call(companion, arguments)
+        except LimitReached as reached:
+            result = limit_result(reached)
         return self._envelope.around(ctx, _render(ctx, Finished(result=result)))
 
     async def _call_of_old(self, ctx: Context, offer: Offer) -> HandlerResult:
         """`tools/call` of 2025-11-25 and before; only the former can ask for a task."""
         principal = self.callers.principal(ctx)
-        call = in_core.parse_call(ctx.params or {}, in_core=is_in_core(ctx), takes_questions=asks_forms(ctx))
+        call = in_core.parse_call(
+            ctx.params or {},
+            in_core=is_in_core(ctx),
+            takes_questions=asks_forms(ctx),
+            key_paths=self.callers.key_paths,
+        )
         tool = offer.tools[call.tool]
         tasks = self._tasks_of_old(offer)
         serve = partial(tasks.call, ctx, call, principal, patience=tool.wait if tool.hands_over else None)
@@ -175,7 +210,10 @@ class Middleware:
             method = METHODS.get(ctx.method)
             if method is None:
                 return await call_next(ctx)
-            return await method(self._tasks_of_old(self.offer), ctx, ctx.params or {}, self.callers.principal(ctx))
+            principal = self.callers.principal(ctx)
+            self._meters.poll(principal)
+            with self._meters.listening(principal) if method is InCore.result else nullcontext():
+                return await method(self._tasks_of_old(self.offer), ctx, ctx.params or {}, principal)
         if not is_modern(ctx):
             return await call_next(ctx)
         if ctx.method in wire.REMOVED_METHODS:
@@ -183,13 +221,22 @@ class Middleware:
         command = wire.parse_task_request(ctx.method, ctx.params or {}, client_of(ctx))
         wire.check_name_header(name_header(ctx), command.task_id, strict=self._strict(ctx))
         principal = self.callers.principal(ctx)
-        if isinstance(command, Get) and (kept := self._ended.find(command.task_id, principal.id, utc_now())):
+        self._meters.poll(principal)
+        if isinstance(command, Get) and (kept := await self._again(command.task_id, principal)) is not None:
             return kept
         outcome = await self._do(command, principal)
         result = self._envelope.around(ctx, wire.render(outcome))
-        if isinstance(outcome, Described):
+        if isinstance(outcome, Described) and outcome.task.started_by is None:
             self._ended.keep(outcome.task, principal.id, result)
         return result
+
+    async def _again(self, task_id: str, principal: Principal) -> dict[str, Any] | None:
+        """What an ended task looked like when its owner saw it last, if they still may see it."""
+        self._meters.guess(principal, task_id)
+        kept = self._ended.find(task_id, principal.id, utc_now())
+        if kept is None or not await self.offer.entered.rereads(kept.task, principal):
+            return None
+        return kept.copy()
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
         match command:
@@ -209,15 +256,20 @@ class Middleware:
         task_id = task_of(uri) if isinstance(uri, str) else None
         if task_id is None:
             return await call_next(ctx)
-        document = await self.offer.entered.read(Read(task_id=task_id), self.callers.principal(ctx))
+        principal = self.callers.principal(ctx)
+        self._meters.poll(principal)
+        document = await self.offer.entered.read(Read(task_id=task_id), principal)
         return self._envelope.around(ctx, _render(ctx, document))
 
     async def _listen(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         command = wire.parse_listen(ctx.params or {}, client_of(ctx)) if is_modern(ctx) else None
         if command is None:
             return await call_next(ctx)
-        tasks = await self.offer.entered.listen(command, self.callers.principal(ctx))
-        return await Listening(ctx, self.offer.entered, tasks).serve(call_next)
+        principal = self.callers.principal(ctx)
+        self._meters.poll(principal, len(command.task_ids))
+        with self._meters.listening(principal):
+            tasks = await self.offer.entered.listen(command, principal)
+            return await Listening(ctx, self.offer.entered, tasks, principal).serve(call_next)
 
     def _strict(self, ctx: Context) -> bool:
         return self._strict_headers and ctx.request is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.companions import Companion, companion, companions, offered
+from mcp_workflows.companions import FOR_APPROVERS, FOR_OWN, Companion, Name, companion, companions, offered
 from mcp_workflows.errors import INTERNAL_ERROR, RequestError
 from mcp_workflows.tool import Kind, TaskSupport, Tool
 
@@ -24,6 +24,8 @@ class Viewer:
     identified: bool
     takes_tasks: bool  # it declares the extension (2026-07-28), or has asked for a task in this session (2025-11-25)
     in_core: bool = False  # it speaks 2025-11-25: its tools say whether they make tasks
+    offered: frozenset[str] | None = None  # the tools that their rules let it call; None: all
+    approves: bool = False  # tasks of others may wait for its answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +63,24 @@ class Offer:
 
     def listed(self, viewer: Viewer) -> Sequence[Mapping[str, Any]]:  # Any: any JSON value
         """The tools as `tools/list` shows them to this client, and the companions it may need."""
-        shown = (tool for tool in self.tools.values() if tool.listed)
+        theirs = self.tools if viewer.offered is None else viewer.offered
+        shown = (tool for name, tool in self.tools.items() if tool.listed and name in theirs)
         ours = [_listed(tool, viewer) for tool in shown if viewer.identified or tool.kind is Kind.START]
         names = self.companions(viewer)
         return [*ours, *(dict(companion.listed) for companion in companions() if companion.name in names)]
 
     def companions(self, viewer: Viewer) -> frozenset[str]:
         """The names of the companion tools this client may need."""
-        useful = self.hands_over and not viewer.takes_tasks
-        wanted = (companion for companion in companions() if useful or (self.my_tasks and companion.lists))
-        return frozenset(companion.name for companion in wanted if viewer.identified or not companion.lists)
+        wanted: set[Name] = set()
+        if self.hands_over and not viewer.takes_tasks:
+            wanted |= FOR_OWN
+        if self.my_tasks:
+            wanted |= {Name.LIST}
+        if viewer.approves:
+            wanted |= FOR_APPROVERS
+        return frozenset(
+            each.name for each in companions() if each.name in wanted and (viewer.identified or not each.lists)
+        )
 
 
 def _listed(tool: Tool, viewer: Viewer) -> Mapping[str, Any]:

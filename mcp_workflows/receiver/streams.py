@@ -11,8 +11,11 @@ import anyio
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from mcp_workflows import adapter
+from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Execution
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import WorkflowsError
@@ -57,21 +60,30 @@ class _TaskNotification(types.Notification[dict[str, Any], str]):
 class Listening:
     """One `subscriptions/listen` stream: the SDK's handler serves its own events, we add the tasks."""
 
-    def __init__(self, ctx: ServerRequestContext[Any, Any], bridge: Bridge, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self, ctx: ServerRequestContext[Any, Any], bridge: Bridge, tasks: Sequence[Task], principal: Principal
+    ) -> None:
         self._ctx = ctx
         self._bridge = bridge
         self._tasks = tasks
+        self._principal = principal
         self._acknowledged = anyio.Event()
 
     async def serve(self, call_next: CallNext) -> HandlerResult:
         """The stream, until the client closes it."""
         session = cast("ServerSession", _Acknowledging(self._ctx.session, self))
         result: HandlerResult = None
+        refused: MCPError | ValidationError | None = None
         async with anyio.create_task_group() as group:
             for task in self._tasks:
                 group.start_soon(self._pump, task)
-            result = await call_next(replace(self._ctx, session=session))
+            try:
+                result = await call_next(replace(self._ctx, session=session))
+            except (MCPError, ValidationError) as error:  # as it is: out of the group it would be one of a group
+                refused = error
             group.cancel_scope.cancel()
+        if refused is not None:
+            raise refused
         return result
 
     async def acknowledge(
@@ -89,7 +101,7 @@ class Listening:
     async def _pump(self, task: Task) -> None:
         await self._acknowledged.wait()
         try:
-            await self._bridge.follow(task, self._notify)
+            await self._bridge.follow(task, self._notify, self._principal)
         except WorkflowsError as error:
             logger.info("a subscription to a task ended: %s", error)
 

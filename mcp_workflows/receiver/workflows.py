@@ -16,18 +16,25 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types import jsonrpc
 
+from mcp_workflows.access import Authorizer
 from mcp_workflows.adapter import JSON, Adapter
+from mcp_workflows.audit import Audit, counting, silent
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.capabilities import Exposed, Exposes, Finding
+from mcp_workflows.census import Census
 from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
+from mcp_workflows.guard import Guard
 from mcp_workflows.inbound import Inbound, addresses
 from mcp_workflows.ledger import Ledger
+from mcp_workflows.limits import UNLIMITED, Limits
+from mcp_workflows.metering import Meters
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver.at_hand import at_hand
 from mcp_workflows.receiver.callers import Callers, client_of
 from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.measuring import Measuring
 from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.streams import Progress
@@ -59,6 +66,9 @@ class Workflows:
         pacing: Pacing,
         my_tasks: bool,
         callers: Callers,
+        limits: Limits = UNLIMITED,
+        authorizer: Authorizer | None = None,
+        audit: Audit = silent,
     ) -> None:
         self._server = server
         self._engines = engines
@@ -66,11 +76,18 @@ class Workflows:
         self._retention = retention
         self._pacing = pacing
         self._my_tasks = my_tasks
+        self._audit = audit
+        self._telemetry = engines.telemetry
+        self._counted = counting(audit, self._telemetry)  # for what is refused
+        self._guard = Guard(tools, authorizer=authorizer, audit=self._counted)
+        self._census: Census | None = None
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
         self.inbound = Inbound(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
+        self._limits, self._meters = limits, Meters(limits, audit=self._counted)
         offer = Offer(tools=tools, my_tasks=my_tasks)
-        self.middleware = Middleware(server, offer, callers, strict_headers=strict_headers)
+        self.middleware = Middleware(server, offer, callers, self._meters, strict_headers=strict_headers)
+        self.measuring = Measuring(self._telemetry, lambda: self.tools)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -79,10 +96,19 @@ class Workflows:
             security = RequestStateSecurity(keys=[await store.secret(_SEALING_KEY)], ttl=DIALOGUE_SECONDS)
             self.middleware.boundary = RequestStateBoundary(security, default_audience=self._server.name)
             engines = await stack.enter_async_context(self._engines)
-            ledger = Ledger(store=store, engines=engines, retention=self._retention, pacing=self._pacing)
+            ledger = Ledger(
+                store=store,
+                engines=engines,
+                retention=self._retention,
+                pacing=self._pacing,
+                limits=self._limits,
+                audit=self._audit,
+            )
             self._ledger = await stack.enter_async_context(ledger)
             group = self.middleware.group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
+            self._census = Census(self._store, self._engines, self._telemetry)
+            group.start_soon(self._census.run)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
             self._stack = stack.pop_all()
         return self
@@ -132,17 +158,36 @@ class Workflows:
         before = self.middleware.offer
         self._engines.use(opened)
         self.middleware.offer = self._new_offer(tools)
-        return any(self.middleware.offer.listed(viewer) != before.listed(viewer) for viewer in _EVERYBODY)
+        ruled = [{name: tool.allow for name, tool in each.items()} for each in (before.tools, tools)]
+        return ruled[0] != ruled[1] or any(
+            self.middleware.offer.listed(viewer) != before.listed(viewer) for viewer in _EVERYBODY
+        )
 
     def _new_offer(self, tools: Mapping[str, Tool]) -> Offer:
         ledger = self._ledger
-        bridge = None if ledger is None else Bridge(tools=tools, ledger=ledger, retention=self._retention)
+        bridge: Bridge | None = None
+        if ledger is not None:
+            self._guard.use(tools)
+            bridge = Bridge(
+                tools=tools,
+                ledger=ledger,
+                retention=self._retention,
+                guard=self._guard,
+                audit=self._audit,
+                limits=self._limits,
+                meters=self._meters,
+            )
         return Offer(tools=tools, bridge=bridge, my_tasks=self._my_tasks)
 
     def stop(self) -> None:
         """End all waiting calls, so that the server can stop at once; the workflows go on."""
         if self._ledger is not None:
             self._ledger.stop()
+
+    @property
+    def audit(self) -> Audit:
+        """What takes the record of what is refused, which is also counted."""
+        return self._counted
 
     @property
     def alive(self) -> bool:
@@ -152,6 +197,11 @@ class Workflows:
     async def ready(self) -> None:
         """Raise `StoreUnavailable` if tasks cannot be read and written now."""
         await self._store.check()
+
+    async def count(self) -> None:
+        """Have gauges show how many tasks there are now, or were a few seconds ago."""
+        if self.alive and self._census is not None:
+            await self._census.take()
 
     async def check_engines(self) -> Mapping[str, Finding]:
         """How each engine is, by name."""
@@ -165,7 +215,7 @@ class Workflows:
         """
         try:
             with anyio.fail_after(LONGEST_LOOK):
-                async with self._engines.calling(engine, bounded=False) as adapter:
+                async with self._engines.calling(engine, api="exposed", bounded=False) as adapter:
                     return list(await adapter.exposed()) if isinstance(adapter, Exposes) else []
         except TimeoutError:
             raise EngineUnavailable(f"no answer within {LONGEST_LOOK:g} s") from None
@@ -207,7 +257,8 @@ class Workflows:
         if state.handed:
             raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() comes once in a call: one workflow finishes it")
         params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
-        call = replace(wire.parse_call(params, client_of(state.ctx)), takes_questions=False)
+        parsed = wire.parse_call(params, client_of(state.ctx), self.middleware.callers.key_paths)
+        call = replace(parsed, takes_questions=False)
         report, state.handed = Progress(state.ctx.session.report_progress).report, True
         try:
             state.outcome = await state.offer.entered.call(call, self.middleware.callers.principal(state.ctx), report)
