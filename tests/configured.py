@@ -16,7 +16,7 @@ from mcp_workflows.sidecar import build, http_app
 from tests.served import Peer, peer, serving
 from tests.sidecars import dying_sidecar, sidecar
 
-KEY: Final = {"mcp-workflows/idempotencyKey": "order-1"}
+KEY: Final = {"mcp-workflows/idempotencyKey": "order-1-" * 4}
 YES: Final = {"action": "accept", "content": {"answer": "yes"}}
 
 

@@ -9,3 +9,14 @@ import pytest
 def anyio_backend() -> str:
     """Everything here runs on asyncio: temporalio and uvicorn know no other loop."""
     return "asyncio"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how many inputs fuzzing has tried (tests/fuzzing.py), and what tests have to say (`said`)."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    told = [pair for report in reports for pair in getattr(report, "user_properties", ())]
+    counts = [count for name, count in told if name == "fuzzed"]
+    if counts:
+        terminalreporter.write_line(f"fuzzing: {sum(counts):,} inputs in {len(counts)} tests")
+    for line in dict.fromkeys(line for name, line in told if name == "said"):
+        terminalreporter.write_line(line)

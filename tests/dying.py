@@ -23,6 +23,7 @@ from starlette.routing import Route
 from mcp_workflows import attach
 from mcp_workflows.adapter import JSON, Adapter, Ref, Start
 from mcp_workflows.config import load_config
+from mcp_workflows.store import NO_CAPS, Caps
 from mcp_workflows.store.sqlite import SQLiteStore
 from mcp_workflows.task import Task
 
@@ -38,9 +39,9 @@ def die_at(step: str) -> None:
 class DyingStore(SQLiteStore):
     """Dies once the row is durable, or once the handle is bound."""
 
-    async def create(self, task: Task) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
         """The row."""
-        row = await super().create(task)
+        row = await super().create(task, caps)
         die_at("row")
         return row
 

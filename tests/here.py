@@ -19,7 +19,6 @@ from mcp_types import jsonrpc_message_adapter
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar import Sidecar, build, http_app
-from mcp_workflows.store import open_store
 from mcp_workflows.task import Task
 from tests.served import VERSION, serving
 
@@ -37,7 +36,7 @@ class Scene:
 
     async def tasks(self) -> list[Task]:
         """All that is in the store."""
-        async with open_store(self.config.store.url) as store:
+        async with self.config.store.open() as store:
             return list(await store.everyones(live_only=False))
 
 
@@ -113,10 +112,10 @@ def hello(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @asynccontextmanager
-async def elder(url: str, capabilities: Mapping[str, Any] | None = None) -> AsyncGenerator[Elder]:
-    """A client with a session."""
+async def elder(url: str, capabilities: Mapping[str, Any] | None = None, **headers: str) -> AsyncGenerator[Elder]:
+    """A client with a session, and perhaps more headers."""
     async with httpx2.AsyncClient() as http:
-        found = Elder(http, url, {"accept": "application/json, text/event-stream"})
+        found = Elder(http, url, {"accept": "application/json, text/event-stream", **headers})
         async with found.stream("initialize", hello(capabilities or {})) as response:
             found.headers |= {"mcp-session-id": response.headers["mcp-session-id"], "mcp-protocol-version": OLD}
             await response.aread()

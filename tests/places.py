@@ -130,7 +130,7 @@ class Place:
             async def on_change(seen: TaskView) -> None:
                 self.told.setdefault(task.id, []).append(seen)
 
-            await self.bridge.follow(task, on_change)
+            await self.bridge.follow(task, on_change, ANONYMOUS)
 
         async with anyio.create_task_group() as group:
             for task in await self.tasks(ids):

@@ -147,11 +147,12 @@ async def _frames(response: httpx2.Response) -> AsyncIterator[Mapping[str, Any]]
 
 
 class Tokens:
-    """Every token is good, and names its subject."""
+    """Every token is good, and names its subject, then its scopes: `bob+orders:approve`."""
 
     async def verify_token(self, token: str) -> AccessToken:
-        """The token itself is the subject."""
-        return AccessToken(token=token, client_id="client", scopes=[], subject=token)
+        """What the token says of itself."""
+        subject, *scopes = token.split("+")
+        return AccessToken(token=token, client_id="client", scopes=scopes, subject=subject)
 
 
 def memory_tools() -> list[Tool]:
@@ -214,7 +215,8 @@ async def serving(app: Starlette, *, port: int = 0) -> AsyncGenerator[str]:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
     listening.listen()
-    server = _Prompt(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
+    settings = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1, proxy_headers=False)
+    server = _Prompt(settings)
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve, [listening])
         with anyio.fail_after(20):

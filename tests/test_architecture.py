@@ -19,14 +19,24 @@ WORDS = frozenset({"errors", "adapter", "capabilities"})
 RULES = WORDS | {"access", "ask", "gate", "mapping", "question", "schema", "task", "tool"}
 PARTS = RULES | {
     "adoption",
-    "trial",
+    "audit",
+    "behalf",
+    "capping",
+    "confirming",
     "creation",
     "engines",
     "fitting",
+    "guard",
     "ledger",
+    "limits",
+    "metering",
     "pacing",
     "result",
+    "sameness",
+    "sizing",
     "store",
+    "telemetry",
+    "trial",
     "view",
     "watch",
     "wire",
@@ -37,27 +47,49 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "adapter": frozenset({"errors"}),
     "capabilities": frozenset({"errors", "adapter"}),
     "mapping": frozenset({"errors"}),
-    "access": frozenset({"errors"}),
+    "access": frozenset({"access", "duration", "errors"}),
     "schema": frozenset(),
     "duration": frozenset(),
+    "ending": frozenset({"duration"}),
     "question": frozenset({"errors", "mapping", "schema"}),
     "gate": WORDS | {"mapping", "question"},
-    "tool": WORDS | {"duration", "gate", "mapping", "question", "schema"},
-    "task": WORDS | {"tool"},
+    "limits": frozenset({"duration"}),
+    "tool": WORDS | {"access", "duration", "ending", "gate", "limits", "mapping", "question", "schema"},
+    "task": WORDS,
+    "telemetry": frozenset({"errors"}),
+    "audit": WORDS | {"access", "task", "telemetry"},
+    "audit_event": WORDS | {"audit", "telemetry"},
+    "recording": WORDS | {"audit", "audit_event", "telemetry"},
+    "census": WORDS | {"engines", "store", "telemetry"},
+    "telemetry_sdk": frozenset({"telemetry"}),
+    "telemetry_prometheus": frozenset(),
+    "telemetry_otlp": frozenset({"config_telemetry"}),
+    "config_telemetry": WORDS | {"audit_event", "duration"},
+    "exporting": frozenset({"audit", "config_telemetry", "errors", "recording", "telemetry"}),
+    "probes": frozenset({"capabilities", "errors", "receiver", "stopping"}),
+    "ops": frozenset({"access", "exporting", "probes", "receiver", "stopping"}),
+    "guard": WORDS | {"access", "audit", "task", "tool"},
+    "metering": WORDS | {"access", "audit", "limits"},
+    "sizing": WORDS | {"result"},
+    "capping": WORDS | {"limits", "store", "task", "tool"},
     "ask": WORDS | {"access", "gate", "mapping", "schema", "task", "tool"},
     "wire": WORDS | {"wire"},
     "result": WORDS | {"schema"},
     "store": WORDS | {"store", "task"},
-    "engines": WORDS,
+    "engines": WORDS | {"telemetry"},
     "notes": WORDS | {"store"},
-    "inbound": WORDS | {"access", "engines"},
+    "seldom": frozenset(),
+    "inbound": WORDS | {"access", "engines", "seldom"},
     "memory": WORDS,
     "trial": WORDS,
     "functions": WORDS,
     "listing": WORDS,
     "quota": frozenset(),
     "pacing": WORDS | {"task"},
-    "housekeeping": WORDS | {"engines", "store", "task"},
+    "leases": frozenset({"errors", "store"}),
+    "keeping": WORDS | {"leases", "store", "task"},
+    "cancelling": WORDS | {"audit", "engines", "sight", "store", "task"},
+    "housekeeping": WORDS | {"cancelling", "engines", "keeping", "leases", "store", "task"},
     "paging": frozenset({"errors"}),
     "sight": WORDS | {"engines", "task"},
     "watched": WORDS | {"task"},
@@ -67,15 +99,21 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "beat": WORDS | {"doubts", "pacing", "sight", "task", "watched"},
     "sweeper": WORDS | {"beat", "pacing", "sight", "watched"},
     "patrol": WORDS | {"beat", "sweeper", "watched"},
-    "watch": WORDS | {"beat", "hearing", "pacing", "patrol", "sight", "sweeper", "task", "waiting", "watched"},
+    "watch": WORDS
+    | {"beat", "hearing", "pacing", "patrol", "sight", "sweeper", "task", "telemetry"}
+    | {"waiting", "watched"},
     "searching": WORDS | {"engines", "task"},
     "creation": WORDS | {"engines", "searching", "store", "task"},
     "adoption": WORDS | {"access", "creation", "engines", "store", "task", "tool"},
+    "sameness": WORDS | {"access", "ask", "creation", "tool", "wire"},
+    "confirming": WORDS | {"ask", "creation", "gate", "mapping", "schema", "tool"},
+    "behalf": WORDS | {"access", "tool"},
     "exposing": WORDS | {"companions", "fitting", "schema", "tool"},
     "offering": WORDS | {"exposing", "receiver", "tool"},
     "fitting": WORDS | {"adoption", "tool"},
     "ledger": WORDS
-    | {"access", "adoption", "ask", "creation", "engines", "housekeeping", "pacing", "paging", "sight", "store"}
+    | {"access", "adoption", "ask", "cancelling", "creation", "engines", "housekeeping", "pacing", "paging", "sight"}
+    | {"audit", "capping", "limits", "sizing", "store", "telemetry"}
     | {"task", "watch"},
     "view": WORDS | {"result", "task", "wire"},
     "companions": WORDS | {"schema", "tool"},
@@ -84,7 +122,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "operating": WORDS | {"access", "adoption", "engines", "sight", "store", "task", "tool"},
     "plain": PARTS | {"narration"},
     "bridge": PARTS | {"plain"},
-    "receiver": PARTS | {"bridge", "companions", "inbound", "narration", "notes", "receiver"},
+    "receiver": PARTS | {"bridge", "census", "companions", "inbound", "narration", "notes", "receiver", "seldom"},
     "client": frozenset({"client", "errors", "wire"}),
     "conformance_2025": frozenset({"conformance_2025"}),
     "testing": WORDS | {"memory", "store", "task", "testing"},
@@ -92,7 +130,10 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 """The import table: which top-level names of the package a module may import; see docs/decisions/."""
 
 MAY_IMPORT_ANYTHING = re.compile(r"^(__init__|check(_\w+)?|cli|config(_\w+)?|connect|reloading|sidecar)$")
-NOBODY_IMPORTS = frozenset({f"{CORE}.store.sqlite"})  # stores are known by their protocol, and opened by URL
+NOBODY_IMPORTS = frozenset(
+    {f"{CORE}.store.sqlite"}  # stores are known by their protocol, and opened by URL
+    | {f"{CORE}.telemetry_{name}" for name in ("otlp", "prometheus", "sdk")}  # they need an extra
+)
 PUBLIC = frozenset(  # what an adapter may import
     {CORE}
     | {f"{CORE}.{name}" for name in ("adapter", "capabilities", "errors", "functions", "listing", "quota", "testing")}
@@ -116,7 +157,7 @@ MCP_SDK: Mapping[str, tuple[str, ...]] = {
 """Which part of the MCP SDK's two sides a module may import; all others none."""
 
 IMPURE = ("time", "random", "secrets", "uuid", "logging", "os", "anyio", "asyncio", "threading", "socket")
-CATCH_EVERYTHING = frozenset({"receiver", "engines", "watch", "housekeeping"})  # docs/decisions/0002
+CATCH_EVERYTHING = frozenset({"guard", "receiver", "engines", "watch", "housekeeping"})  # docs/decisions/0002
 FORBIDDEN_WORDS = frozenset(
     {"job", "jobs", "backend", "provider", "connector", "driver", "manager", "helper", "helpers"}
     | {"util", "utils", "base", "impl"}

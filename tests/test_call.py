@@ -21,6 +21,7 @@ from typing import Any, Literal
 import mcp_types as types
 import pytest
 
+from mcp_workflows.access.handed_out import sha256_of
 from mcp_workflows.cli import main
 from mcp_workflows.cli.answering import Answer, Answers
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
@@ -418,11 +419,46 @@ def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Here) -> None
         ended = here.call("--resume", begun.out.strip(), "--era", "2025-11-25", "--answer", "answer=y", *url)
         assert ended.json == {"first": {"answer": "y"}, "second": {"answer": "y"}}
         assert here.call("--resume", begun.out.strip()).json == ended.json  # the store's operator may, whoever's it is
-        first = here.call("sleep", "seconds=0", "--idempotency-key", "k", "--no-wait", *url)
-        assert here.call("sleep", "seconds=0", "--idempotency-key", "k", "--no-wait", *url).out == first.out
+        first = here.call("sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url)
+        assert here.call("sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url).out == first.out
         unknown = here.call("--resume", "0" * 40, *url)
         assert (unknown.code, "not found" in unknown.err) == (1, True)
         assert "no MCP server answers there" in here.call("echo", "a=1", "--url", process.url + "/no").err
+
+
+def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Here) -> None:
+    auth = f"auth: {{tokens: [{{name: ci, sha256: {sha256_of('secret')}, subject: alice}}]}}"
+    config = CONFIG.replace("{name: calls}", f"{{name: calls, {auth}}}")
+    (here.folder / "asking.yaml").write_text(config)
+    (here.folder / "token").write_text("secret\n")
+    (here.folder / "other").write_text("another")
+    with sidecar(here.folder / "asking.yaml") as process:
+        url = ["--url", process.url]
+        nobody = here.call("echo", "a=1", *url)
+        assert (nobody.code, nobody.err) == (1, f"{process.url}: it wants a token; give one with --token-file\n")
+        stranger = here.call("echo", "a=1", *url, "--token-file", "other")
+        assert (stranger.code, "the token is not good there" in stranger.err) == (1, True)
+        begun = here.call("ask", *url, "--token-file", "token")
+        assert f"{process.url} --token-file token" in begun.err  # how to come back
+        for era in ("2026-07-28", "2025-11-25"):
+            known = here.call("echo", "a=1", *url, "--token-file", "token", "--era", era)
+            assert (known.code, known.json) == (0, {"a": 1})
+    assert "secret" not in nobody.err + stranger.err + begun.err + known.err
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "complaint"),
+    [
+        ([], "x", "--token-file is for --url"),
+        (["--url", "http://127.0.0.1:1/mcp"], "two words", "there must be one token in it"),
+        (["--url", "http://127.0.0.1:1/mcp"], "", "there must be one token in it"),
+    ],
+)
+def test_a_token_that_cannot_be_shown_is_wrong_usage(here: Here, words: list[str], token: str, complaint: str) -> None:
+    (here.folder / "token").write_text(token)
+    ended = here.call("echo", "a=1", "--token-file", "token", *words)
+    assert (ended.code, complaint in ended.err) == (2, True)
+    assert "two words" not in ended.err
 
 
 def test_a_server_that_is_not_there_is_one_clear_line(here: Here) -> None:

@@ -19,7 +19,7 @@ from mcp_workflows.config import load_config
 from mcp_workflows.memory import MemoryAdapter
 from mcp_workflows.store import open_store
 from mcp_workflows.task import observe
-from mcp_workflows.testing.store_contract import make_task
+from mcp_workflows.testing import make_task
 from tests.sidecars import COMMAND
 
 pytestmark = pytest.mark.anyio

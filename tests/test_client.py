@@ -176,11 +176,11 @@ async def test_a_task_nobody_knows_is_an_error_at_once(served: str) -> None:
 
 async def test_the_same_idempotency_key_starts_one_workflow(served: str) -> None:
     async with scene(served) as found:
-        first = await found.start("forever", {"a": 1}, idempotency_key="k")
-        again = await found.start("forever", {"a": 1}, idempotency_key="k")
+        first = await found.start("forever", {"a": 1}, idempotency_key="k" * 32)
+        again = await found.start("forever", {"a": 1}, idempotency_key="k" * 32)
         assert first.id == again.id
         with pytest.raises(MCPError, match="other arguments"):
-            await found.client.call_tool("forever", {"a": 2}, meta=idempotency("k"))
+            await found.client.call_tool("forever", {"a": 2}, meta=idempotency("k" * 32))
 
 
 async def test_a_question_that_is_answered_elsewhere_goes_away(served: str) -> None:

@@ -170,6 +170,12 @@ BAD: Mapping[str, tuple[str, int, str, str]] = {
         "tools.wait.send",
         "there is no argument 'ordr_id'; did you mean 'order_id'?",
     ),
+    "a typo about who calls": (
+        f'{FINE}    send: {{for: "{{{{principal.clams.email}}}}", by: "{{{{principal.claims.any}}}}"}}\n',
+        7,
+        "tools.wait.send",
+        "there is no principal.clams; did you mean 'claims'?",
+    ),
     "open braces": (f'{FINE}    args: "{{{{order"\n', 7, "tools.wait.args", "braces that are not closed"),
     "an unquoted template": (f"{FINE}    args: [{{{{order}}}}]\n", 7, "tools.wait.args[0]", "a template needs quotes"),
     "tasks": (f"{FINE}    tasks: forbiden\n", 7, "tools.wait.tasks", "did you mean 'forbidden'?"),

@@ -20,7 +20,6 @@ from mcp_workflows.adapter import Execution, Start, Status
 from mcp_workflows.config import load_config
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar import build, http_app
-from mcp_workflows.store import open_store
 from mcp_workflows.wire.commands import Call
 from samples.conformance.workflows import ALL
 from tests.dev_server import DevServer
@@ -256,7 +255,7 @@ async def test_temporal_hears_of_those_who_leave_if_the_tool_says_so(dev_server:
     temporal = await Client.connect(dev_server.address, runtime=quiet_runtime())
     async with (
         Worker(temporal, task_queue=queue, workflows=ALL),
-        open_store(config.store.url) as store,
+        config.store.open() as store,
         serving(http_app(build(config), config, "127.0.0.1", 0)) as url,
         peer(url, capabilities={}) as modern,
         elder(url) as old,

@@ -32,7 +32,9 @@ VIEW = TaskView(
 def test_an_ended_task_is_found_by_its_owner_alone() -> None:
     ended = Ended()
     ended.keep(VIEW, "me", {"taskId": "t"})
-    assert ended.find("t", "me", LATER) == {"taskId": "t"}
+    found = ended.find("t", "me", LATER)
+    assert found is not None
+    assert (found.copy(), found.task) == ({"taskId": "t"}, VIEW)
     assert ended.find("t", "you", LATER) is None
 
 
@@ -53,8 +55,8 @@ def test_what_was_given_out_can_be_changed_without_changing_what_is_kept() -> No
     ended.keep(VIEW, "me", {"taskId": "t"})
     found = ended.find("t", "me", LATER)
     assert found is not None
-    found["resultType"] = "complete"
-    assert ended.find("t", "me", LATER) == {"taskId": "t"}
+    found.copy()["resultType"] = "complete"
+    assert found.copy() == {"taskId": "t"}
 
 
 def test_memory_is_bounded_by_number_and_size() -> None:

@@ -103,7 +103,7 @@ async def test_an_engine_that_throttles_ends_no_task_and_starts_nothing_twice(tm
     config = {"frontend.namespaceRPS": "2", "frontend.namespaceBurstRatio": "1.0"}
     with DevServer(tmp_path, config=config) as server:
         async with client_of(server, tmp_path, "q", timeout_seconds=2) as client:
-            key = {"mcp-workflows/idempotencyKey": "one"}
+            key = {"mcp-workflows/idempotencyKey": "one-" * 8}
             answers: list[Mapping[str, Any]] = []
 
             async def call() -> None:

@@ -90,7 +90,7 @@ async def test_what_may_have_been_started_is_never_started_again_and_its_key_sta
     engine.faults.lost_start_replies = 1
     async with client_of(engine, tmp_path, tool) as client:
         for _ in range(2):
-            result = (await client.call("brief", {"a": 1}, meta={"mcp-workflows/idempotencyKey": "one"})).result
+            result = (await client.call("brief", {"a": 1}, meta={"mcp-workflows/idempotencyKey": "one-" * 8})).result
             assert result["isError"]
             assert "outcome unknown: it may have been started, and is never started again" in str(result["content"])
         assert engine.calls["start"] == 1

@@ -110,7 +110,7 @@ async def test_a_tool_that_is_not_listed_cannot_be_called(client: Peer) -> None:
 
 
 async def test_the_same_idempotency_key_hands_over_to_the_same_task(client: Peer) -> None:
-    key = {"mcp-workflows/idempotencyKey": "k1"}
+    key = {"mcp-workflows/idempotencyKey": "k1" * 16}
     tasks = [(await client.call("refund", {"order_id": "A1"}, meta=key)).result["taskId"] for _ in range(2)]
     assert tasks[0] == tasks[1]
 

@@ -237,7 +237,7 @@ async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
             call = Call(tool="watch", arguments={"execution_id": handle}, takes_tasks=True, takes_questions=True)
             outcome = await here.bridge.call(call, owner, quiet)
             assert isinstance(outcome, Created)
-            (task,) = await here.ledger.owned_among([outcome.task.task_id], owner.id)
+            task = await here.bridge.owned(outcome.task.task_id, owner)
             await here.ledger.current(task)
         looks = engine.looked_at[handle]
         engine.tell(handle)

@@ -477,7 +477,7 @@ async def test_a_server_that_stops_lets_go_of_who_waits(served: Site) -> None:
 async def test_a_call_that_was_sent_again_tells_of_its_task_once(served: Site) -> None:
     async with session(served.url) as client:
         assert await client.listen()
-        key = {"mcp-workflows/idempotencyKey": "k"}
+        key = {"mcp-workflows/idempotencyKey": "k" * 32}
         task_id, *_ = [await _start(client, "sleep", {"seconds": 0.5}, meta=key) for _ in range(3)]
         await _heard(client, lambda message: message.params.get("status") == "completed")
         await client.request("tasks/result", {"taskId": task_id})
@@ -487,5 +487,5 @@ async def test_a_call_that_was_sent_again_tells_of_its_task_once(served: Site) -
 
 async def test_the_same_idempotency_key_is_the_same_task(served: Site) -> None:
     async with session(served.url) as client:
-        key = {"mcp-workflows/idempotencyKey": "k"}
+        key = {"mcp-workflows/idempotencyKey": "k" * 32}
         assert await _start(client, "forever", meta=key) == await _start(client, "forever", meta=key)

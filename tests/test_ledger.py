@@ -93,7 +93,7 @@ async def test_one_key_is_one_task_on_two_replicas_however_many_call_at_once(tmp
         ids: list[str] = []
 
         async def ask(bridge: Bridge) -> None:
-            ids.append((await call(bridge, "forever", key="k", a=1)).task_id)
+            ids.append((await call(bridge, "forever", key="k" * 32, a=1)).task_id)
 
         async with anyio.create_task_group() as group:
             for number in range(100):
@@ -105,17 +105,17 @@ async def test_one_key_is_one_task_on_two_replicas_however_many_call_at_once(tmp
 
 async def test_a_key_with_other_arguments_is_refused_and_starts_nothing(tmp_path: Path) -> None:
     async with replica(tmp_path) as (bridge, engine):
-        await call(bridge, "forever", key="k", a=1)
+        await call(bridge, "forever", key="k" * 32, a=1)
         with pytest.raises(RequestError, match="other arguments"):
-            await call(bridge, "forever", key="k", a=2)
+            await call(bridge, "forever", key="k" * 32, a=2)
         assert len(engine.handles) == 1
 
 
 async def test_a_key_counts_per_principal_and_tool(tmp_path: Path) -> None:
     async with replica(tmp_path) as (bridge, engine):
-        mine = await call(bridge, "forever", key="k")
-        theirs = await call(bridge, "forever", key="k", owner=Principal(id="somebody"))
-        other = await call(bridge, "sleep", key="k")
+        mine = await call(bridge, "forever", key="k" * 32)
+        theirs = await call(bridge, "forever", key="k" * 32, owner=Principal(id="somebody"))
+        other = await call(bridge, "sleep", key="k" * 32)
         assert len({mine.task_id, theirs.task_id, other.task_id}) == 3
         assert len(engine.handles) == 3
 
@@ -129,11 +129,11 @@ async def test_calls_without_a_key_are_different_calls(tmp_path: Path) -> None:
 async def test_a_key_of_an_expired_task_starts_nothing_again(tmp_path: Path) -> None:
     tool = Tool.model_validate({"name": "brief", "engine": "memory", "workflow": "forever", "ttl": "100ms"})
     async with replica(tmp_path, tools=[tool]) as (bridge, engine):
-        await call(bridge, "brief", key="k")
+        await call(bridge, "brief", key="k" * 32)
         with anyio.fail_after(10):
-            while (await call_or_error(bridge, "brief", "k")) is None:
+            while (await call_or_error(bridge, "brief", "k" * 32)) is None:
                 await anyio.sleep(0.02)
-        assert "expired" in str(await call_or_error(bridge, "brief", "k"))
+        assert "expired" in str(await call_or_error(bridge, "brief", "k" * 32))
         assert len(engine.handles) == 1
 
 
@@ -213,7 +213,7 @@ async def test_a_row_nobody_asks_for_is_healed_in_the_background(
 async def test_an_engine_that_cannot_be_reached_starts_nothing_and_the_key_stays_free(tmp_path: Path) -> None:
     async with replica(tmp_path) as (bridge, engine):
         engine.faults.unavailable = frozenset({"start"})
-        command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True, idempotency_key="k")
+        command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True, idempotency_key="k" * 32)
         outcome = await bridge.call(command, ANONYMOUS, _quiet)
         assert isinstance(outcome, Finished)
         assert "cannot be reached, nothing was started" in outcome.result["content"][0]["text"]
@@ -226,7 +226,7 @@ async def test_a_refused_start_is_told_and_the_key_stays_free(tmp_path: Path) ->
     async with replica(tmp_path) as (bridge, engine):
         engine.faults.refused_starts = 1
         assert "refused" in await refused(bridge, "forever")
-        assert (await call(bridge, "forever", key="k")).status is Status.RUNNING
+        assert (await call(bridge, "forever", key="k" * 32)).status is Status.RUNNING
 
 
 async def test_tasks_and_answers_survive_a_restart(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ TOO_LARGE = EngineRefused("the input is too large", final=True)
 async def test_what_may_have_been_started_is_never_closed_by_a_later_attempt(tmp_path: Path, then: EngineError) -> None:
     flaky = Flaky(MemorySettings(name=str(tmp_path)), ("after", LOST), ("before", then), ("before", then))
     async with replica(tmp_path, engine=flaky) as (bridge, engine):
-        task = await call(bridge, "forever", key="k")
-        again = await call(bridge, "forever", key="k")
+        task = await call(bridge, "forever", key="k" * 32)
+        again = await call(bridge, "forever", key="k" * 32)
         assert (again.task_id, again.status) == (task.task_id, Status.RUNNING)
         with anyio.fail_after(20):
             while not (seen := await get(bridge, task.task_id)).meta.get("mcp-workflows/executionId"):
@@ -329,7 +329,7 @@ async def test_a_replica_that_cannot_start_closes_nothing_that_another_is_starti
         ids: list[TaskView] = []
 
         async def ask(bridge: Bridge) -> None:
-            ids.append(await call(bridge, "forever", key="k"))
+            ids.append(await call(bridge, "forever", key="k" * 32))
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask, one)
@@ -389,7 +389,7 @@ async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
     ttl = timedelta(seconds=0.2)
     tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, fallback=Fallback.WAIT)]
     async with replica(tmp_path, tools=tools) as (bridge, _):
-        for key in (None, "k"):  # which leaves a tombstone
+        for key in (None, "k" * 32):  # which leaves a tombstone
             command = Call(
                 tool="nap",
                 arguments={"seconds": 0.8},
@@ -591,7 +591,7 @@ async def test_pollers_waiters_and_listeners_of_one_task_share_their_looks(tmp_p
 
         async with anyio.create_task_group() as group:
             for row in rows:
-                group.start_soon(bridge.follow, row, hear)
+                group.start_soon(bridge.follow, row, hear, ANONYMOUS)
         assert len(ended) == 50
         assert engine.calls["describe"] <= 12  # a second at one look each 250 ms, and a little
 

@@ -276,7 +276,7 @@ async def test_another_principal_finds_nothing(tmp_path: Path) -> None:
         uri = large["content"][1]["uri"]
         assert (await bob.send("resources/read", {"uri": uri})).code == -32602
         assert (await alice.send("resources/read", {"uri": uri})).result["contents"]
-        key = {"mcp-workflows/idempotencyKey": "k"}
+        key = {"mcp-workflows/idempotencyKey": "k" * 32}
         mine, theirs = [(await who.call("forever", {}, meta=key)).result["taskId"] for who in (alice, bob)]
         assert mine != theirs
 

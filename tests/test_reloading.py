@@ -292,7 +292,7 @@ tools:
   file: {{engine: t, workflow: Flow, input: ./schemas/flow.json}}
 """
     async with edited(tmp_path, text) as stage:
-        assert files_of(stage.path) == {stage.path, code, schema}
+        assert files_of(stage.path, {}) == {stage.path, code, schema}
         code.write_text(CODE.format(name="another"))
         schema.write_text('{"type": "object", "properties": {"a": {}}}')
         await stage.reloading.reload(stage.sidecar)
@@ -303,7 +303,7 @@ tools:
 async def test_files_are_found_even_in_a_configuration_that_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "workflows.yaml"
     path.write_text("tools: [ ./a.json, ${file:secrets/token}, 'b/c.json', gone:Gone, sqlite:///x")
-    names = {str(file.relative_to(tmp_path)) for file in files_of(path)}
+    names = {str(file.relative_to(tmp_path)) for file in files_of(path, {})}
     assert names == {"workflows.yaml", "a.json", "secrets/token", "b/c.json"}
 
 

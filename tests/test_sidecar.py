@@ -19,7 +19,7 @@ from mcp.server import _streamable_http_modern as modern_http
 from sse_starlette import EventSourceResponse
 
 from mcp_workflows.cli.serving import Address, refuse_many_users
-from mcp_workflows.companions import companions
+from mcp_workflows.companions import FOR_OWN, companions
 from mcp_workflows.errors import ConfigError
 from tests.here import elder, over_http, scene
 from tests.served import peer
@@ -203,7 +203,13 @@ async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
         assert client.protocol_version == "2026-07-28"
         assert client.server_capabilities.extensions == {"io.modelcontextprotocol/tasks": {}}
         names = [tool.name for tool in (await client.list_tools()).tools]
-        assert names == ["echo", "sleep", "forever", "lost", *(companion.name for companion in companions())]
+        assert names == [
+            "echo",
+            "sleep",
+            "forever",
+            "lost",
+            *(each.name for each in companions() if each.name in FOR_OWN),
+        ]
         assert (await client.call_tool("echo", {"a": 1})).structured_content == {"a": 1}
 
 

@@ -549,7 +549,7 @@ async def test_check_needs_no_worker_for_what_is_only_watched(tmp_path: Path) ->
     config = load(tmp_path, WATCHING.replace("workflow: sleep", "workflow: none_that_could_run"))
     (row,) = [row for row in (await check(config)).rows if row.name == "it"]
     found = Finding(ok=True, text="watches executions of none_that_could_run")
-    assert row.finding == replace(found, hint="seen on stdio only; over HTTP with server.single_user")
+    assert row.finding == replace(found, hint="seen on stdio only; over HTTP with server.auth or server.single_user")
     alone = load(tmp_path, "server: {single_user: true}\n" + WATCHING)
     assert [row.finding and row.finding.hint for row in (await check(alone)).rows if row.name == "it"] == [None]
 
@@ -581,7 +581,7 @@ def test_what_the_operator_adopts_is_the_one_users_if_there_is_one(
     task_id = capsys.readouterr().out.strip()
 
     async def read() -> Task | None:
-        async with open_store(config.store.url) as store:
+        async with config.store.open() as store:
             return await store.get(task_id, owner.id)
 
     task = anyio.run(read)

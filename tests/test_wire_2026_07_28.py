@@ -188,6 +188,7 @@ def test_a_task_request_without_the_extension_is_a_missing_capability(method: st
     [
         ("tasks/get", {}, "params.taskId"),
         ("tasks/get", {"taskId": ""}, "params.taskId"),
+        ("tasks/get", {"taskId": "\ud800"}, "params.taskId holds half a surrogate pair"),
         ("tasks/cancel", {"taskId": 7}, "params.taskId"),
         ("tasks/update", {"taskId": "t"}, "params.inputResponses"),
         ("tasks/update", {"taskId": "t", "inputResponses": []}, "params.inputResponses"),
