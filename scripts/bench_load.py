@@ -214,7 +214,7 @@ async def memory(folder: Path, listened: bool) -> Mapping[str, JSON]:
             ids += new
             if listened:
                 rows = [row for task_id in new for row in await there.listen(Listen(task_ids=(task_id,)), ANONYMOUS)]
-                listeners += [group.create_task(there.follow(row, _told)) for row in rows]
+                listeners += [group.create_task(there.follow(row, _told, ANONYMOUS)) for row in rows]
             for _ in range(2):
                 for batch in (ids[at : at + BATCH] for at in range(0, size, BATCH)):
                     await asyncio.gather(*(there.get(Get(task_id=task_id), ANONYMOUS) for task_id in batch))

@@ -117,7 +117,7 @@ class Kind:
 
     def call(self, tool: str, key: str | None = None) -> _Sent:
         """A `tools/call`; with a key if it may be sent again."""
-        meta: Mapping[str, Any] = {"_meta": {_KEY: key}} if key else {}
+        meta: Mapping[str, Any] = {"_meta": {_KEY: key.ljust(32, "-")}} if key else {}
         return self.peer.send("tools/call", {"name": tool, "arguments": self.arguments(SECONDS), **meta})
 
 

@@ -135,7 +135,7 @@ class Listeners:
             elif view.status is Status.INPUT_REQUIRED:
                 self.questions.setdefault(task.id, time.monotonic())
 
-        await self._there.follow(task, told)
+        await self._there.follow(task, told, ANONYMOUS)
 
 
 async def followed(control: Control, folder: Path, *, hints: bool, size: Size = WHOLE) -> Mapping[str, JSON]:

@@ -1,11 +1,14 @@
 """Writes the tables of docs/configuration.md from the models: python -m scripts.config_reference [--check].
 
+Also the JSON Schema of audit events.
+
 The text around the tables is written by hand, in the document itself; a table stands between
 `<!-- begin NAME -->` and `<!-- end NAME -->`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -16,11 +19,16 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
+from mcp_workflows.audit_event import AuditEvent
+from mcp_workflows.config_include import Include
 from mcp_workflows.config_schema import TOOL_KEYS, PlainJsonSchema, ServerSettings, StoreSettings
+from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
+from mcp_workflows.limits import Limits
 from mcp_workflows.tool import Tool
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "configuration.md"
+AUDIT_SCHEMA = ROOT / "docs" / "audit-event.schema.json"
 
 Schema: TypeAlias = Mapping[str, Any]  # Any: a JSON Schema
 
@@ -33,6 +41,7 @@ _TYPES: Mapping[str, str] = {
 }
 _FORMATS: Mapping[str, str] = {"password": "text, secret", "path": "path"}
 _BY_NAME = frozenset({"ask", "gates"})  # keys of a tool that are mappings by name
+_OF_MANY = frozenset({"auth.issuers", "auth.introspection", "auth.tokens"})  # lists that are told of row by row
 
 
 def adapters() -> Sequence[str]:
@@ -49,7 +58,11 @@ def _registered(distribution: Path) -> Sequence[str]:
 def regions() -> Iterator[tuple[str, str]]:
     """Every generated part of the document, by name."""
     yield "server", table(ServerSettings)
+    yield "include", table(Include)
     yield "store", table(StoreSettings)
+    yield "limits", table(Limits)
+    yield "audit", table(AuditSettings)
+    yield "telemetry", table(TelemetrySettings)
     yield "tools", table(Tool, TOOL_KEYS)
     yield "engines", "\n\n".join(_of_adapter(name, load_adapter(name).Settings) for name in adapters())
     yield "options", "\n\n".join(_of_adapter(name, load_adapter(name).Options) for name in adapters())
@@ -76,6 +89,8 @@ def _rows(schema: Schema, shared: Schema, prefix: str, keys: frozenset[str] | No
         yield f"| `{prefix}{key}` | {_type(value, shared)} | {default} | {meaning} |"
         for inner in _models(value, shared):
             yield from _rows(inner, shared, f"{prefix}{key}.{'NAME.' if prefix + key in _BY_NAME else ''}")
+        if prefix + key in _OF_MANY:
+            yield from _rows(_resolved(value["items"], shared), shared, f"{prefix}{key}[].")
 
 
 def _default(schema: Schema) -> str:
@@ -122,17 +137,22 @@ def fresh(text: str) -> str:
     return text
 
 
+def audit_schema() -> str:
+    """The JSON Schema of audit events."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **AuditEvent.model_json_schema()}
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the document, or with --check only say whether it is as it should be."""
-    written = DOCUMENT.read_text(encoding="utf-8")
-    wanted = fresh(written)
-    if written == wanted:
-        return 0
-    if "--check" in arguments:
-        print(f"{DOCUMENT.relative_to(ROOT)} is stale: python -m scripts.config_reference", file=sys.stderr)
-        return 1
-    DOCUMENT.write_text(wanted, encoding="utf-8")
-    return 0
+    wanted = {DOCUMENT: fresh(DOCUMENT.read_text(encoding="utf-8")), AUDIT_SCHEMA: audit_schema()}
+    stale = {path: text for path, text in wanted.items() if path.read_text(encoding="utf-8") != text}
+    for path, text in stale.items():
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)} is stale: python -m scripts.config_reference", file=sys.stderr)
+        else:
+            path.write_text(text, encoding="utf-8")
+    return 1 if stale and "--check" in arguments else 0
 
 
 if __name__ == "__main__":
