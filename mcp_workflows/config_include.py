@@ -13,15 +13,12 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from mcp_workflows.access.settings import one_or_more
 from mcp_workflows.config_problems import Report, did_you_mean, names
 from mcp_workflows.config_source import Source, Where
 from mcp_workflows.errors import ConfigError
 
 _PART = r"[A-Za-z0-9_-]+"
-
-
-def _one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to refuse
-    return [value] if isinstance(value, str) else value
 
 
 _TEXT = {"type": "string"}
@@ -33,7 +30,7 @@ class Include(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    files: Annotated[list[str], Field(min_length=1), BeforeValidator(_one_or_more), _ONE_OR_MORE] = Field(
+    files: Annotated[list[str], Field(min_length=1), BeforeValidator(one_or_more), _ONE_OR_MORE] = Field(
         description="The files, as a glob (`teams/orders/*.yaml`) or a list of them, from the folder of this file on. "
         "They stay in that folder, and each glob must find something.",
     )

@@ -75,7 +75,14 @@ class _Uvicorn(DrainingServer):
             logger.info("ready: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, PATH)
 
 
-Address = tuple[str, int]  # where to listen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
 Beside = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: what a coroutine is sent and sends
 
 
@@ -197,20 +204,22 @@ async def run_stdio(config: Config, beside: Beside | None = None, ops: Address |
     await _check_store(config)
     exporting = exporting_of(config, scraped=ops is not None)
     exporting.make_global()
-    sidecar = build(config, beside, exporting=exporting, ops=ops and _for_operators(ops, exporting))
+    sidecar = build(config, beside, exporting=exporting, ops=_for_operators(ops, exporting))
     _tell_who_cannot_call(sidecar.workflows)
     options = sidecar.server.create_initialization_options()
     async with ending_on_signals(sidecar.stop_streams), stdio_server() as (incoming, outgoing):
         await sidecar.server.run(incoming, outgoing, options)
 
 
-def _for_operators(address: Address, exporting: Exporting) -> Beside:
-    """The listener for operators, at that address from now on."""
+def _for_operators(address: Address | None, exporting: Exporting) -> Beside | None:
+    """The listener for operators, at that address from now on, if there is to be one."""
+    if address is None:
+        return None
     assert exporting.scrape is not None, "metrics are collected where there is a listener for operators"
-    scrape, listening = exporting.scrape, _listen(*address, "--ops")
+    scrape, listening = exporting.scrape, _listen(address.host, address.port, "--ops")
 
     async def serve(sidecar: Sidecar) -> None:
-        await serve_ops(ops_app(sidecar.workflows, sidecar.ending, scrape, address[0]), listening)
+        await serve_ops(ops_app(sidecar.workflows, sidecar.ending, scrape, address.host), listening)
 
     return serve
 
@@ -226,7 +235,7 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
     listening = _listen(host, port)
     exporting = exporting_of(config, scraped=ops is not None)
     exporting.make_global()
-    sidecar = build(config, beside, exporting=exporting, ops=ops and _for_operators(ops, exporting))
+    sidecar = build(config, beside, exporting=exporting, ops=_for_operators(ops, exporting))
     app = Beginning(http_app(sidecar, config, host, listening.getsockname()[1]))
     settings = uvicorn.Config(
         app,

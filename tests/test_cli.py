@@ -32,8 +32,9 @@ from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGua
 from mcp_workflows.capabilities import Finding, Use
 from mcp_workflows.check import State, check
 from mcp_workflows.cli import main
-from mcp_workflows.cli.serving import Address, read_address
+from mcp_workflows.cli.serving import read_address
 from mcp_workflows.config import Config, load_config
+from mcp_workflows.sidecar import Address
 from mcp_workflows.testing import MemoryAdapter
 from scripts.processes import free_port
 from tests.strangers import installed

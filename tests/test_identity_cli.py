@@ -18,12 +18,12 @@ from mcp.shared.exceptions import MCPError
 from mcp_workflows.access.handed_out import sha256_of
 from mcp_workflows.check import Kind, State, check
 from mcp_workflows.cli import main
-from mcp_workflows.cli.serving import Address, refuse_strangers, warn_of_strangers
+from mcp_workflows.cli.serving import refuse_strangers, warn_of_strangers
 from mcp_workflows.client import reconnecting_http
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.reloading import Reloading
-from mcp_workflows.sidecar import build, http_app
+from mcp_workflows.sidecar import Address, build, http_app
 from tests.configured import written
 from tests.identified import MEMORY, TOOLS, jwks
 from tests.served import Peer, peer, serving

@@ -240,7 +240,7 @@ async def test_who_was_let_in_can_be_asked_about_again(tmp_path: Path, key_serve
             admitted = await admission.verify_token("t")
             assert isinstance(admitted, Admitted)
             answers["t"] = then
-            assert await admitted.principal.stands(now) is stands
+            assert (await admitted.principal.renewed(now) is not None) is stands
             assert "recheck" not in repr(admitted.principal)
             assert admitted.token == ""
 
@@ -273,8 +273,8 @@ def test_owners_of_servers_that_verify_by_themselves_stay_owners(
 
 async def test_an_expired_principal_stands_no_more() -> None:
     now = datetime.now(UTC)
-    assert await Principal(id="x", expires=now + timedelta(seconds=1)).stands(now)
-    assert not await Principal(id="x", expires=now).stands(now)
+    assert await Principal(id="x", expires=now + timedelta(seconds=1)).renewed(now) is not None
+    assert await Principal(id="x", expires=now).renewed(now) is None
 
 
 async def test_who_listens_hears_nothing_more_once_their_token_is_revoked(

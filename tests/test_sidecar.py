@@ -18,9 +18,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server import _streamable_http_modern as modern_http
 from sse_starlette import EventSourceResponse
 
-from mcp_workflows.cli.serving import Address, refuse_many_users
+from mcp_workflows.cli.serving import refuse_many_users
 from mcp_workflows.companions import FOR_OWN, companions
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import Address
 from tests.here import elder, over_http, scene
 from tests.served import peer
 from tests.sidecars import COMMAND, Process, sidecar

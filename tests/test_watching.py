@@ -28,13 +28,14 @@ from mcp_workflows.cli import main
 from mcp_workflows.cli.answering import Answers
 from mcp_workflows.cli.previewing import preview
 from mcp_workflows.cli.screen import Screen
-from mcp_workflows.cli.serving import Address, tell_what_is_hidden
+from mcp_workflows.cli.serving import tell_what_is_hidden
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.operating import Operator
 from mcp_workflows.receiver.offer import Offer, Viewer
+from mcp_workflows.sidecar import Address
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tool import WATCH_INPUT, Kind

@@ -58,10 +58,6 @@ class Principal:
             return None
         return self if self.recheck is None else await self.recheck()
 
-    async def stands(self, now: datetime) -> bool:
-        """Whether they would be let in now."""
-        return await self.renewed(now) is not None
-
 
 def owner_id(*, client: str | None, issuer: str | None, subject: str | None) -> str:
     """The id of a principal; without a client, of a subject across clients.

@@ -28,7 +28,8 @@ _OURS = frozenset({"authorization", "host", "cookie", "content-length", "content
 _NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of no text at all
 
 
-def _one_or_more(value: object) -> object:
+def one_or_more(value: object) -> object:
+    """A text alone is a list of one."""
     return [value] if isinstance(value, str) else value
 
 
@@ -56,7 +57,7 @@ ServerUrl: TypeAlias = Annotated[str, AfterValidator(_server)]
 IssuerUrl: TypeAlias = Annotated[str, AfterValidator(_issuer)]
 HeaderName: TypeAlias = Annotated[str, Field(pattern=_HEADER), AfterValidator(str.lower)]
 Named: TypeAlias = Annotated[str, Field(min_length=1)]
-Names: TypeAlias = Annotated[list[Named], Field(min_length=1), BeforeValidator(_one_or_more), _MANY]
+Names: TypeAlias = Annotated[list[Named], Field(min_length=1), BeforeValidator(one_or_more), _MANY]
 ShortTime: TypeAlias = Annotated[
     timedelta,
     Field(strict=True, ge=timedelta(0), le=timedelta(minutes=5)),

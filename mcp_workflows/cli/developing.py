@@ -15,7 +15,6 @@ from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
 from mcp_workflows.cli.serving import (
     DEFAULT_HOST,
     DEFAULT_PORT,
-    Address,
     read_address,
     refuse_many_users,
     refuse_strangers,
@@ -23,7 +22,7 @@ from mcp_workflows.cli.serving import (
     warn_of_strangers,
 )
 from mcp_workflows.reloading import Reloading
-from mcp_workflows.sidecar import run_http, run_stdio
+from mcp_workflows.sidecar import Address, run_http, run_stdio
 
 _HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
 

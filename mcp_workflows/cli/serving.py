@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from mcp_workflows.access import is_loopback
 from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
 from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar import run_http, run_stdio
+from mcp_workflows.sidecar import Address, run_http, run_stdio
 from mcp_workflows.tool import Kind
 
 DEFAULT_HOST = "127.0.0.1"
@@ -25,14 +24,6 @@ DEFAULT_PORT = 8931
 logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where to listen."""
-
-    host: str
-    port: int
 
 
 def read_address(text: str) -> Address:
@@ -133,13 +124,12 @@ def serve(
     refuse_many_users(http, loaded)
     warn_of_strangers(http, loaded)
     tell_what_is_hidden(http, loaded)
-    operators = None if ops is None else (ops.host, ops.port)
     if ops and not is_loopback(ops.host):
         logger.warning(
             "--ops: whoever reaches %s:%d reads the metrics; nobody is asked who they are", ops.host, ops.port
         )
     with suppress(KeyboardInterrupt):  # the usual way to end it
         if http is None:
-            anyio.run(partial(run_stdio, loaded, ops=operators))
+            anyio.run(partial(run_stdio, loaded, ops=ops))
         else:
-            run_http(loaded, host=http.host, port=http.port, ops=operators)
+            run_http(loaded, host=http.host, port=http.port, ops=ops)
