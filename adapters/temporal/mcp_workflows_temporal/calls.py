@@ -69,6 +69,7 @@ UNCONNECTED = (
     Unconnected(sign='"transport error"', text=_HUNG_UP, error=EngineUnavailable),
     Unconnected(sign="ConnectionReset", text=_HUNG_UP, error=EngineUnavailable),
     Unconnected(sign="BrokenPipe", text=_HUNG_UP, error=EngineUnavailable),
+    Unconnected(sign='"connection closed"', text=_HUNG_UP, error=EngineUnavailable),
     Unconnected(sign="certificate", text=_TLS, error=EngineUnavailable),
     Unconnected(sign="", text="cannot connect", error=EngineUnavailable),
 )

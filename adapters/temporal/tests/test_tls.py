@@ -11,10 +11,12 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.calls import call
+from mcp_workflows_temporal.connection import Place
 
 from adapters.temporal.tests.scene import PATIENCE
 from adapters.temporal.tests.tls_proxy import Authority, TLSProxy, tls_proxy
-from mcp_workflows.errors import ConfigError
+from mcp_workflows.errors import ConfigError, EngineUnavailable
 from tests.dev_server import DevServer
 
 
@@ -89,6 +91,19 @@ async def test_mtls_without_a_certificate_or_with_a_strangers_is_refused(mutual:
         assert not found.ok
         assert "client_cert" in found.text
     assert mutual.proxy.clients == []
+
+
+async def test_a_connection_closed_before_the_first_answer_names_the_certificate() -> None:
+    """What the SDK says when the frontend hangs up just after the handshake: now and then, by a race, so as a text."""
+    said = (
+        "Failed client connect: `get_system_info` call error after connection: Status { code: Cancelled, message: "
+        '"operation was canceled", source: Some(tonic::transport::Error(Transport, hyper::Error(Canceled, '
+        '"connection closed"))) }'
+    )
+    with pytest.raises(EngineUnavailable, match="if it wants TLS with a client_cert, check tls") as caught:
+        async with call(Place(address="frontend:7233", namespace="default"), PATIENCE):
+            raise RuntimeError(said)
+    assert not caught.value.sent
 
 
 async def test_a_certificate_and_a_key_that_do_not_belong_together_are_found_on_entering(mutual: Secured) -> None:
