@@ -38,7 +38,7 @@ class Record:
     principal: str | None  # its id; None: nobody in particular, such as the housekeeping
     subject: str | None = None
     client: str | None = None
-    peer: str | None = None  # the address it came from, of who is not known: of what is denied and limited
+    peer: str | None = None  # where an anonymous caller, or who was not let in, came from: of denials and limits
     tool: str | None = None
     task: str | None = None  # see `task_hash`
     engine: str | None = None

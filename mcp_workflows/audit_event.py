@@ -31,7 +31,7 @@ class AuditEvent(BaseModel):
     subject: str | None = Field(description="The person, if the token names one.")
     client: str | None = Field(description="The OAuth client through which they asked.")
     peer: str | None = Field(
-        description="The address it came from, where nobody knows who it is; a proxy's, behind one."
+        description="The address it came from, of an anonymous caller or of who was not let in; a proxy's, behind one."
     )
     tool: str | None = Field(description="The tool.")
     task: str | None = Field(description="The first 16 hexadecimal characters of the SHA-256 of the task's id.")

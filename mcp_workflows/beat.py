@@ -92,7 +92,10 @@ class Beat:
         With quotas, a sweep tells only that executions still run; all else is as old as the last look. So it is the
         time that looks at all of them take; yet a minute at most, as by then a sweep has found who ended.
         """
-        allowed, many = self.limits, len(self.watched)
+        many = len(self.watched)
+        if not many:  # as with ended tasks only, which are asked for again and again
+            return 0.0
+        allowed = self.limits
         looks, sweeps = many / allowed.looks_per_second, many * allowed.sweep_every / allowed.batch
         if not allowed.by_quota:
             return sweeps if self.sweeping else looks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import anyio
@@ -23,7 +23,15 @@ from mcp_workflows.wire.commands import Call, Finished, Outcome, Questions, Task
 PATIENCE = 30.0  # seconds a plain call waits for an engine that gives no answer
 ABANDONING = 5.0  # seconds to cancel what a client has left
 Report = Callable[[Execution], Awaitable[None]]
-Lens = Callable[[Task], Awaitable[Task]]  # the task as the caller may see it now; raises `RequestError` if not at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who waits, as far as a plain call has to know."""
+
+    lens: Callable[[Task], Awaitable[Task]]  # the task as they may see it now; raises `RequestError` if not at all
+    given: Callable[[Task], None]  # hears that its result is given out
+    left: Callable[[Task], None]  # hears that it was cancelled because they left
 
 
 class PlainCalls:
@@ -32,29 +40,25 @@ class PlainCalls:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def outcome(
-        self, tool: Tool, task: Task, call: Call, report: Report, lens: Lens, over: Callable[[Task], None]
-    ) -> Outcome:
+    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, caller: Caller) -> Outcome:
         """The plain result, for a client without tasks; a handle, if the tool hands over and it takes too long.
 
-        `lens` shows the task as the caller may see it; `over` hears of it when its result is given out.
-
         Raises:
-            RequestError: what `lens` raises.
+            RequestError: what the caller's `lens` raises.
         """
         try:
-            task = await self.patiently(tool, task, report, lens, within=_within(tool, call))
+            task = await self.patiently(tool, task, report, caller, within=_within(tool, call))
         except EngineError as trouble:
             if tool.hands_over:
                 said = f"engine {task.engine} gives no answer: {trouble}"
-                return Finished(result=narrate(replace(self._view(await lens(task)), message=said)))
+                return Finished(result=narrate(replace(self._view(await caller.lens(task)), message=said)))
             text = f"Engine {task.engine} gives no answer, what was started there goes on: {trouble}"
             return Finished(result=tool_error(text))
         except ServerStopping:
             return Finished(result=tool_error(_left_behind(task)))
-        task = await lens(task)
+        task = await caller.lens(task)
         if task.ended:
-            over(task)
+            caller.given(task)
             return finished(task)
         asks = task.seen.status is Status.INPUT_REQUIRED
         if asks and call.takes_questions:
@@ -63,7 +67,9 @@ class PlainCalls:
             return Finished(result=narrate(self._view(task)))
         return _unanswerable(task)
 
-    async def patiently(self, tool: Tool, task: Task, report: Report, lens: Lens, *, within: timedelta | None) -> Task:
+    async def patiently(
+        self, tool: Tool, task: Task, report: Report, caller: Caller, *, within: timedelta | None
+    ) -> Task:
         """The task when it has ended or asks, or after that time; no time: however long it takes.
 
         Whatever becomes of the client, the workflow goes on; unless the tool says `cancel_on_disconnect`.
@@ -73,14 +79,14 @@ class PlainCalls:
         async def on_change(current: Task) -> bool:
             nonlocal latest
             latest = current
-            seen = (await lens(current)).seen
+            seen = (await caller.lens(current)).seen
             if seen.status is Status.INPUT_REQUIRED:
                 return True
             await report(seen)
             return False
 
         try:
-            async with self.attended(tool, task):
+            async with self.attended(tool, task, caller):
                 with anyio.move_on_after(None if within is None else within.total_seconds()):
                     await self._ledger.follow(task, on_change, patience=PATIENCE)
         except ServerStopping:
@@ -89,7 +95,7 @@ class PlainCalls:
         return latest
 
     @asynccontextmanager
-    async def attended(self, tool: Tool, task: Task) -> AsyncGenerator[None]:
+    async def attended(self, tool: Tool, task: Task, caller: Caller) -> AsyncGenerator[None]:
         """A client that leaves in here leaves the workflow alone, or cancels it if the tool says so.
 
         A server that stops is no client that leaves.
@@ -97,9 +103,9 @@ class PlainCalls:
         try:
             yield
         except anyio.get_cancelled_exc_class():
-            if tool.cancel_on_disconnect and not self._ledger.stopping:
+            if tool.cancel_on_disconnect and not self._ledger.stopping and not task.ended:
                 with anyio.move_on_after(ABANDONING, shield=True), suppress(WorkflowsError):
-                    await self._ledger.cancel(task)
+                    caller.left(await self._ledger.cancel(task))
             raise
 
     def _view(self, task: Task) -> TaskView:

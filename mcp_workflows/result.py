@@ -16,6 +16,7 @@ from mcp_workflows.schema import violations
 
 URI_SCHEME = "mcp-workflows"
 RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` makes one for each text
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
 
@@ -138,4 +139,4 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _dump(value: JSON) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _JSON.encode(value)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from starlette.requests import Request
 
 from mcp_workflows.access import ANONYMOUS, Principal, is_loopback
 from mcp_workflows.access.settings import Owner
@@ -20,7 +21,8 @@ from mcp_workflows.receiver.session import session_of
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
-_PASSED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip")  # headers that proxies add
+_NAME_HEADER: Final = MCP_NAME_HEADER.encode()
+_PASSED_ON: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})  # headers that proxies add
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
 
@@ -36,11 +38,16 @@ class Callers:
 
     def principal(self, ctx: Context) -> Principal:
         """The owner of what this request creates, and of all it may see."""
+        return self.sender(ctx.request)
+
+    def sender(self, request: Request | None) -> Principal:
+        """Who sent this over HTTP; None: there is no network in between."""
         if (token := get_access_token()) is not None:
             return principal_of(token, self.owner)
-        if ctx.request is None or (self.single_user and _from_here(ctx)):
+        if request is None or (self.single_user and _from_here(request)):
             return self.local
-        return ANONYMOUS if ctx.request.client is None else _stranger(ctx.request.client.host)
+        client = request.scope.get("client")  # host and port
+        return ANONYMOUS if client is None else _stranger(client[0])
 
     def viewer(self, ctx: Context) -> Viewer:
         """The same as one who lists tools."""
@@ -83,17 +90,25 @@ def name_header(ctx: Context) -> str | None:
     """The `Mcp-Name` header; None on stdio or when it was not sent, empty when it cannot be decoded."""
     if ctx.request is None:
         return None
-    raw = ctx.request.headers.get(MCP_NAME_HEADER)
-    return None if raw is None else decode_header_value(raw) or ""
+    for name, value in ctx.request.scope["headers"]:  # not by Starlette's mapping, as each poll asks
+        if name == _NAME_HEADER:
+            return decode_header_value(value.decode("latin-1")) or ""
+    return None
 
 
-def _from_here(ctx: Context) -> bool:
+def _from_here(request: Request) -> bool:
     """Whether the request came over loopback, and says of itself that no proxy on this machine passed it on.
 
     Who is behind a proxy is somebody else, whatever it says: those headers can be made up. The sidecar's uvicorn does
     not read them; another one may, by `FORWARDED_ALLOW_IPS`.
     """
-    request = ctx.request
-    if request is None or request.client is None or any(name in request.headers for name in _PASSED_ON):
+    client = request.scope.get("client")  # host and port
+    if client is None or any(name in _PASSED_ON for name, _ in request.scope["headers"]):
         return False
-    return is_loopback(request.client.host)
+    return _of_this_machine(client[0])
+
+
+@lru_cache(maxsize=1024)
+def _of_this_machine(address: str) -> bool:
+    """Whether nobody else can come from there: each poll of a single user asks."""
+    return is_loopback(address)

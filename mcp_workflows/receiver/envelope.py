@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import mcp_types as types
@@ -35,9 +37,16 @@ class Envelope:
         if not is_modern(ctx):
             return result
         meta: Mapping[str, JSON] = result.get("_meta", {})
-        return {**result, "_meta": {types.SERVER_INFO_META_KEY: self._server_info(), **meta}}
+        return {**result, "_meta": {types.SERVER_INFO_META_KEY: self._stamp(), **meta}}
 
+    def _stamp(self) -> Mapping[str, JSON]:
+        """Who says so, to be given out: whoever gets it may add to it."""
+        info = self._server_info
+        return deepcopy(info) if "icons" in info else dict(info)  # nothing else in it has anything in it
+
+    @cached_property
     def _server_info(self) -> Mapping[str, JSON]:
+        """As the SDK has it: fixed when the server was made, so it is written once and not for each result."""
         server = self._server
         if isinstance(server, Server):
             return server.server_info_stamp

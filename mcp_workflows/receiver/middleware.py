@@ -24,7 +24,7 @@ from mcp_workflows.metering import Meters
 from mcp_workflows.receiver.at_hand import AtHand, at_hand, having
 from mcp_workflows.receiver.callers import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.companions import Companions
-from mcp_workflows.receiver.ended import Ended
+from mcp_workflows.receiver.ended import Ended, Kept
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
 from mcp_workflows.receiver.in_core import METHODS, InCore, asks_forms
 from mcp_workflows.receiver.leaving import note_retry_after, while_there
@@ -218,25 +218,24 @@ class Middleware:
             return await call_next(ctx)
         if ctx.method in wire.REMOVED_METHODS:
             raise MCPError(jsonrpc.METHOD_NOT_FOUND, "Method not found", ctx.method)
-        command = wire.parse_task_request(ctx.method, ctx.params or {}, client_of(ctx))
+        params = ctx.params or {}
+        command = wire.parse_task_request(ctx.method, params, wire.client_of(params))
         wire.check_name_header(name_header(ctx), command.task_id, strict=self._strict(ctx))
         principal = self.callers.principal(ctx)
         self._meters.poll(principal)
-        if isinstance(command, Get) and (kept := await self._again(command.task_id, principal)) is not None:
-            return kept
+        known = self._known(command.task_id, principal) if isinstance(command, Get) else None
+        if known is not None and await self.offer.entered.rereads(known.task, principal):
+            return known.copy()
         outcome = await self._do(command, principal)
         result = self._envelope.around(ctx, wire.render(outcome))
         if isinstance(outcome, Described) and outcome.task.started_by is None:
             self._ended.keep(outcome.task, principal.id, result)
         return result
 
-    async def _again(self, task_id: str, principal: Principal) -> dict[str, Any] | None:
-        """What an ended task looked like when its owner saw it last, if they still may see it."""
+    def _known(self, task_id: str, principal: Principal) -> Kept | None:
+        """What an ended task looked like when its owner saw it last; whether they still may see it is not known."""
         self._meters.guess(principal, task_id)
-        kept = self._ended.find(task_id, principal.id, utc_now())
-        if kept is None or not await self.offer.entered.rereads(kept.task, principal):
-            return None
-        return kept.copy()
+        return self._ended.find(task_id, principal.id, utc_now())
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
         match command:

@@ -195,7 +195,7 @@ def _dump(task: Task) -> str:
 
 def utf8(text: str) -> str:
     """The text as it can be kept: half a surrogate pair becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def micros(at: datetime) -> int:

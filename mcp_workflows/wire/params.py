@@ -28,11 +28,16 @@ _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 _LONGEST_TRACE: Final = 512  # characters, all of them ASCII (W3C Trace Context, 3.3.1.5)
 
 
+def is_object(value: JSON) -> TypeGuard[Params]:
+    """Whether it is one; nearly all are dicts or nothing, and each poll asks: what asks ABCs comes last."""
+    return type(value) is dict or (value is not None and isinstance(value, Mapping))
+
+
 def object_of(value: JSON) -> Params:
     """The value, if it is an object; otherwise an empty one."""
-    if type(value) is dict:  # nearly all are, and each poll asks
+    if type(value) is dict:  # not to ask `is_object` for it
         return cast("Params", value)
-    return cast("Params", value) if isinstance(value, Mapping) else {}
+    return value if is_object(value) else {}
 
 
 def text_of(params: Params, name: str) -> str:
@@ -117,7 +122,7 @@ def trace_of(meta: Params) -> Mapping[str, str]:
 def takes_forms(capabilities: Params) -> bool:
     """Whether a client with these capabilities can put a form to a person (`elicitation`)."""
     elicitation = capabilities.get("elicitation")
-    return isinstance(elicitation, Mapping) and (not elicitation or "form" in elicitation)
+    return is_object(elicitation) and (not elicitation or "form" in elicitation)
 
 
 def time_of(moment: datetime) -> str:

@@ -33,6 +33,7 @@ from mcp_workflows.wire.params import (
     KEY_PATHS,
     KeyPath,
     Params,
+    is_object,
     keys_of,
     mapping_of,
     object_of,
@@ -75,11 +76,17 @@ class Client:
     takes_questions: bool
 
 
+_CLIENTS: Mapping[tuple[bool, bool], Client] = {
+    (tasks, asks): Client(takes_tasks=tasks, takes_questions=asks) for tasks in (True, False) for asks in (True, False)
+}
+"""All there are: each poll has one."""
+
+
 def client_of(params: Params) -> Client:
     """The capabilities in the request's `_meta`."""
     capabilities = object_of(object_of(params.get("_meta")).get(_CAPABILITIES))
     tasks = object_of(capabilities.get("extensions")).get(EXTENSION)
-    return Client(takes_tasks=isinstance(tasks, Mapping), takes_questions=takes_forms(capabilities))
+    return _CLIENTS[is_object(tasks), takes_forms(capabilities)]
 
 
 # --- requests: params -> command

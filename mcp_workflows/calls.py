@@ -1,0 +1,215 @@
+"""`tools/call`: what there is to say and to ask before a start, and then a task."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+
+from mcp_workflows.access import Principal
+from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adoption import Adopted
+from mcp_workflows.ask import Declined, Dialogue, questions, read_dialogue, still_to_ask, take, write_dialogue
+from mcp_workflows.audit import Event
+from mcp_workflows.behalf import told
+from mcp_workflows.capping import caps_of
+from mcp_workflows.confirming import confirmation
+from mcp_workflows.creation import digest
+from mcp_workflows.door import Door
+from mcp_workflows.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    EngineRefused,
+    EngineUnavailable,
+    ExecutionNotFound,
+    LimitReached,
+    MappingError,
+    RequestError,
+)
+from mcp_workflows.guard import Guard
+from mcp_workflows.ledger import Ledger
+from mcp_workflows.limits import Limits
+from mcp_workflows.metering import Meters
+from mcp_workflows.plain import Report
+from mcp_workflows.replies import Replies
+from mcp_workflows.result import limit_result, tool_error
+from mcp_workflows.sameness import Same, key_of, opened, sameness
+from mcp_workflows.sizing import check_size
+from mcp_workflows.task import Task
+from mcp_workflows.telemetry import carried
+from mcp_workflows.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool
+from mcp_workflows.wire.commands import Call, Capability, CapabilityNeeded, Finished, Outcome, Questions
+
+
+class Calls:
+    """Calls of these tools, from the first round to the task."""
+
+    def __init__(
+        self,
+        *,
+        tools: Mapping[str, Tool],
+        ledger: Ledger,
+        retention: timedelta,
+        guard: Guard,
+        meters: Meters,
+        limits: Limits,
+        door: Door,
+    ) -> None:
+        self._tools = tools
+        self._ledger = ledger
+        self._retention = retention
+        self._guard = guard
+        self._meters = meters
+        self._limits = limits
+        self._door = door
+        self._replies = Replies(ledger=ledger, guard=guard, meters=meters, door=door)
+
+    async def call(self, call: Call, principal: Principal, report: Report) -> Outcome:
+        """`tools/call`: questions first, then a task or, for who takes none, the plain result.
+
+        `report` hears each change while the call waits.
+        """
+        tool = self._tools[call.tool]
+        if tool.kind is Kind.WATCH and not principal.identified:
+            text = f"tool {tool.name} is for identified callers only, and you are anonymous"
+            raise RequestError(INVALID_PARAMS, text)
+        if tool.needs_tasks and not call.takes_tasks:
+            return CapabilityNeeded(
+                capability=Capability.TASKS, message=f"tool {tool.name} takes long: it needs a client with tasks"
+            )
+        if call.wants_task and tool.tasks is TaskSupport.FORBIDDEN:
+            raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} makes no tasks: call it without params.task")
+        dialogue = read_dialogue(call.state) if call.state else Dialogue(key=key_of(call, principal))
+        if dialogue.task_id is not None:
+            return await self._replies.of_answered(tool, dialogue.task_id, call, principal, report)
+        try:
+            return await self._call(tool, call, dialogue, principal, report)
+        except MappingError as error:
+            return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; nothing was started"))
+        except LimitReached as reached:  # not an error of the protocol: hosts keep those from the model
+            self._meters.refused(principal, tool.name, reached)
+            return Finished(result=limit_result(reached))
+
+    def asking(self, call: Call, asked: Questions, principal: Principal) -> AbstractAsyncContextManager[None]:
+        """While a receiver puts these questions to the person at the client; see `Replies.asking`."""
+        return self._replies.asking(self._tools[call.tool], asked, principal)
+
+    async def _call(self, tool: Tool, call: Call, dialogue: Dialogue, principal: Principal, report: Report) -> Outcome:
+        taken = take(tool, call.responses, dialogue)
+        if isinstance(taken, Declined):
+            return Finished(result=tool_error(f"{taken.name}: answered with {taken.action}; nothing was started"))
+        arguments = {**call.arguments, **taken.arguments}
+        check_size(f"Arguments of {tool.name}", arguments, self._limits.max_arguments)
+        asking = still_to_ask(tool, arguments, taken)
+        to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
+        if wrong := tool.complaints(arguments, to_be_asked=to_come):
+            return Finished(result=tool_error(f"Wrong arguments for {tool.name}: " + "; ".join(wrong)))
+        scope = {"args": arguments, **principal.scope}
+        if asking:
+            missing = ", ".join(sorted(to_come))
+            return self._ask(tool, questions(tool, asking, scope), missing, taken, call, principal)
+        if not await self._guard.starts(tool, arguments, principal):
+            return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments; nothing was started"))
+        if sought := confirmation(tool, scope):
+            verdict = sought.taken(call.responses, taken)
+            if isinstance(verdict, Declined):
+                text = f"{tool.name} was not confirmed ({verdict.action}); nothing was started"
+                return Finished(result=tool_error(text))
+            if not verdict:
+                requests = {CONFIRM: sought.request}
+                return self._ask(tool, requests, "a confirmation", sought.asked(taken), call, principal)
+        if tool.kind is Kind.WATCH:
+            return await self._watch(tool, call, principal, report)
+        same = sameness(tool, taken, arguments, principal)
+        task = self._new_task(tool, call, same, scope, principal)
+        return await self._begin(tool, task, same, call, principal, report)
+
+    def _ask(
+        self,
+        tool: Tool,
+        requests: Mapping[str, InputRequest],
+        missing: str,
+        dialogue: Dialogue,
+        call: Call,
+        principal: Principal,
+    ) -> Questions | CapabilityNeeded:
+        if not call.takes_questions:
+            text = f"tool {tool.name} has to ask a person for: {missing}; it needs a client with elicitation"
+            return CapabilityNeeded(capability=Capability.ELICITATION, message=text)
+        state = write_dialogue(opened(dialogue, tool, principal, self._ledger.now()))
+        return Questions(requests=requests, state=state)
+
+    async def _begin(
+        self, tool: Tool, task: Task, same: Same, call: Call, principal: Principal, report: Report
+    ) -> Outcome:
+        try:
+            caps = caps_of(self._limits, tool, self._ledger.now())
+            row = await self._ledger.create(task, caps, window=same.window)
+        except EngineRefused as error:
+            return Finished(result=tool_error(f"Engine {tool.engine} refused to start {tool.workflow}: {error}"))
+        except EngineUnavailable as error:
+            text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
+            return Finished(result=tool_error(text))
+        outcome = "ok" if row.id == task.id else "again"
+        self._door.record(Event.CREATE, principal, row, outcome=outcome, arguments=call.arguments)
+        return await self._replies.of_new(tool, row, call, principal, report)
+
+    async def _watch(self, tool: Tool, call: Call, principal: Principal, report: Report) -> Outcome:
+        """A task of an execution that runs already; from there on as if it had been started here."""
+        self._meters.poll(principal)
+        try:
+            ref = await self._ledger.adoption.find_own(tool, call.arguments[EXECUTION_ID])
+        except EngineUnavailable as error:
+            text = f"Engine {tool.engine} gives no answer, nothing is watched; try again later: {error}"
+            return Finished(result=tool_error(text))
+        except ExecutionNotFound as error:
+            self._guard.denied(principal, tool=tool.name, reason="there is no such execution for them")
+            self._meters.missed(principal)
+            return Finished(result=tool_error(str(error)))
+        ttl = self._ttl(call, tool, principal)
+        row = await self._ledger.adopt(
+            Adopted(tool=tool, ref=ref, owner=principal, arguments=call.arguments, ttl=ttl, context=call.context),
+            caps_of(self._limits, tool, self._ledger.now()),
+        )
+        self._door.record(Event.CREATE, principal, row, outcome="watched")
+        return await self._replies.of_new(tool, row, call, principal, report)
+
+    def _new_task(
+        self,
+        tool: Tool,
+        call: Call,
+        same: Same,
+        scope: Mapping[str, JSON],
+        principal: Principal,
+    ) -> Task:
+        now, task_id = self._ledger.now(), secrets.token_hex(20)
+        scope = {**scope, "task": {"id": task_id}}
+        return Task(
+            id=task_id,
+            owner=principal.id,
+            tool=tool.name,
+            engine=tool.engine,
+            workflow=tool.workflow,
+            key=self._ledger.start_key(task_id, tool.name, principal.id, same.start_key),
+            arguments=tool.map(scope),
+            options=tool.frozen_options(scope),
+            gates=tool.frozen_gates(scope),
+            given=scope["args"] if tool.gates else None,
+            context={**told(tool, principal, scope), **carried(call.context)},
+            created=now,
+            updated=now,
+            expires=now + self._ttl(call, tool, principal),
+            max_result=tool.max_result,
+            output_schema=tool.output,
+            idempotency_key=same.key,
+            fingerprint=digest(scope["args"]),
+            guarded=tool.allow is not None,
+            grace=tool.grace,
+            cancel_on_expiry=tool.cancels_on_expiry,
+        )
+
+    def _ttl(self, call: Call, tool: Tool, principal: Principal) -> timedelta:
+        """As long as the client wants to read the task, if that is sensible."""
+        known = principal.identified
+        return self._limits.ttl(asked_ms=call.ttl_ms, tool=tool.ttl, retention=self._retention, identified=known)
