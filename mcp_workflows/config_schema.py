@@ -129,6 +129,15 @@ class ServerSettings(BaseModel):
         le=1000,
         description="How many executions are waited for with an open request, where an engine has these (Temporal).",
     )
+    max_sessions: int = Field(
+        default=10_000,
+        gt=0,
+        description="How many sessions of 2025-11-25 (and before) may be open over HTTP at the same time, of all "
+        "callers together; see `limits.sessions_per_principal`.",
+    )
+    session_idle: Duration = Field(
+        default=timedelta(minutes=30), description="How long such a session stays open without any request."
+    )
 
     @property
     def key_paths(self) -> Sequence[KeyPath]:

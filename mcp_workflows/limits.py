@@ -40,7 +40,7 @@ class Limits(BaseModel):
 
     tasks_per_principal: Most | None = Field(
         default=1000,
-        description="Tasks of one principal that may go on at the same time. Callers without a name are one principal.",
+        description="Tasks of one principal that may go on at the same time. Anonymous callers are one principal.",
     )
     creates_per_minute: Most | None = Field(
         default=300, description="Tasks that one principal may create in a minute, on all replicas together."
@@ -48,7 +48,7 @@ class Limits(BaseModel):
     polls_per_minute: Most | None = Field(
         default=6000,
         description="Requests about tasks (get, result, list, answer, cancel, listen) of one principal, per process: "
-        "so many at once, and so many more each minute. Of callers without a name: per address.",
+        "so many at once, and so many more each minute. Of anonymous callers: per address.",
     )
     failed_lookups_per_minute: Most | None = Field(
         default=60,
@@ -57,9 +57,14 @@ class Limits(BaseModel):
     open_listens_per_principal: Most | None = Field(
         default=100,
         description="Requests of one principal that stay open for tasks at the same time, per process: "
-        "`subscriptions/listen` with task ids, `tasks/result`, `task_wait`. Of callers without a name: per address.",
+        "`subscriptions/listen` with task ids, `tasks/result`, `task_wait`. Of anonymous callers: per address.",
     )
     open_listens: Most | None = Field(default=1000, description="The same of all callers together.")
+    sessions_per_principal: Most | None = Field(
+        default=1000,
+        description="Sessions of 2025-11-25 (and before) over HTTP that one principal may have open at the same time, "
+        "per process. Of anonymous callers: per address.",
+    )
     max_arguments: Most | None = Field(default=1_000_000, description="Bytes of JSON of the arguments of a call.")
     max_answer: Most | None = Field(
         default=64 * 1024, description="Bytes of JSON of the answers to questions in one request."
@@ -81,7 +86,7 @@ class Limits(BaseModel):
     )
     anonymous_ttl: Duration | None = Field(
         default=timedelta(days=1),
-        description="The longest ttl of tasks of callers without a name: the id is all that protects these.",
+        description="The longest ttl of tasks of anonymous callers: the id is all that protects these.",
     )
 
     @model_validator(mode="after")

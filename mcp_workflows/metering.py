@@ -20,9 +20,10 @@ from mcp_workflows.errors import LimitReached
 from mcp_workflows.limits import Limits
 
 MOST_KNOWN: Final = 10_000  # principals of whom is known how much they asked; who was forgotten begins anew
-MOST_SHOWN: Final = 10_000  # tasks of callers without a name
+MOST_SHOWN: Final = 10_000  # tasks of anonymous callers
 _MINUTE: Final = 60.0  # seconds
 _TOLERANCE: Final = 1e-6  # seconds: sums of fractions are not exact
+_FOR_A_SESSION: Final = 30.0  # seconds to wait for one's end: nobody knows when that is
 _SHORTEST_WAIT: Final = 1.0  # seconds: who is too fast by far is not told milliseconds
 _NETWORK: Final = 64  # bits of an IPv6 address that are somebody's; the rest they choose as they like
 
@@ -63,7 +64,7 @@ class _Rate:
 
 
 class Meters:
-    """What is counted of each principal; of callers without a name, who all are one, of each address.
+    """What is counted of each principal; of anonymous callers, who all are one, of each address.
 
     Memory is bounded: of principals by `MOST_KNOWN`, of open requests by their limit.
     """
@@ -84,7 +85,7 @@ class Meters:
         Raises:
             LimitReached: there were too many.
         """
-        if wait := self._polls.take(_who(principal), tasks):
+        if wait := self._polls.take(whose_meter(principal), tasks):
             most = self._limits.polls_per_minute
             text = f"at most {most} requests about tasks in a minute: ask for each at its pollIntervalMs"
             raise self._reached(principal, text, wait)
@@ -94,7 +95,7 @@ class Meters:
     def guess(self, principal: Principal, task_id: str) -> None:
         """A task is about to be looked up.
 
-        Of callers without a name, whose tasks nothing but the id protects, it is not even looked for after too many
+        Of anonymous callers, whose tasks nothing but the id protects, it is not even looked for after too many
         failures, unless they were shown it before: whether it is there shows neither in the answer nor in its time.
         All others may go on, as there is nothing to guess: what is somebody else's is not found anyway, and one client
         of theirs that asks for what is long gone must not keep the others from their tasks.
@@ -104,7 +105,7 @@ class Meters:
         """
         if principal.identified:
             return
-        who = _who(principal)
+        who = whose_meter(principal)
         if (wait := self._misses.wait(who)) and (who, task_id) not in self._shown:
             raise self._too_many_misses(principal, wait)
 
@@ -114,14 +115,14 @@ class Meters:
         Raises:
             LimitReached: too many were not.
         """
-        if wait := self._misses.take(_who(principal)):
+        if wait := self._misses.take(whose_meter(principal)):
             raise self._too_many_misses(principal, wait)
 
     def show(self, principal: Principal, task_id: str) -> None:
         """It was, or is theirs from now on."""
         if principal.identified or self._limits.failed_lookups_per_minute is None:
             return
-        known = (_who(principal), task_id)
+        known = (whose_meter(principal), task_id)
         self._shown[known] = None
         self._shown.move_to_end(known)
         if len(self._shown) > MOST_SHOWN:
@@ -136,7 +137,7 @@ class Meters:
         Raises:
             LimitReached: too many are.
         """
-        who, limits = _who(principal), self._limits
+        who, limits = whose_meter(principal), self._limits
         own = self._open.get(who, 0)
         if limits.open_listens_per_principal is not None and own >= limits.open_listens_per_principal:
             text = f"at most {limits.open_listens_per_principal} requests of one caller may wait for tasks: end one"
@@ -154,7 +155,18 @@ class Meters:
             if not self._open[who]:
                 del self._open[who]
 
-    # --- both
+    def open_session(self, principal: Principal, has: int) -> None:
+        """One more session over HTTP, of who has so many.
+
+        Raises:
+            LimitReached: these are too many.
+        """
+        most = self._limits.sessions_per_principal
+        if most is not None and has >= most:
+            text = f"at most {most} sessions of one caller may be open: end one (DELETE), or come again later"
+            raise self._reached(principal, text, _FOR_A_SESSION)
+
+    # --- all
 
     def refused(self, principal: Principal, tool: str, reached: LimitReached) -> None:
         """A call reached a limit: put it on record."""
@@ -169,17 +181,17 @@ class Meters:
         return LimitReached(text, retry_after=None if wait is None else max(wait, _SHORTEST_WAIT))
 
 
-def _who(principal: Principal) -> str:
-    """Whose meter counts."""
+def whose_meter(principal: Principal) -> str:
+    """Whose meter counts: the principal's; of anonymous callers, that of where they come from."""
     return principal.id if principal.identified or principal.peer is None else _caller_at(principal.peer)
 
 
 @lru_cache(maxsize=4096)  # each poll asks
 def _caller_at(address: str) -> str:
-    return f"peer {_network_of(address)}"
+    return f"peer {network_of(address)}"
 
 
-def _network_of(address: str) -> str:
+def network_of(address: str) -> str:
     """What one caller has of addresses: one of IPv4, a whole network of IPv6."""
     if ":" not in address:
         return address

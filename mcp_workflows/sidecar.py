@@ -272,6 +272,8 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         auth=None if admission is None else admission.sdk_settings,
         token_verifier=admission,
         max_request_body_size=MAX_BODY,
+        session_idle_timeout=config.server.session_idle.total_seconds(),
+        max_sessions=config.server.max_sessions,
         transport_security=_security(config, host, port),
         custom_starlette_routes=[
             Route("/healthz", probes.alive(sidecar.workflows)),

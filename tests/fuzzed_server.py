@@ -22,14 +22,15 @@ from tests.tokens import ISSUER, KeyServer, signer
 TOKENS: Final = {"alice": "alice-token-0123456789abcdef0123", "bob": "bob-token-0123456789abcdef012345"}
 MARK: Final = "bobs-secret-7f3a"  # in all that is bob's; alice must never read it
 READ_FOR: Final = 0.05  # seconds that a stream is listened to
-PATIENCE: Final = 4.0  # seconds for a response to begin, or for a whole one that is no stream
+PATIENCE: Final = 30.0  # seconds for a response to begin, or for a whole one that is no stream
 MOST: Final = 4 * 1024 * 1024  # bytes of one response
 
 _TOOLS: Final = """
   echo: {engine: here, workflow: echo}
   fail: {engine: here, workflow: fail}
   ask: {engine: here, workflow: ask, wait: 100ms}
-limits: {polls_per_minute: null, failed_lookups_per_minute: null, creates_per_minute: null, tasks_per_principal: null}
+limits: {polls_per_minute: null, failed_lookups_per_minute: null, creates_per_minute: null, tasks_per_principal: null,
+         sessions_per_principal: null}
 """
 
 

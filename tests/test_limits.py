@@ -34,7 +34,7 @@ class Clock:
 
 
 def stranger(address: str) -> Principal:
-    """Somebody without a name, from there."""
+    """An anonymous caller, from there."""
     return Principal(id=ANONYMOUS.id, identified=False, peer=address)
 
 

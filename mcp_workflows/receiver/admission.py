@@ -30,6 +30,7 @@ from mcp_workflows.access.settings import AuthSettings, Owner
 from mcp_workflows.access.verifying import Verifier, verifier
 from mcp_workflows.audit import Audit, Event, record_of, silent
 from mcp_workflows.errors import AccessError, IssuerUnavailable
+from mcp_workflows.metering import network_of
 from mcp_workflows.seldom import Seldom
 
 logger = logging.getLogger(__name__)
@@ -72,14 +73,14 @@ class Admission(TokenVerifier):
     def __init__(self, settings: AuthSettings, *, audit: Audit = silent) -> None:
         """Nobody's token is for it yet: see `serve_at`."""
         self._settings = settings
-        self._verifier: Verifier = verifier(settings, "")
+        self._verifier: Verifier = verifier(settings, "", asker=_address_now)
         self.audit = audit  # who is told of whom was not let in
         self._refused, self._strangers = Seldom(logger), Seldom(logger)
         self._proxy_word = secrets.token_urlsafe(32)  # stands for a token where a proxy has told who it is
 
     def serve_at(self, resource: str) -> None:
         """The URL of the server, for which tokens must be."""
-        self._verifier = verifier(self._settings, resource)
+        self._verifier = verifier(self._settings, resource, asker=_address_now)
 
     @property
     def resource(self) -> str:
@@ -125,7 +126,7 @@ class Admission(TokenVerifier):
     def take(self, settings: AuthSettings) -> None:
         """Let in by these from now on; `required_scopes` and `owner` stay as they were at the start."""
         lasting = {"required_scopes": self._settings.required_scopes, "owner": self._settings.owner}
-        self._verifier = verifier(settings, self.resource, self._verifier)
+        self._verifier = verifier(settings, self.resource, self._verifier, _address_now)
         self._settings = settings.model_copy(update=lasting)
 
     async def verify_token(self, token: str) -> AccessToken | None:
@@ -212,6 +213,12 @@ def principal_of(token: AccessToken, owner: Owner) -> Principal:
         claims=token.claims or {},
         expires=None if token.expires_at is None else moment(token.expires_at),
     )
+
+
+def _address_now() -> str | None:
+    """Where the request at hand comes from; of IPv6 the network, of which anybody has many addresses."""
+    peer = peer_now.get()
+    return None if peer is None else network_of(peer)
 
 
 def _by_name(scope: Scope) -> Mapping[str, Sequence[str]]:

@@ -38,7 +38,7 @@ class Companions:
             LimitReached: it was too much.
         """
         if companion.lists and not self.principal.identified:
-            return tool_error(f"{companion.name} is for identified callers only, and nobody knows who you are")
+            return tool_error(f"{companion.name} is for identified callers only, and you are anonymous")
         if wrong := companion.complaints(arguments):
             return tool_error(f"Wrong arguments for {companion.name}: " + "; ".join(wrong))
         try:

@@ -20,6 +20,8 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import RequestError
+from mcp_workflows.guard import not_found
+from mcp_workflows.ledger import utc_now
 from mcp_workflows.receiver.asking import TRIES, Asking, Channel, Open, Rounds, complaining, still_heard, withdraw
 from mcp_workflows.receiver.leaving import while_there
 from mcp_workflows.receiver.session import Polled, Session, session_of
@@ -64,6 +66,7 @@ class InCore:
             async with self._bridge.asking(call, outcome, principal):
                 with anyio.move_on_at(until):
                     await rounds.ask(outcome.requests)
+            principal = await _still(principal)
             waited, answers = timedelta(seconds=anyio.current_time() - began), dict(rounds.answers)
             call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers), waited=waited)
             started = outcome.started
@@ -199,7 +202,7 @@ class InCore:
 
     def _asking(self, session: Session, channel: Channel, task_id: str, principal: Principal) -> Asking:
         async def deliver(key: str, answer: Mapping[str, JSON]) -> None:
-            await self._bridge.update(Update(task_id=task_id, responses={key: answer}), principal)
+            await self._bridge.update(Update(task_id=task_id, responses={key: answer}), await _still(principal))
 
         return Asking(session.questions, channel, deliver)
 
@@ -211,6 +214,22 @@ METHODS: Mapping[str, Callable[[InCore, Context, Params, Principal], Awaitable[d
     "tasks/cancel": InCore.cancel,
 }
 """What this revision has beside `tools/call`."""
+
+
+async def _still(principal: Principal) -> Principal:
+    """Who has answered a question, as they would be let in now: people take their time, and rights are taken back.
+
+    That their token has expired meanwhile is nothing: the answer came with one that is good, which is not seen here.
+
+    Raises:
+        RequestError: they would not be let in any more.
+    """
+    now = utc_now()
+    if principal.expires is not None and principal.expires <= now:
+        return principal
+    if (renewed := await principal.renewed(now)) is None:
+        raise not_found()
+    return renewed
 
 
 async def _for_a_while(put: Callable[[], Awaitable[str | None]], polled: Polled) -> None:

@@ -37,6 +37,7 @@ from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.measuring import Measuring
 from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.offer import Offer, Viewer
+from mcp_workflows.receiver.sessions import bounded
 from mcp_workflows.receiver.streams import Progress
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
@@ -110,6 +111,8 @@ class Workflows:
             self._census = Census(self._store, self._engines, self._telemetry)
             group.start_soon(self._census.run)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
+            if self._limits.sessions_per_principal is not None:
+                stack.enter_context(bounded(self._server, self.middleware.callers.sender, self._meters))
             self._stack = stack.pop_all()
         return self
 
