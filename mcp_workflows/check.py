@@ -14,6 +14,7 @@ import anyio
 from rich.table import Table
 from rich.text import Text
 
+from mcp_workflows.access.settings import AuthSettings
 from mcp_workflows.access.verifying import verifier
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.capabilities import GATE_WORDS, Checks, Exposes, Finding, Verifies
@@ -131,7 +132,9 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
     rows: dict[tuple[Kind, str], Row] = {}
     looks = Looks()
     identified = config.server.single_user or config.server.auth is not None
-    advice = {tool.name: _advice(tool, identified=identified) for tool in config.tools}
+    advice = {
+        tool.name: _unsaid(tool, config.server.auth) or _advice(tool, identified=identified) for tool in config.tools
+    }
 
     def found(row: Row) -> None:
         hint = advice[row.name] if row.kind is Kind.TOOL else None
@@ -283,6 +286,13 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
 def _tool_row(tool: Tool, finding: Finding | None) -> Row:
     details = {"engine": tool.engine, "workflow": tool.workflow}
     return Row(kind=Kind.TOOL, name=tool.name, details=details, finding=finding)
+
+
+def _unsaid(tool: Tool, auth: AuthSettings | None) -> str | None:
+    """Rules by claims that nobody can have here."""
+    claims = () if tool.allow is None else sorted(tool.allow.claims)
+    unsaid = [name for name in claims if auth is None or not auth.says(name)]
+    return f"allow goes by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
 
 
 def _advice(tool: Tool, *, identified: bool) -> str | None:

@@ -165,9 +165,14 @@ def _under(schemas: Sequence[Schema], key: str) -> Iterator[Schema]:
 def _named_secret(where: Where) -> bool:
     """Whether its key says that it is one; in a list, the key of the list."""
     keys = [each for each in where if isinstance(each, str)]
-    if not keys or any(each in _NO_SECRETS_IN for each in keys[2:]):
+    if not keys or any(each in _NO_SECRETS_IN for each in keys[2:]) or _claim(keys):
         return False
     return bool(_SECRET_NAME.search(keys[-1])) and not _NO_SECRET.search(keys[-1])
+
+
+def _claim(keys: Sequence[str]) -> bool:
+    """Whether it is the name of a claim in a rule, such as `token_use`: what rules ask for is no secret."""
+    return keys[-4::2] == ["allow", "claims"]
 
 
 def _only_outside(written: str) -> str:

@@ -34,6 +34,15 @@ def somebody(
     )
 
 
+def inside(*roles: Any, **more: Any) -> Principal:
+    """One with roles as Keycloak has them."""
+    return somebody("alice", realm_access={"roles": [*roles]}, **more)
+
+
+BOTH = inside("x", **{"realm_access.roles": ["y"]})  # to the letter, and by the path
+NONE = inside("x", **{"realm_access.roles": None})
+URLS: dict[str, Any] = {"https://a.example/team": "x", "https://a": {"example/team": "y"}}
+HOUSE = somebody("alice", **URLS)
 ALICE, BOB, ROBOT = somebody("alice"), somebody("bob"), somebody(None, client="robot")
 ALICES = ALICE.id
 
@@ -57,6 +66,20 @@ TABLE: list[tuple[dict[str, Any] | None, str, Principal, str | None, bool]] = [
     ({"call": {"claims": {"groups": "y"}}}, "call", somebody("alice", groups="xyz"), None, False),
     ({"call": {"claims": {"admin": True}}}, "call", somebody("alice", admin=1), None, False),
     ({"call": {"claims": {"admin": True}}}, "call", somebody("alice", admin=True), None, True),
+    ({"call": {"claims": {"realm_access.roles": "x"}}}, "call", inside("x", "y"), None, True),
+    ({"call": {"claims": {"realm_access.roles": ["w", "y"]}}}, "call", inside("x", "y"), None, True),
+    ({"call": {"claims": {"realm_access.roles": "z"}}}, "call", inside("x", "y"), None, False),
+    ({"call": {"claims": {"realm_access.roles": "x"}}}, "call", ALICE, None, False),
+    ({"call": {"claims": {"realm_access.roles": "x"}}}, "call", somebody("alice", realm_access="x"), None, False),
+    ({"call": {"claims": {"realm_access.roles": "x"}}}, "call", somebody("alice", roles=["x"]), None, False),
+    ({"call": {"claims": {"realm_access.roles": True}}}, "call", inside(1), None, False),
+    ({"call": {"claims": {"realm_access": "roles"}}}, "call", inside("x"), None, False),
+    ({"call": {"claims": {"realm_access.roles.x": "y"}}}, "call", inside({"x": "y"}), None, False),
+    ({"call": {"claims": {"realm_access.roles": "x"}}}, "call", BOTH, None, False),
+    ({"call": {"claims": {"realm_access.roles": "x"}}}, "call", NONE, None, False),
+    ({"call": {"claims": {"realm_access.roles": "y"}}}, "call", BOTH, None, True),
+    ({"call": {"claims": {"https://a.example/team": "x"}}}, "call", HOUSE, None, True),
+    ({"call": {"claims": {"https://a.example/team": "y"}}}, "call", HOUSE, None, False),
     ({"call": {"principals": [{"client": "robot"}]}}, "call", ROBOT, None, True),
     ({"call": {"principals": [{"client": "robot"}]}}, "call", ALICE, None, False),
     ({"call": {"principals": [{"issuer": "https://other", "subject": "alice"}]}}, "call", ALICE, None, False),
@@ -105,6 +128,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"see": {"scope": ["x"]}}, "Extra inputs are not permitted"),
     ({"read": {}}, "Extra inputs are not permitted"),
     ({"call": "everybody"}, "valid list"),
+    ({"call": {"claims": {"realm_access": {"roles": "x"}}}}, "write realm_access.roles: and its value"),
+    ({"call": {"claims": {"realm_access.": "x"}}}, "is no name of a claim"),
 ]
 
 

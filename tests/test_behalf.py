@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ from tests import test_retries as scenery
 pytestmark = pytest.mark.anyio
 
 CLAIMS: Mapping[str, Any] = {"email": "ada@example.com", "team": "shop", "private": "never kept", "n": 7, "none": None}
+KEYCLOAK: Mapping[str, Any] = {
+    "realm_access": {"roles": ["lead", "staff"]},
+    "resource_access": {"shop.eu": {"roles": ["clerk"]}},
+    "https://acme.example/desk": "north",
+}
 ADA = Principal(id='["web","https://login","ada"]', issuer="https://login", subject="ada", client="web", claims=CLAIMS)
+BEA = Principal(
+    id='["web","https://login","bea"]', issuer="https://login", subject="bea", client="web", claims=KEYCLOAK
+)
 NOBODY = Principal(id="local")
 TELL = {"email": "{{principal.claims.email}}", "desk": "{{principal.claims.desk}}", "order": "{{a}}"}
 TOOLS = [
@@ -31,6 +40,18 @@ TOOLS = [
         engine="memory",
         workflow="forever",
         send={"by": "{{principal.claims.email}}", "n": "{{principal.claims.n}}", "scopes": "{{principal.scopes}}"},
+    ),
+    Tool(
+        name="nested",
+        engine="memory",
+        workflow="forever",
+        send={"roles": "{{principal.claims.realm_access.roles}}", "none": "{{principal.claims.realm_access.team}}"},
+        on_behalf_of={
+            "role": "{{principal.claims.realm_access.roles[0]}}",
+            "clerk": '{{principal.claims.resource_access."shop.eu".roles[0]}}',
+            "desk": '{{principal.claims."https://acme.example/desk"}}',
+        },
+        options={"id": "{{principal.claims.realm_access.roles[1]}}-{{a}}"},
     ),
 ]
 
@@ -69,7 +90,19 @@ async def test_claims_are_arguments_where_a_template_names_them(tmp_path: Path, 
     assert started[1].options == {"id": "shop-1"}
 
 
-@pytest.mark.parametrize(("tool", "claim"), [("gapped", "email"), ("named", "team")])
+async def test_what_is_inside_a_claim_is_told_by_its_path_too(tmp_path: Path, started: list[Start]) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        await here.task("nested", BEA)
+    [order] = started
+    assert order.arguments == [{"roles": ["lead", "staff"]}]
+    assert order.options == {"id": "staff-1"}
+    told = {name: order.context[name] for name in ("role", "clerk", "desk")}
+    assert told == {"role": "lead", "clerk": "clerk", "desk": "north"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "claim"), [("gapped", "email"), ("named", "team"), ("nested", r"realm_access.roles\[1\]")]
+)
 async def test_a_claim_that_a_text_is_made_of_and_that_is_missing_starts_nothing(
     tmp_path: Path, started: list[Start], tool: str, claim: str
 ) -> None:
@@ -77,7 +110,7 @@ async def test_a_claim_that_a_text_is_made_of_and_that_is_missing_starts_nothing
         outcome = await here.outcome(tool, NOBODY)
     assert isinstance(outcome, Finished)
     text = outcome.result["content"][0]["text"]
-    assert f"principal.claims.{claim} must be" in text
+    assert re.search(rf"principal\.claims\.{claim} must be", text)
     assert "nothing was started" in text
     assert started == []
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from mcp_workflows.access.claims import said
 from mcp_workflows.access.issuers import shortened
 from mcp_workflows.access.principal import Principal, owner_id
 from mcp_workflows.access.settings import Owner
@@ -78,7 +79,7 @@ class Reading:
         if claims.get("iss", self.issuer) != self.issuer:
             raise TokenRefused(f"its issuer is {shortened(claims['iss'])}, not {self.issuer!r}")
         self._check_audience(claims.get("aud"))
-        granted = frozenset(scope for name in self.scope_claims for scope in _words(claims.get(name)))
+        granted = frozenset(scope for name in self.scope_claims for scope in _words(said(claims, name)))
         clients = (_name(claims, name) for name in self.client_claims)
         return Identity(
             issuer=self.issuer,
@@ -109,7 +110,7 @@ def _words(value: object) -> Iterator[str]:
 
 
 def _name(claims: Mapping[str, Any], name: str) -> str | None:  # Any: JSON values
-    found = claims.get(name)
+    found = said(claims, name)
     if found is None or found == "":
         return None
     if not isinstance(found, str) or len(found) > LONGEST_NAME:

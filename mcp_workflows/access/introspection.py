@@ -19,11 +19,10 @@ from mcp_workflows.access.fetching import Fetching
 from mcp_workflows.access.identity import Identity, Reading
 from mcp_workflows.access.issuers import LONGEST_TOKEN
 from mcp_workflows.access.settings import ClientAuth, IntrospectionSettings
+from mcp_workflows.access.turns import Asker, Turns, nobody
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 
 MOST_ANSWERS: Final = 10_000  # kept; the oldest goes first
-MOST_QUESTIONS: Final = 32  # under way at once: whoever likes can send made-up tokens
-MOST_WAITING: Final = 256  # to be asked
 AGAIN: Final = 1.0  # seconds until one that did not answer is asked again about the same token
 
 Found: TypeAlias = Identity | str | IssuerUnavailable
@@ -52,17 +51,19 @@ class Introspected:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        asker: Asker = nobody,
     ) -> None:
-        """`clock` counts seconds, `now` tells the time."""
+        """`clock` counts seconds, `now` tells the time, `asker` who comes with the token at hand."""
         self.issuer, self.prefix, self.endpoint = settings.issuer, settings.prefix, settings.endpoint
         self._settings = settings
         self.reading = reading
         self._clock, self._now = clock, now
         self._fetching = Fetching()
-        self._good: OrderedDict[bytes, _Answer] = OrderedDict()  # by the hash of the token, which is not kept
+        # by the hash of the token, which is not kept; of those that were good when it last could be told
+        self._good: OrderedDict[bytes, _Answer] = OrderedDict()
         self._others: OrderedDict[bytes, _Answer] = OrderedDict()  # apart: made-up tokens push out no good one
         self._asking: dict[bytes, _Asking] = {}
-        self._at_once = anyio.CapacityLimiter(MOST_QUESTIONS)
+        self._turns = Turns(asker)
 
     async def verify(self, token: str) -> Identity:
         """Who came with it.
@@ -106,7 +107,7 @@ class Introspected:
         asking = self._asking[name] = _Asking()
         try:
             asked = self._clock()
-            asking.found = await self._told(token)
+            asking.found = await self._told(token, known=name in self._good)
             self._keep(name, _Answer(found=asking.found, until=asked + self._seconds(asking.found)))
             return asking.found
         finally:
@@ -117,11 +118,9 @@ class Introspected:
         cache = self._settings.cache.total_seconds()
         return min(cache, AGAIN) if isinstance(found, IssuerUnavailable) else cache
 
-    async def _told(self, token: str) -> Found:
-        if self._at_once.statistics().tasks_waiting >= MOST_WAITING:
-            return IssuerUnavailable(f"{self.endpoint} has too many questions to answer")
+    async def _told(self, token: str, *, known: bool = False) -> Found:
         try:
-            async with self._at_once:
+            async with self._turns.taken(known=known):
                 return self._read(await self._fetching.post(self.endpoint, self._form(token), self._headers()))
         except IssuerUnavailable as error:
             return IssuerUnavailable(f"{self.endpoint} cannot be asked about it: {error}")
@@ -140,9 +139,10 @@ class Introspected:
             return str(error)
 
     def _keep(self, name: bytes, answer: _Answer) -> None:
+        untold = name in self._good and isinstance(answer.found, IssuerUnavailable)
         for each in (self._good, self._others):
             each.pop(name, None)
-        answers = self._good if isinstance(answer.found, Identity) else self._others
+        answers = self._good if untold or isinstance(answer.found, Identity) else self._others
         answers[name] = answer
         while len(answers) > MOST_ANSWERS:
             answers.popitem(last=False)

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from mcp_workflows.access.claims import claim_name, said
 from mcp_workflows.access.principal import Principal, person_of
 
 
@@ -56,17 +57,29 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    scopes: list[str] = Field(default_factory=list, description="Scopes of the token: all of these.")
+    scopes: list[str] = Field(default_factory=list, min_length=1, description="Scopes of the token: all of these.")
     claims: dict[str, Scalar | list[Scalar]] = Field(
         default_factory=dict,
-        description="Claims of the token: each must be the value, or one of the values, or a list that has one.",
+        min_length=1,
+        description="Claims of the token: each must be the value, or one of the values, or a list that has one. "
+        "What is inside a claim has a path: `realm_access.roles`.",
     )
-    principals: list[Whom] = Field(default_factory=list[Whom], description="One of these.")
+    principals: list[Whom] = Field(default_factory=list[Whom], min_length=1, description="One of these.")
     issuer: str | None = Field(default=None, description="Only with a token of this issuer.")
     not_owner: bool = Field(
         default=False, description="Somebody else than the owner of the task: another subject, whatever the client."
     )
     any_owner: bool = Field(default=False, description="Whoever the owner of the task is.")
+
+    @field_validator("claims", mode="before")
+    @classmethod
+    def _by_paths(cls, value: object) -> object:
+        for name, wanted in _entries(value).items():
+            claim_name(str(name))
+            for inside in _entries(wanted):
+                part = str(inside).replace(".", r"\.")
+                raise ValueError(f"what is inside a claim has a path: write {name}.{part}: and its value")
+        return value
 
     @model_validator(mode="after")
     def _of_one_mind(self) -> Self:
@@ -92,12 +105,17 @@ class Rule(BaseModel):
         return principal.id == owner
 
 
+def _entries(value: object) -> Mapping[str, object]:
+    """Of what is no mapping, none: that is pydantic's to refuse."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
 def _claims(principal: Principal, name: str, wanted: Scalar | list[Scalar]) -> bool:
     """A claim of many words, such as `groups`, fits by one of them; `true` is not 1."""
-    found = principal.claims.get(name)
-    said = cast("list[object]", found) if isinstance(found, list) else [found]
+    found = said(principal.claims, name)
+    words = cast("list[object]", found) if isinstance(found, list) else [found]
     asked = wanted if isinstance(wanted, list) else [wanted]
-    return any(type(one) is type(other) and one == other for one in said for other in asked)
+    return any(type(one) is type(other) and one == other for one in words for other in asked)
 
 
 def _one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to refuse
@@ -146,6 +164,11 @@ class Allow(BaseModel):
         for verb in Verb:
             if any(rule.claims and rule.issuer is None and not _issuers(rule) for rule in self.rules(verb)):
                 yield verb.value
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The names of claims, or their paths, by which rules go."""
+        return frozenset(name for verb in Verb for rule in self.rules(verb) for name in rule.claims)
 
     def rules(self, verb: Verb) -> Sequence[Rule]:
         """Those of one verb: one that fits is enough."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self, TypeAlias
 
-Claims: TypeAlias = Mapping[str, Any]  # Any: JSON values
+from mcp_workflows.access.claims import Claims
+
 PRINCIPAL_FIELDS: Final = frozenset({"id", "issuer", "subject", "client", "scopes", "claims"})  # as templates see it
 Person: TypeAlias = tuple[str | None, str]  # the issuer, and whom it names
 
@@ -28,11 +29,11 @@ class Principal:
     scopes: frozenset[str] = frozenset()
     claims: Claims = field(default_factory=dict[str, Any], repr=False, hash=False)
     expires: datetime | None = None  # until when they are let in with this token; None: does not say
-    identified: bool = True  # False: nobody knows who it is, and a task's id is all that protects it
+    identified: bool = True  # False: anonymous, and a task's id is all that protects it
     recheck: Callable[[], Awaitable[Self | None]] | None = field(default=None, repr=False, compare=False)
     peer: str | None = field(
         default=None, repr=False, compare=False
-    )  # where who is not identified comes from: for meters
+    )  # where an anonymous caller comes from: for meters
 
     @property
     def scope(self) -> Mapping[str, Mapping[str, Any]]:  # Any: JSON values

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from mcp_workflows.access.claims import ClaimName
 from mcp_workflows.access.fetching import https_url
 from mcp_workflows.duration import parse_duration
 
@@ -58,6 +59,7 @@ IssuerUrl: TypeAlias = Annotated[str, AfterValidator(_issuer)]
 HeaderName: TypeAlias = Annotated[str, Field(pattern=_HEADER), AfterValidator(str.lower)]
 Named: TypeAlias = Annotated[str, Field(min_length=1)]
 Names: TypeAlias = Annotated[list[Named], Field(min_length=1), BeforeValidator(one_or_more), _MANY]
+ClaimNames: TypeAlias = Annotated[list[ClaimName], Field(min_length=1), BeforeValidator(one_or_more), _MANY]
 ShortTime: TypeAlias = Annotated[
     timedelta,
     Field(strict=True, ge=timedelta(0), le=timedelta(minutes=5)),
@@ -106,14 +108,14 @@ class _Claims(BaseModel):
         description="What tokens for this server have in `aud`: one, or one of several. Always checked. "
         "Default: the address of this server, `public_url` and `/mcp`.",
     )
-    scope_claim: Names = Field(
+    scope_claim: ClaimNames = Field(
         default=["scope"],
-        description="The claims with the scopes, as text with blanks or as lists: `scope`, `scp`, `roles`.",
+        description="The claims with the scopes, as text with blanks or as lists: `scope`, `realm_access.roles`.",
     )
-    client_claim: Names = Field(
+    client_claim: ClaimNames = Field(
         default=["client_id", "azp"], description="The claims with the OAuth client; the first one that is there."
     )
-    subject_claim: str = Field(default="sub", min_length=1, description="The claim with whom the token is about.")
+    subject_claim: ClaimName = Field(default="sub", description="The claim with whom the token is about.")
     may_grant: list[Scope] | None = Field(
         default=None, description="The only scopes that count in its tokens. Default: all that they have."
     )
@@ -204,6 +206,11 @@ class ProxySettings(BaseModel):
         default="proxy", min_length=1, description="The issuer of whom it names: part of who somebody is."
     )
 
+    @property
+    def claims(self) -> frozenset[str]:
+        """Those that come of its headers."""
+        return frozenset({"sub"} if self.groups_header is None else {"sub", "groups"})
+
     @field_validator("peers")
     @classmethod
     def _addresses(cls, value: list[str]) -> list[str]:
@@ -280,6 +287,10 @@ class AuthSettings(BaseModel):
         """How many say claims of them."""
         issuers = {each.issuer for each in self.issuers} | {each.issuer for each in self.introspection}
         return len(issuers) + (self.proxy is not None)
+
+    def says(self, claim: str) -> bool:
+        """Whether anybody who is let in could have this claim; tokens by hand have none."""
+        return bool(self.issuers or self.introspection) or (self.proxy is not None and claim in self.proxy.claims)
 
 
 def _once(values: list[str], complaint: str) -> None:

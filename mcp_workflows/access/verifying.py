@@ -13,6 +13,7 @@ from mcp_workflows.access.issuers import issuer_said, shortened
 from mcp_workflows.access.proxy import Proxied
 from mcp_workflows.access.settings import AuthSettings, IntrospectionSettings, IssuerSettings
 from mcp_workflows.access.signed import Signed
+from mcp_workflows.access.turns import Asker, nobody
 from mcp_workflows.errors import TokenRefused
 
 S = TypeVar("S")
@@ -63,8 +64,11 @@ class Verifier:
         return [*self.signed, *self.introspected]
 
 
-def verifier(settings: AuthSettings, resource: str, before: Verifier | None = None) -> Verifier:
-    """What the configuration says. Whoever is as they were `before` keeps what was fetched of them."""
+def verifier(settings: AuthSettings, resource: str, before: Verifier | None = None, asker: Asker = nobody) -> Verifier:
+    """What the configuration says. Whoever is as they were `before` keeps what was fetched of them.
+
+    `asker`: where who comes with the token at hand comes from, for issuers that are asked about it.
+    """
     alike = before is not None and (before.resource, before.settings.clock_skew) == (resource, settings.clock_skew)
     signed = zip(before.settings.issuers, before.signed, strict=True) if alike and before else ()
     introspected = zip(before.settings.introspection, before.introspected, strict=True) if alike and before else ()
@@ -75,7 +79,7 @@ def verifier(settings: AuthSettings, resource: str, before: Verifier | None = No
         signed=_made(settings.issuers, lambda each: Signed(each, _reading(each, settings, resource)), list(signed)),
         introspected=_made(
             settings.introspection,
-            lambda each: Introspected(each, _reading(each, settings, resource)),
+            lambda each: Introspected(each, _reading(each, settings, resource), asker=asker),
             list(introspected),
         ),
         proxied=None if settings.proxy is None else Proxied(settings.proxy),
