@@ -75,6 +75,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
         report.add(("tools", name), wrong)
     _check_ttls(report, limits, tools)
+    _check_layers(report, composed, kinds)
     authorizer = _authorizer(report, server)
     _check_rules(report, server, [tool for tool in tools if tool])
     report.raise_if_any()
@@ -95,6 +96,25 @@ def _check_ttls(report: Report, limits: Limits | None, tools: Sequence[Tool | No
     for tool in tools:
         if tool and limits and (wrong := limits.too_long(tool.ttl)):
             report.add(("tools", tool.name, "ttl"), wrong)
+
+
+def _check_layers(report: Report, composed: Composed, kinds: Kinds) -> None:
+    """Keys of `defaults` and `rules` that no tool has: they may be for tools that are found on engines alone.
+
+    A misspelt `allow` would be nothing to those, and they would be open.
+    """
+    options = [kind.Options for kind in kinds.values() if kind]
+    if len(options) < len(kinds) or any(model.model_config.get("extra") == "allow" for model in options):
+        return  # nobody knows which keys there are
+    known = TOOL_KEYS.union(*(known_keys(model) for model in options))
+    layers = {("defaults",): composed.layers.defaults} | {
+        ("rules", name): rule for name, rule in composed.layers.rules.items()
+    }
+    said = {each.where for each in report.problems}
+    for where, settings in layers.items():
+        for key in settings.keys() - known:
+            if (*where, key) not in said:
+                report.unknown((*where, key), known)
 
 
 def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:

@@ -165,7 +165,7 @@ def _sentence(details: ErrorDetails) -> str:
     if kind in _SENTENCES:
         return _SENTENCES[kind]
     text = details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    text = re.sub(r"^(Input|String|Value|Tuple|List) should ", "must ", text).replace(" after validation", "")
+    text = re.sub(r"^(Input|String|Value|Tuple|List|Dict\w*) should ", "must ", text).replace(" after validation", "")
     if kind in {"enum", "literal_error"}:
         choices = re.findall(r"'([^']*)'", text)
         text += did_you_mean(str(details["input"]), choices)

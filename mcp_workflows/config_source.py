@@ -23,6 +23,7 @@ from ruamel.yaml.reader import ReaderError
 from mcp_workflows.errors import ConfigError
 
 MOST_VALUES = 200_000  # in one file, aliases counted each time they are used
+MOST_MERGED = 100  # mappings that one `<<` brings in, with those that they bring in
 
 Where: TypeAlias = tuple[str | int, ...]  # the keys and indexes that lead to a value
 
@@ -165,7 +166,10 @@ def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools
     if not isinstance(root, MappingNode):
         raise ConfigError(f"{path}:{_line(root)}: this must be a mapping with {holds}")
     reading = _Reading(yaml, path, outside)
-    data = cast("Mapping[str, Any]", reading.value(root, ()))
+    try:
+        data = cast("Mapping[str, Any]", reading.value(root, ()))
+    except RecursionError:
+        raise ConfigError(f"{path}:1: nested too deeply; are there aliases of aliases?") from None
     return Source(
         path=path,
         data=data,
@@ -274,17 +278,32 @@ class _Reading:
             elif key.tag != _MERGE:
                 yield str(key.value), value, _line(key)
 
-    def _merged(self, node: MappingNode, where: Where) -> Iterator[tuple[str, Node, int]]:
-        """What `<<: *anchor` brings in; what the mapping says itself comes first."""
+    def _merged(
+        self, node: MappingNode, where: Where, outer: tuple[Node, ...] = (), seen: dict[int, Node] | None = None
+    ) -> Iterator[tuple[str, Node, int]]:
+        """What `<<: *anchor` brings in, with what that has from others; what a mapping says itself comes first.
+
+        One that was brought in already brings nothing new: aliases of aliases of aliases are looked at once.
+        """
+        seen = {} if seen is None else seen
+        for line, source in self._sources(node):
+            if not isinstance(source, MappingNode) or any(source is each for each in (*outer, node)):
+                self._complain(line, where, "<< takes a mapping, or a list of them")
+            elif id(source) not in seen:
+                seen[id(source)] = source
+                if len(seen) > MOST_MERGED:
+                    first = _line((*outer, node)[0])
+                    raise ConfigError(f"{self._path}:{first}: << brings in more than {MOST_MERGED} mappings")
+                yield from self._own(source, where)
+                yield from self._merged(source, where, (*outer, node), seen)
+
+    @staticmethod
+    def _sources(node: MappingNode) -> Iterator[tuple[int, Node]]:
+        """What stands behind each `<<`, and the line of that."""
         for key, value in cast("Sequence[tuple[Node, Node]]", node.value):
-            if key.tag != _MERGE:
-                continue
-            sources = cast("Sequence[Node]", value.value) if isinstance(value, SequenceNode) else (value,)
-            for source in sources:
-                if isinstance(source, MappingNode) and source is not node:
-                    yield from self._own(source, where)
-                else:
-                    self._complain(_line(key), where, "<< takes a mapping, or a list of them")
+            if key.tag == _MERGE:
+                sources = cast("Sequence[Node]", value.value) if isinstance(value, SequenceNode) else (value,)
+                yield from ((_line(key), source) for source in sources)
 
     def _fill(self, match: re.Match[str], line: int, where: Where) -> str:
         """The text for one placeholder, or the placeholder itself when there is something wrong with it."""

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from mcp_workflows.config_include import Share, files_for, globs_in, shares
 from mcp_workflows.config_layers import Layer, Layers, Settings, merge
+from mcp_workflows.config_left_empty import left_empty
 from mcp_workflows.config_problems import Report
 from mcp_workflows.config_source import Outside, Problem, Source, Where, read_source, variables_in
 from mcp_workflows.errors import ConfigError
@@ -61,6 +62,8 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Composed:
         ConfigError: one of the files cannot be read or parsed at all.
     """
     source = read_source(path, Outside(environ=environ))
+    empty = [source.problem(where, text) for where, text in left_empty(source.data)]
+    source = replace(source, problems=[*source.problems, *empty])
     if not source.data.keys() & set(COMPOSED):
         return Composed(source=source, engines={}, layers=Layers())
     return _Composing(source, environ).composed()

@@ -103,6 +103,18 @@ def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
     assert (first.title, second.title, second.workflow) == ("A", "B", "sleep")
 
 
+def test_what_is_merged_brings_along_what_was_merged_into_it(tmp_path: Path) -> None:
+    text = f"""{ENGINES}tools:
+  a: &a {{engine: orders, workflow: sleep, title: A, allow: {{call: {{scopes: [x]}}, see: {{}}}}}}
+  b: &b {{<<: *a, workflow: echo}}
+  c: {{<<: [*b, {{title: C, ttl: 1d}}], engine: orders}}
+"""
+    tool = load(tmp_path, text).tools[2]
+    assert (tool.workflow, tool.title, tool.ttl) == ("echo", "A", timedelta(days=1))
+    assert tool.allow
+    assert tool.allow.call[0].scopes == ["x"]
+
+
 def test_a_schema_can_be_a_file_beside_it(tmp_path: Path) -> None:
     (tmp_path / "order.json").write_text('{"type": "object", "required": ["id"]}', encoding="utf-8")
     assert load(tmp_path, f"{FINE}    input: ./order.json\n").tools[0].input["required"] == ["id"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -267,6 +267,45 @@ def test_bad_input_is_named_with_its_line(tmp_path: Path, text: str, line: int, 
     assert found[0].startswith(f"{line}: {path}: ")
     assert essence in found[0]
     assert not any(noise in found[0] for noise in ("pydantic", "Value error", "input_value", "For further"))
+
+
+TOOLS = "allow: , confirm: "
+LEFT_EMPTY: Mapping[str, tuple[str, Sequence[str]]] = {
+    "of a tool": (f"{FINE}    allow:\n    confirm: ~\n", ["7: tools.wait.allow", "8: tools.wait.confirm"]),
+    "of defaults": (f"{FINE}defaults: {{{TOOLS}}}\n", ["7: defaults.allow", "7: defaults.confirm"]),
+    "of a rule": (f"{FINE}rules: {{wait: {{{TOOLS}}}}}\n", ["7: rules.wait.allow", "7: rules.wait.confirm"]),
+    "a rule": (f"{FINE}rules: {{wait: }}\n", ["7: rules.wait"]),
+    "rules": (f"{FINE}rules:\n", ["7: rules"]),
+    "whose tokens": (
+        f"{FINE}    allow: {{call: {{issuer: }}, see: [{{}}, {{issuer: }}]}}\n",
+        ["7: tools.wait.allow.call.issuer", "7: tools.wait.allow.see[1].issuer"],
+    ),
+    "of the server": (f"{FINE}server: {{auth: , authorizer: }}\n", ["7: server.auth", "7: server.authorizer"]),
+    "of an issuer": (
+        f"{FINE}server: {{auth: {{issuers: [{{issuer: 'https://a.example', may_grant: }}]}}}}\n",
+        ["7: server.auth.issuers[0].may_grant"],
+    ),
+    "others": (f"{FINE}store: {{encryption: }}\naudit:\n", ["7: store.encryption", "8: audit"]),
+}
+
+
+@pytest.mark.parametrize(("text", "places"), LEFT_EMPTY.values(), ids=LEFT_EMPTY)
+def test_what_keeps_somebody_out_cannot_be_left_empty(tmp_path: Path, text: str, places: Sequence[str]) -> None:
+    found = problems(tmp_path, text)
+    assert [each.partition(": is left empty, and without it ")[0] for each in found] == places
+
+
+@pytest.mark.parametrize("condition", ["scopes: []", "claims: {}", "principals: []"])
+def test_a_rule_with_an_empty_condition_is_refused_rather_than_open_to_all(tmp_path: Path, condition: str) -> None:
+    (problem,) = problems(tmp_path, f"{FINE}    allow: {{call: {{{condition}}}, see: {{}}}}\n")
+    assert problem == f"7: tools.wait.allow.call.{condition.partition(':')[0]}: must have at least 1 item, not 0"
+
+
+def test_mappings_that_are_merged_over_and_over_are_bounded(tmp_path: Path) -> None:
+    names = [f"  t{index}: &a{index} {{<<: *a{index - 1}}}\n" for index in range(1, 200)]
+    text = f"{ENGINES}tools:\n  t0: &a0 {{engine: orders, workflow: echo}}\n{''.join(names)}"
+    (problem,) = problems(tmp_path, text)
+    assert problem == "105: << brings in more than 100 mappings"
 
 
 def test_what_an_adapter_says_of_a_key_it_does_not_take_is_told_too(tmp_path: Path) -> None:

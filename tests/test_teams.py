@@ -393,3 +393,19 @@ def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
     (problem,) = team(tmp_path, f"tools:\n  l0: &l0 [x]\n{levels}")
     assert problem.startswith("teams/a.yaml:")
     assert f"more than {MOST_VALUES} values; are there aliases of aliases?" in problem
+
+
+FOUND = "engines:\n  sf: {adapter: stepfunctions, region: eu-central-1, account: '123456789012', discover: {}}\n"
+
+
+def test_a_misspelt_setting_for_tools_that_are_only_found_on_an_engine_is_named(tmp_path: Path) -> None:
+    text = f"{FOUND}defaults: {{alow: {{}}, history: false}}\nrules:\n  'pay*': {{allow: {{}}, alow: {{}}}}\n"
+    defaults, rule = problems(tmp_path, {"workflows.yaml": text})
+    assert defaults.startswith("workflows.yaml:3: defaults.alow: unknown key; did you mean 'allow'?")
+    assert rule.startswith("workflows.yaml:5: rules.pay*.alow: unknown key; did you mean 'allow'?")
+
+
+def test_an_unknown_setting_in_defaults_is_said_once(tmp_path: Path) -> None:
+    text = f"{FOUND}tools:\n  charge: {{engine: sf, workflow: charge}}\ndefaults: {{alow: {{}}}}\n"
+    (problem,) = problems(tmp_path, {"workflows.yaml": text})
+    assert problem.startswith("workflows.yaml:5: defaults.alow: unknown key")
