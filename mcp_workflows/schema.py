@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariableType]  # its stub leaves it so
-from pydantic_core import SchemaError as NoPattern
-from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
+
+from mcp_workflows.patterns import PatternError, bounded, is_pattern, is_short_pattern, matches
+from mcp_workflows.unevaluated import unevaluated_properties
 
 MAX_SIZE = 65_536  # characters of a schema that a stranger wrote, as JSON
 MAX_DEPTH = 40  # objects and lists in each other, and references one after the other
@@ -34,19 +33,8 @@ _NOTHING_OUTSIDE: Registry[Any] = Registry()  # Any: contents of schemas we do n
 
 def _pattern(_: object, pattern: str, value: object, __: object) -> Iterator[ValidationError]:
     """The word `pattern`; as jsonschema has it, a text of 30 letters may keep a process busy for hours."""
-    if isinstance(value, str) and not _matcher(pattern)(value):
+    if isinstance(value, str) and not matches(pattern, value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
-
-
-@lru_cache(maxsize=64)
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    """By an engine that takes as long as the text is; not so what looks around or back, which it does not know."""
-    try:
-        wanted = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
-        return SchemaValidator(wanted).isinstance_python
-    except NoPattern:
-        known = re.compile(pattern)
-        return lambda text: known.search(text) is not None
 
 
 def _unique_items(_: object, unique: object, value: object, __: object) -> Iterator[ValidationError]:
@@ -70,17 +58,16 @@ def _pattern_properties(validator: Any, patterns: object, value: object, _: obje
     """The word `patternProperties`, with the patterns of above."""
     if isinstance(value, dict) and isinstance(patterns, dict):
         for pattern, schema in cast("Schema", patterns).items():
-            named = _matcher(pattern)
             for name, item in cast("Schema", value).items():
-                if named(name):
+                if matches(pattern, name):
                     yield from validator.descend(item, schema, path=name, schema_path=pattern)
 
 
 def _additional(validator: Any, wanted: object, value: object, schema: Schema) -> Iterator[ValidationError]:
     """The word `additionalProperties`, which jsonschema has right but for the patterns beside it."""
     if isinstance(value, dict) and (patterns := schema.get("patternProperties")):
-        known = [_matcher(pattern) for pattern in patterns]
-        value = {name: item for name, item in cast("Schema", value).items() if not any(each(name) for each in known)}
+        items = cast("Schema", value).items()
+        value = {name: item for name, item in items if not any(matches(each, name) for each in patterns)}
         schema = {word: said for word, said in schema.items() if word != "patternProperties"}
     yield from _theirs(validator, wanted, value, schema) or ()
 
@@ -91,9 +78,21 @@ _OURS = {
     "additionalProperties": _additional,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
+    "unevaluatedProperties": unevaluated_properties,
     "uniqueItems": _unique_items,
 }
 _Validator = _extended(Draft202012Validator, _OURS)
+
+
+def _formats(regex: Callable[[object], bool]) -> FormatChecker:
+    """Those of jsonschema, which fails on some texts that are no patterns."""
+    known = FormatChecker()
+    known.checkers.update(Draft202012Validator.FORMAT_CHECKER.checkers)
+    known.checks("regex")(regex)
+    return known
+
+
+_IN_SCHEMAS, _IN_VALUES = _formats(is_pattern), _formats(is_short_pattern)
 
 
 class Checker:
@@ -101,9 +100,7 @@ class Checker:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """References outside the schema are never fetched."""
-        self._validator: Any = _Validator(
-            schema, registry=_NOTHING_OUTSIDE, format_checker=Draft202012Validator.FORMAT_CHECKER
-        )
+        self._validator: Any = _Validator(schema, registry=_NOTHING_OUTSIDE, format_checker=_IN_VALUES)
 
     def violations(
         self,
@@ -113,7 +110,10 @@ class Checker:
         """What is wrong with a value, the first few."""
         try:
             errors: Iterable[ValidationError] = self._validator.iter_errors(value)
-            return list(islice(filter(counts, errors), MAX_COMPLAINTS))
+            with bounded():
+                return list(islice(filter(counts, errors), MAX_COMPLAINTS))
+        except PatternError as error:
+            return [ValidationError(str(error))]
         except OverflowError:  # `multipleOf: 0.5` of an integer that no float can be
             return [ValidationError("has a number that is too large to be checked")]
         except RecursionError:
@@ -146,7 +146,7 @@ def check_schema(schema: Schema) -> Schema:
         ValueError: it is not, with what is wrong in it.
     """
     try:
-        Draft202012Validator.check_schema(schema)
+        Draft202012Validator.check_schema(schema, format_checker=_IN_SCHEMAS)
     except SchemaError as error:
         raise ValueError(f"not a JSON Schema: {complain(error)}") from None
     if schema.get("type") != "object":
@@ -169,7 +169,7 @@ def _check_references(schema: Schema) -> None:
 def excess(schema: Schema) -> str | None:
     """What is too much in a schema that a stranger wrote: to check values by it could take for ever. None: nothing.
 
-    Patterns are not judged: they cost what the values that callers send make of them.
+    Patterns are not judged: they take as long as the values that callers send are, or are given up (`patterns`).
     """
     if not all(_nodes(schema)):
         return f"it is nested more than {MAX_DEPTH} deep"
