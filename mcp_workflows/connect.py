@@ -1,17 +1,21 @@
 """What to put into a host's configuration so that it finds a sidecar; pure.
 
 Sources: code.claude.com/docs/en/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration,
-cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, github.com/modelcontextprotocol/inspector.
+cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, github.com/modelcontextprotocol/inspector
+(docs/mcp-server-configuration.md; its authorization: modelcontextprotocol.io/docs/draft/tools/inspector).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from mcp_workflows.access.settings import AuthSettings
 
 
 class Host(StrEnum):
@@ -24,12 +28,27 @@ class Host(StrEnum):
     INSPECTOR = "inspector"
 
 
+class Login(StrEnum):
+    """How people get in at a sidecar that asks who they are."""
+
+    PAGE = "page"  # of its authorization server, which hosts find by its metadata (RFC 9728) and open by themselves
+    TOKEN = "token"  # noqa: S105  # one that was made by hand, in a header: there is nothing that a host could find
+    PROXY = "proxy"  # as the proxy in front wants it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverHttp:
     """A sidecar that is being served."""
 
     name: str  # ASCII letters, digits, `_` and `-`: what every host takes
     url: str
+    login: Login | None = None  # None: it asks nobody, or nobody knows
+
+    @property
+    def token_variable(self) -> str:
+        """The variable of the host's environment that a token by hand is read from."""
+        name = re.sub(r"\W", "_", self.name, flags=re.ASCII).upper()
+        return f"{'_' if name[:1].isdigit() else ''}{name}_TOKEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +66,47 @@ class Snippet:
 
     text: str  # JSON, TOML or a command line
     place: str  # for people
+    login: str = ""  # what people do to get in, for them
+
+
+def login_of(auth: AuthSettings | None) -> Login | None:
+    """How people in hosts get in by these settings: by the login page, wherever there is one."""
+    if auth is None:
+        return None
+    if auth.issuers or auth.introspection:
+        return Login.PAGE
+    return Login.TOKEN if auth.tokens else Login.PROXY
 
 
 def snippet(host: Host, target: OverHttp | OverStdio) -> Snippet:
-    """What this host needs to reach that sidecar."""
-    return _HOSTS[host](target)
+    """What this host needs to reach that sidecar; never a token, only where it is read from."""
+    made = _HOSTS[host](target)
+    if isinstance(target, OverStdio) or target.login is None:
+        return made
+    said = _LOGINS[target.login][host].format(name=target.name, variable=target.token_variable)
+    return replace(made, login=said)
 
 
 def _entry(target: OverHttp | OverStdio, *, typed: bool, variable: str = "") -> Mapping[str, Any]:
     """How to reach it, in the words that all of the hosts share; some want to be told the transport."""
     if isinstance(target, OverHttp):
-        return {"type": "http", "url": target.url} if typed else {"url": target.url}
+        entry = {"type": "http", "url": target.url} if typed else {"url": target.url}
+        return {**entry, **_header(target, variable)}
     started: dict[str, Any] = {"command": target.command[0], "args": list(target.command[1:])}
     if variable and target.variables:
         started["env"] = {name: variable.replace("NAME", name) for name in target.variables}
     return {"type": "stdio", **started} if typed else started
+
+
+def _header(target: OverHttp, variable: str) -> Mapping[str, Any]:
+    if target.login is not Login.TOKEN or not variable:
+        return {}
+    return {"headers": {"Authorization": f"Bearer {variable.replace('NAME', target.token_variable)}"}}
+
+
+def _shell_header(target: OverHttp) -> str:
+    """The same on a command line, whose shell puts the token in."""
+    return f' --header "Authorization: Bearer ${target.token_variable}"' if target.login is Login.TOKEN else ""
 
 
 def _json(section: str, target: OverHttp | OverStdio, *, typed: bool, variable: str) -> str:
@@ -74,13 +119,23 @@ def _claude(target: OverHttp | OverStdio) -> Snippet:
         command = ["claude", "mcp", "add", "--transport", "http", target.name, target.url]
     else:
         command = ["claude", "mcp", "add", "--transport", "stdio", target.name, "--", *target.command]
-    place = f".mcp.json in the project's folder, or run: {shlex.join(command)}"
+    header = _shell_header(target) if isinstance(target, OverHttp) else ""
+    place = f".mcp.json in the project's folder, or run: {shlex.join(command)}{header}"
     return Snippet(text=_json("mcpServers", target, typed=True, variable="${NAME}"), place=place)
 
 
 def _vscode(target: OverHttp | OverStdio) -> Snippet:
-    text = _json("servers", target, typed=True, variable="${env:NAME}")
-    return Snippet(text=text, place=".vscode/mcp.json in the workspace")
+    place = ".vscode/mcp.json in the workspace"
+    if isinstance(target, OverStdio) or target.login is not Login.TOKEN:
+        return Snippet(text=_json("servers", target, typed=True, variable="${env:NAME}"), place=place)
+    wanted = {
+        "type": "promptString",
+        "id": target.token_variable,
+        "description": f"The token for {target.name}",
+        "password": True,
+    }
+    entry = _entry(target, typed=True, variable="${input:NAME}")
+    return Snippet(text=json.dumps({"inputs": [wanted], "servers": {target.name: entry}}, indent=2), place=place)
 
 
 def _cursor(target: OverHttp | OverStdio) -> Snippet:
@@ -93,6 +148,8 @@ def _codex(target: OverHttp | OverStdio) -> Snippet:
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items()]
     if isinstance(target, OverStdio) and target.variables:
         lines.append(f"env_vars = {json.dumps(list(target.variables))}")
+    if isinstance(target, OverHttp) and target.login is Login.TOKEN:
+        lines.append(f"bearer_token_env_var = {json.dumps(target.token_variable)}")
     text = "\n".join([f"[mcp_servers.{target.name}]", *lines])
     return Snippet(text=text, place="~/.codex/config.toml")
 
@@ -100,11 +157,12 @@ def _codex(target: OverHttp | OverStdio) -> Snippet:
 def _inspector(target: OverHttp | OverStdio) -> Snippet:
     where = ["--transport", "http", "--server-url", target.url] if isinstance(target, OverHttp) else target.command
     variables = target.variables if isinstance(target, OverStdio) else ()
+    header = _shell_header(target) if isinstance(target, OverHttp) else ""
     text = " ".join(
         ["npx @modelcontextprotocol/inspector", *(f'-e {name}="${name}"' for name in variables), shlex.join(where)]
     )
     return Snippet(
-        text=text,
+        text=text + header,
         place="a terminal; then choose a protocol era: modern (2026-07-28) or legacy (2025-11-25), both have tasks",
     )
 
@@ -115,4 +173,23 @@ _HOSTS: Mapping[Host, Callable[[OverHttp | OverStdio], Snippet]] = {
     Host.CURSOR: _cursor,
     Host.CODEX: _codex,
     Host.INSPECTOR: _inspector,
+}
+
+_FROM_VARIABLE = "the token is read from {variable} in the environment of the host"
+_LOGINS: Mapping[Login, Mapping[Host, str]] = {
+    Login.PAGE: {
+        Host.CLAUDE: "no token is needed here: /mcp in Claude Code opens the login page, which it finds by itself",
+        Host.VSCODE: "no token is needed here: VS Code opens the login page, which it finds by itself",
+        Host.CURSOR: "no token is needed here: Cursor opens the login page, which it finds by itself",
+        Host.CODEX: "no token is needed here: `codex mcp login {name}` opens the login page, which it finds by itself",
+        Host.INSPECTOR: "no token is needed here: the Inspector opens the login page, which it finds by itself",
+    },
+    Login.TOKEN: {
+        Host.CLAUDE: _FROM_VARIABLE,
+        Host.VSCODE: "VS Code asks for the token when it first starts the server, and keeps it",
+        Host.CURSOR: _FROM_VARIABLE,
+        Host.CODEX: _FROM_VARIABLE,
+        Host.INSPECTOR: "the token is read from {variable} in the environment of that terminal",
+    },
+    Login.PROXY: dict.fromkeys(Host, "a proxy in front of the server says who is calling: log in as it wants that"),
 }

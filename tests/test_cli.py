@@ -14,10 +14,9 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -151,7 +150,7 @@ def test_serving_beyond_this_machine_is_refused(terminal: Terminal, config_file:
 
 def test_serving_on_stdio_ends_with_its_client_and_prints_nothing_else(config_file: Path) -> None:
     command = [COMMAND, "serve", str(config_file)]
-    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "")
 
 
@@ -162,14 +161,14 @@ def test_serving_over_http_ends_quietly_when_interrupted(config_file: Path) -> N
         try:
             _wait_until_alive(f"http://127.0.0.1:{port}/healthz", sidecar)
             sidecar.send_signal(signal.SIGINT)
-            out, err = sidecar.communicate(timeout=20)
+            out, err = sidecar.communicate(timeout=60)
         finally:
             sidecar.kill()
     assert (sidecar.returncode, out, err) == (0, "", "")
 
 
 def _wait_until_alive(url: str, sidecar: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and sidecar.poll() is None:
         try:
             urllib.request.urlopen(url, timeout=1).close()
@@ -304,11 +303,10 @@ async def test_what_an_adapter_cannot_check_is_not_a_problem(config_file: Path) 
 
 
 async def test_a_check_that_takes_too_long_is_a_problem(config_file: Path) -> None:
-    started = time.monotonic()
-    checkup = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
+    with anyio.fail_after(30):
+        checkup = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
     assert [row.state for row in checkup.rows] == [State.OK, State.OK, State.PROBLEM, State.PROBLEM]
     assert checkup.rows[2].finding == Finding(ok=False, text="no answer within 0.2 s")
-    assert time.monotonic() - started < timedelta(seconds=5).total_seconds()
 
 
 HTTP = {"url": "http://127.0.0.1:8931/mcp"}
@@ -402,6 +400,89 @@ def test_connect_inspector_hands_the_variables_on(terminal: Terminal, tmp_path: 
     config = tmp_path / "outside.yaml"
     config.write_text(VARIABLES)
     assert '-e ENGINE_NAME="$ENGINE_NAME" -e REGION="$REGION"' in terminal.call("connect", "inspector", str(config)).out
+
+
+ASKING = """
+server: {{name: acme, public_url: "https://workflows.example.com", auth: {auth}}}
+engines: {{here: {{adapter: memory}}}}
+tools: {{echo: {{engine: here, workflow: echo}}}}
+"""
+TOKENS = f"{{tokens: [{{name: ci, sha256: {'9f' * 32}}}]}}"
+ISSUERS = "{issuers: [{issuer: https://login.example.com}], required_scopes: [workflows]}"
+PROXY = "{proxy: {peers: [10.0.0.7], subject_header: X-User}}"
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Callable[[str], Path]:
+    def write(auth: str) -> Path:
+        path = tmp_path / "asking.yaml"
+        path.write_text(ASKING.format(auth=auth))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("host", "where"),
+    [
+        ("claude", {"headers": {"Authorization": "Bearer ${ACME_TOKEN}"}}),
+        ("vscode", {"headers": {"Authorization": "Bearer ${input:ACME_TOKEN}"}}),
+        ("cursor", {"headers": {"Authorization": "Bearer ${env:ACME_TOKEN}"}}),
+        ("codex", {"bearer_token_env_var": "ACME_TOKEN"}),
+    ],
+)
+def test_connect_tells_hosts_where_to_read_a_token_that_was_made_by_hand(
+    terminal: Terminal, asking: Callable[[str], Path], host: str, where: dict[str, Any]
+) -> None:
+    ended = terminal.call("connect", host, str(asking(TOKENS)))
+    made = _parsed(host, ended.out)
+    entry = made[SECTIONS[host]]["acme"]
+    assert entry["url"] == "https://workflows.example.com/mcp"
+    assert {key: entry[key] for key in entry.keys() - {"type", "url"}} == where
+    assert [each["id"] for each in made.get("inputs", ())] == (["ACME_TOKEN"] if host == "vscode" else [])
+    assert "to log in: " in ended.err
+
+
+@pytest.mark.parametrize("host", SECTIONS)
+@pytest.mark.parametrize("auth", [ISSUERS, PROXY], ids=["issuers", "proxy"])
+def test_connect_gives_a_host_no_token_where_people_log_in_themselves(
+    terminal: Terminal, asking: Callable[[str], Path], host: str, auth: str
+) -> None:
+    ended = terminal.call("connect", host, str(asking(auth)))
+    entry = _parsed(host, ended.out)[SECTIONS[host]]["acme"]
+    assert entry.keys() - {"type"} == {"url"}
+    assert ("no token is needed here" if auth == ISSUERS else "a proxy in front of the server") in ended.err
+
+
+def test_connect_codex_names_the_command_that_logs_in(terminal: Terminal, asking: Callable[[str], Path]) -> None:
+    assert "`codex mcp login orders`" in terminal.call("connect", "codex", str(asking(ISSUERS)), "--name", "orders").err
+
+
+def test_connect_puts_the_token_into_command_lines_by_its_variable(
+    terminal: Terminal, asking: Callable[[str], Path]
+) -> None:
+    config = str(asking(TOKENS))
+    header = '--header "Authorization: Bearer $ACME_TOKEN"'
+    assert terminal.call("connect", "inspector", config).out.endswith(f"https://workflows.example.com/mcp {header}\n")
+    assert f"acme https://workflows.example.com/mcp {header}" in terminal.call("connect", "claude", config).err
+
+
+def test_connect_names_a_variable_that_a_shell_takes(terminal: Terminal, asking: Callable[[str], Path]) -> None:
+    out = terminal.call("connect", "codex", str(asking(TOKENS)), "--name", "2nd place-to.go").out
+    assert tomllib.loads(out)["mcp_servers"]["2nd-place-to-go"]["bearer_token_env_var"] == "_2ND_PLACE_TO_GO_TOKEN"
+
+
+def test_connect_goes_where_the_config_says_it_is_served_unless_told_otherwise(
+    terminal: Terminal, asking: Callable[[str], Path]
+) -> None:
+    config = str(asking(TOKENS))
+    elsewhere = json.loads(terminal.call("connect", "cursor", config, "--url", HTTP["url"]).out)
+    assert elsewhere["mcpServers"]["acme"] == {**HTTP, "headers": {"Authorization": "Bearer ${env:ACME_TOKEN}"}}
+    started = terminal.call("connect", "cursor", config, "--stdio")
+    assert json.loads(started.out)["mcpServers"]["acme"] == {"command": COMMAND, "args": ["serve", config]}
+    assert "to log in: nothing" in started.err
+    assert terminal.call("connect", "cursor", "--stdio").code == 2
+    assert terminal.call("connect", "cursor", config, "--stdio", "--url", HTTP["url"]).code == 2
 
 
 class PermittingAdapter(MemoryAdapter):

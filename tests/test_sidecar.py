@@ -18,8 +18,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server import _streamable_http_modern as modern_http
 from sse_starlette import EventSourceResponse
 
-from mcp_workflows.cli.serving import refuse_many_users
+from mcp_workflows.cli.serving import read_address, refuse_many_users, tell_what_guards_it
 from mcp_workflows.companions import FOR_OWN, companions
+from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import Address
 from tests.here import elder, over_http, scene
@@ -58,7 +59,7 @@ def served(config: Path) -> Generator[Process]:
 def serve(config: Path, address: str) -> subprocess.CompletedProcess[str]:
     """A sidecar that ends by itself."""
     command = [COMMAND, "serve", str(config), "--http", address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def _at(process: Process, path: str) -> str:
@@ -119,6 +120,43 @@ def test_one_user_is_for_loopback_only(tmp_path: Path, host: str) -> None:
         refuse_many_users(Address(host=host, port=80), config)
     for fine in (None, Address(host="127.0.0.1", port=80), Address(host="::1", port=80)):
         refuse_many_users(fine, config)
+
+
+GUARDED = f"""
+server:
+  public_url: https://a.example
+  auth:
+    issuers: [{{issuer: https://login.example}}]
+    tokens: [{{name: ci, sha256: {"1f" * 32}}}]
+    proxy: {{peers: [10.0.0.1], subject_header: x-user}}
+audit: {{to: stderr}}
+"""
+GUARDS = "callers: tokens of https://login.example, tokens by hash (1), whom a trusted proxy names"
+
+
+@pytest.mark.parametrize(
+    ("more", "http", "said"),
+    [
+        ("", None, "callers: the local user; the store is not encrypted; audit: none"),
+        ("", "127.0.0.1:80", "callers: anonymous; the store is not encrypted; audit: none"),
+        (
+            GUARDED,
+            "0.0.0.0:80",
+            f"{GUARDS}; the store is not encrypted; audit: stderr",
+        ),
+    ],
+    ids=["stdio", "loopback", "guarded"],
+)
+def test_who_is_let_in_is_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: str, http: str | None, said: str
+) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(
+        f"{more}engines: {{here: {{adapter: memory}}}}\ntools: {{echo: {{engine: here, workflow: echo}}}}\n"
+    )
+    with caplog.at_level("INFO"):
+        tell_what_guards_it(None if http is None else read_address(http), load_config(path, {}))
+    assert caplog.messages == [said]
 
 
 def test_a_port_that_is_taken_is_one_clear_line(config: Path) -> None:

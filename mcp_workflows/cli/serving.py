@@ -77,6 +77,31 @@ def warn_of_strangers(http: Address | None, config: Config) -> None:
         )
 
 
+def tell_what_guards_it(http: Address | None, config: Config) -> None:
+    """Say in one line who is let in, and what becomes of data and records: what somebody hopes that they set."""
+    logger.info(
+        "callers: %s; the store is %s; audit: %s",
+        _who_is_let_in(http, config),
+        "encrypted" if config.store.encryption else "not encrypted",
+        config.audit.to if config.audit else "none",
+    )
+
+
+def _who_is_let_in(http: Address | None, config: Config) -> str:
+    if http is None or config.server.single_user:
+        return "the local user"
+    auth = config.server.auth
+    if auth is None:
+        return "anonymous"
+    ways = [
+        *(f"tokens of {each.issuer}" for each in auth.issuers),
+        *(f"tokens of {each.issuer}" for each in auth.introspection),
+        *([f"tokens by hash ({len(auth.tokens)})"] if auth.tokens else []),
+        *(["whom a trusted proxy names"] if auth.proxy else []),
+    ]
+    return ", ".join(ways)
+
+
 def refuse_many_users(http: Address | None, config: Config) -> None:
     """Raise `ConfigError` if other machines could reach what takes everybody for one and the same user."""
     if http and config.server.single_user and not is_loopback(http.host):
@@ -91,7 +116,7 @@ def tell_what_is_hidden(http: Address | None, config: Config) -> None:
     watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
     if http and watching and not config.server.single_user and config.server.auth is None:
         logger.warning(
-            "not offered over HTTP, as nobody knows who is calling: %s; if that is always you, say "
+            "not offered over HTTP, where all callers are anonymous: %s; if that is always you, say "
             "server: {single_user: true}; otherwise set server.auth",
             ", ".join(watching),
         )
@@ -124,6 +149,7 @@ def serve(
     refuse_many_users(http, loaded)
     warn_of_strangers(http, loaded)
     tell_what_is_hidden(http, loaded)
+    tell_what_guards_it(http, loaded)
     if ops and not is_loopback(ops.host):
         logger.warning(
             "--ops: whoever reaches %s:%d reads the metrics; nobody is asked who they are", ops.host, ops.port
