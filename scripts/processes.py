@@ -10,15 +10,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # prctl(2), Linux only
 _LIBC = ctypes.CDLL(None)
 
 _PORTS = (15_000, 32_768)  # below the ephemeral ports of Linux, macOS and Windows
+_LANES = 8  # processes that were started one after the other give out different ports
 _TRIES = 100
 
 
@@ -115,13 +118,19 @@ def free_port() -> int:
     """A TCP port of the loopback that nobody listens on now, and that the kernel gives to nobody who asks for any.
 
     Binding port 0 would answer with an ephemeral port: between now and its use, the next outgoing connection of
-    any process may have got it.
+    any process may have got it. Nobody here gets it twice, either, before it is used: see `_in_turn`.
     """
-    for _ in range(_TRIES):
-        port = random.randrange(*_PORTS)
+    for port in islice(_in_turn(), _TRIES):
         if not is_taken(port):
             return port
     raise OSError(f"no free port of {_TRIES} tried from {_PORTS[0]} to {_PORTS[1] - 1}")
+
+
+@cache
+def _in_turn() -> Iterator[int]:
+    """The ports of this process, in an order of its own: none comes again before all have come."""
+    lane = range(_PORTS[0] + os.getpid() % _LANES, _PORTS[1], _LANES)
+    return cycle(random.SystemRandom().sample(lane, len(lane)))
 
 
 def is_taken(port: int) -> bool:

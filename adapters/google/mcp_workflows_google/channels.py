@@ -31,6 +31,7 @@ EXECUTIONS: Final = GOOGLE
 WORKFLOWS: Final = "workflows.googleapis.com"
 AGENT: Final = f"mcp-workflows/{version('mcp-workflows')}"
 LARGEST: Final = 64 * 1024 * 1024  # bytes of a reply: a full page, see `calls.FULL_PAGE`
+CONNECTING: Final = 0.5  # of the time that there is for a call: then it is surely known that it was not sent
 OURS: ContextVar[bool] = ContextVar("mcp_workflows_google_call", default=False)
 
 _OPTIONS: Final[Sequence[tuple[str, Any]]] = (  # Any: a number or a text
@@ -40,7 +41,6 @@ _OPTIONS: Final[Sequence[tuple[str, Any]]] = (  # Any: a number or a text
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.use_local_subchannel_pool", 1),  # one engine's trouble to connect is no other's
     ("grpc.initial_reconnect_backoff_ms", 500),
-    ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),  # gRPC's own is 2 minutes: too long after an outage
     # an idle connection that a firewall drops silently (Google's own: after 10 minutes) would cost the next start its
     # reply; servers take a ping every 5 minutes
@@ -67,6 +67,7 @@ class Clients:
 
     def __init__(self, settings: GoogleSettings) -> None:
         self._emulator = settings.emulator
+        self._connecting = ("grpc.min_reconnect_backoff_ms", int(settings.timeout_seconds * CONNECTING * 1000))
         self.executions_endpoint = settings.emulator or settings.endpoint or GOOGLE
         self.workflows_endpoint = settings.emulator or workflows_host(self.executions_endpoint)
         self._channels: dict[str, Any] = {}  # by service; Any: grpc.aio.Channel
@@ -105,10 +106,10 @@ class Clients:
     async def _channel(self, service: str, target: str) -> Any:  # Any: see above
         keep_quiet()
         if self._emulator:
-            channel = grpc.aio.insecure_channel(target, options=(*_OPTIONS, *_LOCAL))
+            channel = grpc.aio.insecure_channel(target, options=(*_OPTIONS, self._connecting, *_LOCAL))
         else:
             roots = await anyio.to_thread.run_sync(grpc.ssl_channel_credentials)  # may read a file
-            channel = grpc.aio.secure_channel(target, roots, options=_OPTIONS)
+            channel = grpc.aio.secure_channel(target, roots, options=(*_OPTIONS, self._connecting))
         self._channels[service] = channel
         return channel
 

@@ -14,6 +14,7 @@ from math import isinf
 from typing import Final, TypeVar
 
 import anyio
+import anyio.lowlevel
 from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.api_core.retry import AsyncRetry
 
@@ -156,6 +157,9 @@ class Edge:
             return await attempt(headers, seconds)
         except GoogleAPICallError as error:
             raise AnsweredError(of_grpc(error, connected=self._clients.connected(call.service))) from None
+        except anyio.get_cancelled_exc_class():
+            await anyio.lowlevel.checkpoint()  # gRPC has raised one of its own making, which no cancel scope knows
+            raise
 
     def _renewed(self, answer: Answer, attempts: _Attempts) -> bool:
         """Whether a new token may help: once."""

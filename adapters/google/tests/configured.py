@@ -28,4 +28,4 @@ def configured(
 
 def executions(engine: GoogleEngine, workflow: str) -> list[str]:
     """The names of all executions of a workflow, the newest first."""
-    return [each.name for each in engine.executions().list_executions(parent=workflow, timeout=10)]
+    return [each.name for each in engine.executions().list_executions(parent=workflow, timeout=60)]

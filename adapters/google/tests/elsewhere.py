@@ -33,4 +33,4 @@ def cancel(engine: GoogleEngine, execution: str) -> None:
     """CancelExecution, if it still runs."""
     client: Any = engine.executions()  # Any: its methods are typed in part only
     with suppress(FailedPrecondition):
-        client.cancel_execution(name=execution, timeout=10)
+        client.cancel_execution(name=execution, timeout=60)

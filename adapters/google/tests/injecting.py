@@ -286,14 +286,14 @@ def _front(server: Injecting, grpc_port: int, http_port: int, stack: ExitStack) 
 
     def serve(client: socket.socket) -> None:
         start = b""
-        with suppress(OSError):
+        with suppress(OSError), client:
             while len(start) < len(PREFACE) and PREFACE.startswith(start):
                 if not (more := client.recv(65536)):
                     return
                 start += more
             upstream = socket.create_connection(("127.0.0.1", grpc_port if start.startswith(PREFACE) else http_port))
             upstream.sendall(start)
-            with client, upstream:
+            with upstream:
                 back = threading.Thread(target=_pump, args=(upstream, client), daemon=True)
                 back.start()
                 _pump(client, upstream)

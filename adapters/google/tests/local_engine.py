@@ -36,18 +36,18 @@ class InProcess:
             parent=f"projects/{PROJECT}/locations/{LOCATION}",
             workflow=workflows_v1.Workflow(source_contents=source),
             workflow_id=workflow,
-            timeout=5,
+            timeout=60,
         )
-        return str((await operation.result(timeout=5)).name)
+        return str((await operation.result(timeout=60)).name)
 
     async def execute(self, workflow: str, argument: Any = None) -> str:
         """Start an execution, and answer its resource name."""
         execution = executions_v1.Execution(argument=json.dumps(argument))
-        return str((await self.executions.create_execution(parent=workflow, execution=execution, timeout=5)).name)
+        return str((await self.executions.create_execution(parent=workflow, execution=execution, timeout=60)).name)
 
     async def seen(self, name: str) -> Any:
         """What GetExecution answers."""
-        return await self.executions.get_execution(name=name, timeout=5)
+        return await self.executions.get_execution(name=name, timeout=60)
 
     async def states(self, *names: str) -> Sequence[Any]:
         """Their states."""

@@ -22,7 +22,7 @@ class Listener:
     came: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     go: threading.Event = field(default_factory=threading.Event)
 
-    def wait(self, requests: int = 1, seconds: float = 10.0) -> None:
+    def wait(self, requests: int = 1, seconds: float = 60.0) -> None:
         """Until so many more have come."""
         for _ in range(requests):
             assert self.came.acquire(timeout=seconds), f"only {len(self.requests)} came"
@@ -46,7 +46,7 @@ def listening() -> Generator[Listener]:
             listener.requests.append(seen)
             listener.came.release()
             if self.path.startswith("/slow"):
-                listener.go.wait(20)
+                listener.go.wait(60)
             if self.path.startswith("/cut"):
                 self.close_connection = True
                 return

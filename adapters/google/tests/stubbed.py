@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ def start(key: str = "one", **more: Any) -> Start:
 
 def settings(stub: Injecting, **more: Any) -> GoogleSettings:
     written = {"project": "acme-shop", "location": "europe-west1", "emulator": stub.address, "inbound": INBOUND}
-    return GoogleSettings.model_validate({**written, "timeout_seconds": 2, **more})
+    return GoogleSettings.model_validate({**written, "timeout_seconds": 8, **more})
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,13 @@ def notes() -> MemoryNotes:
 
 @pytest.fixture
 async def adapter(stub: Injecting, notes: MemoryNotes) -> AsyncIterator[GoogleAdapter]:
-    made = GoogleAdapter(settings(stub))
+    async with opened(stub, notes) as made:
+        yield made
+
+
+@asynccontextmanager
+async def opened(stub: Injecting, notes: MemoryNotes, **more: Any) -> AsyncGenerator[GoogleAdapter]:
+    made = GoogleAdapter(settings(stub, **more))
     made.remember(notes)
     async with made:
         yield made

@@ -12,7 +12,7 @@ from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
 
 from adapters.google.tests.injecting import Fault, Injecting, Reply
-from adapters.google.tests.stubbed import PLACE, adapter, notes, running_stub, start, stub, told
+from adapters.google.tests.stubbed import PLACE, adapter, notes, opened, running_stub, start, stub, told
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.testing import MemoryNotes
@@ -163,16 +163,17 @@ LOST = (Reply(cut=True), Reply(status=503), Reply(status=500), Reply(hang=True))
 
 @pytest.mark.parametrize("lost", LOST, ids=["cut", "503", "500", "hang"])
 async def test_an_answer_that_may_not_have_arrived_stays_open_and_is_sent_again_when_it_has_not(
-    stub: Injecting, adapter: GoogleAdapter, lost: Reply
+    stub: Injecting, notes: MemoryNotes, lost: Reply
 ) -> None:
-    asking = await ask(stub, adapter)
-    stub.reply(f"POST {asking.path}", lost, Reply())
-    with pytest.raises(EngineUnavailable):
+    async with opened(stub, notes, timeout_seconds=2 if lost.hang else 8) as adapter:
+        asking = await ask(stub, adapter)
+        stub.reply(f"POST {asking.path}", lost, Reply())
+        with pytest.raises(EngineUnavailable):
+            await adapter.answer(asking.ref, {"cb1": YES})
+        assert set(await open_questions(adapter, asking)) == {"cb1"}
         await adapter.answer(asking.ref, {"cb1": YES})
-    assert set(await open_questions(adapter, asking)) == {"cb1"}
-    await adapter.answer(asking.ref, {"cb1": YES})
-    assert len(asking.answers()) == 2
-    assert not await open_questions(adapter, asking)
+        assert len(asking.answers()) == 2
+        assert not await open_questions(adapter, asking)
 
 
 async def test_an_answer_that_has_arrived_at_last_is_doubted_no_more(stub: Injecting, adapter: GoogleAdapter) -> None:

@@ -67,7 +67,7 @@ class TestGoogleAdapter(AdapterContract):
             notes = StoreNotes(store, "google")
             more = {
                 "emulator": f"127.0.0.1:{stage.proxy_port}",
-                "timeout_seconds": 2,
+                "timeout_seconds": 4,
                 "discover": {"label": "mcp-contract=true"},
             }
 

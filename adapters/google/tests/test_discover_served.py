@@ -38,7 +38,7 @@ def configured(engine: GoogleEngine, folder: Path, label: str, tools: str = "{}"
 def relabel(engine: GoogleEngine, workflow: str, labels: dict[str, str]) -> None:
     client: Any = engine.workflows()  # Any: its methods are typed in part only
     changed = workflows_v1.Workflow(name=workflow, labels=labels)
-    client.update_workflow(workflow=changed, update_mask={"paths": ["labels"]}).result(timeout=10)
+    client.update_workflow(workflow=changed, update_mask={"paths": ["labels"]}).result(timeout=60)
 
 
 async def listed(client: Peer) -> dict[str, Any]:

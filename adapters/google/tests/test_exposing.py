@@ -76,11 +76,11 @@ async def test_a_label_that_is_gone_and_a_source_that_is_another_are_seen(owner:
     client, place = owner.engine.workflows(), f"{owner.engine.place}/workflows/{name}"
     workflow = client.get_workflow(name=place)
     workflow.source_contents = READS.replace("args.amount", "args.price")
-    client.update_workflow(workflow=workflow, update_mask={"paths": ["source_contents"]}).result(timeout=10)
+    client.update_workflow(workflow=workflow, update_mask={"paths": ["source_contents"]}).result(timeout=60)
     (shown,) = await exposing.exposed()
     assert shown.draft == {"type": "object", "properties": {"order_id": {}, "price": {}}}
     workflow.labels.clear()
-    client.update_workflow(workflow=workflow, update_mask={"paths": ["labels"]}).result(timeout=10)
+    client.update_workflow(workflow=workflow, update_mask={"paths": ["labels"]}).result(timeout=60)
     assert await exposing.exposed() == []
 
 

@@ -223,7 +223,7 @@ async def test_replicas_agree_on_who_goes_on(google_engine: GoogleEngine, tmp_pa
         task_id, first = await here.begun(one)
         moved = workflows_v1.Workflow(name=workflow, user_env_vars=dict(environment(ports[1])))
         update: Any = google_engine.workflows()  # Any: its methods are typed in part only
-        update.update_workflow(workflow=moved, update_mask={"paths": ["user_env_vars"]}).result(timeout=10)
+        update.update_workflow(workflow=moved, update_mask={"paths": ["user_env_vars"]}).result(timeout=60)
         names = [first, *(here.duplicate(first) for _ in range(3))]
         await here.go(*names)
         done = (await other.until(task_id))["result"]["structuredContent"]

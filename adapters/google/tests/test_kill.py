@@ -66,7 +66,7 @@ async def test_an_answer_that_arrived_before_the_sidecar_died_is_not_sent_again(
             key, _ = await asked(client, task_id)
             with pytest.raises(httpx2.TransportError):
                 await client.answer(task_id, **{key: YES})
-        assert dying.process.wait(10) == -9
+        assert dying.process.wait(60) == -9
     with sidecar(config, port=port) as fresh:
         async with peer(fresh.url) as client:
             assert (await client.answer(task_id, **{key: YES})).result["resultType"] == "complete"

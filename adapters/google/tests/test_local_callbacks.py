@@ -27,7 +27,7 @@ def http(google_engine: GoogleEngine) -> Iterator[httpx2.Client]:
 def waiting(engine: GoogleEngine, http: httpx2.Client, **argument: Any) -> tuple[str, Any]:
     """An execution that waits, and its callback as the list has it."""
     name = engine.execute(engine.deploy("ask", ASK), {"method": "POST", "timeout": 60, **argument})
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         found = http.get(f"/v1/{name}/callbacks").json()["callbacks"]
         if found and found[0]["waiters"] == "1":
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused(google_engine: GoogleEngine, http: httpx2.
     for reply, status, word in refused:
         assert (reply.status_code, reply.json()["error"]["status"]) == (status, word)
     assert google_engine.seen(name).state == State.ACTIVE
-    google_engine.executions().cancel_execution(name=name, timeout=5)
+    google_engine.executions().cancel_execution(name=name, timeout=60)
     assert http.post(url, json={}).status_code == 404
 
 

@@ -98,7 +98,7 @@ async def test_files_are_deployed_and_updated_under_their_names(tmp_path: Path) 
         file.write_text(source)
         async with local_engine(database=database, deploy=[file]) as engine:
             name = "projects/demo/locations/us-central1/workflows/greet"
-            found = await engine.workflows.get_workflow(name=name, timeout=5)
+            found = await engine.workflows.get_workflow(name=name, timeout=60)
             assert (found.source_contents, found.revision_id[:6]) == (source, revision)
 
 
@@ -116,7 +116,7 @@ async def test_files_are_deployed_with_variables_and_labels_which_stay_until_oth
         labels: Mapping[str, str] = {} if number else first.labels
         async with local_engine(database=database, deploy=[file], env=env, labels=labels) as engine:
             name = "projects/demo/locations/us-central1/workflows/greet"
-            found = await engine.workflows.get_workflow(name=name, timeout=5)
+            found = await engine.workflows.get_workflow(name=name, timeout=60)
             assert (dict(found.user_env_vars), dict(found.labels)) == (variables, {"mcp-tool": "true"})
 
 
@@ -133,7 +133,7 @@ async def test_connections_that_speak_neither_protocol_do_no_harm() -> None:
     async with local_engine() as engine:
         port = int(engine.url.rpartition(":")[2])
         for words in (b"", b"PRI", b"\x16\x03\x01\x02\x00", b"\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense"):
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(words)
         async with httpx2.AsyncClient(trust_env=False) as http:
             assert (await http.get(f"{engine.url}/oauth2/v3/certs")).status_code == 200

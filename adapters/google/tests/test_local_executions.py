@@ -27,16 +27,16 @@ async def client(google_engine: GoogleEngine) -> AsyncIterator[Any]:
 
 
 async def ended(client: Any, name: str) -> Any:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
-        found = await client.get_execution(name=name, timeout=5)
+        found = await client.get_execution(name=name, timeout=60)
         if found.state not in (State.ACTIVE, State.QUEUED):
             return found
         assert time.monotonic() < deadline, found
 
 
 async def listed(client: Any, parent: str, **request: Any) -> list[Any]:
-    return [row async for row in await client.list_executions(request={"parent": parent, **request}, timeout=5)]
+    return [row async for row in await client.list_executions(request={"parent": parent, **request}, timeout=60)]
 
 
 async def test_an_execution_is_named_with_the_number_of_the_project_and_found_by_either(
@@ -44,7 +44,7 @@ async def test_an_execution_is_named_with_the_number_of_the_project_and_found_by
 ) -> None:
     workflow = google_engine.deploy("hello", HELLO)
     created = await client.create_execution(
-        parent=workflow, execution=Execution(argument='{"a": [1, null]}'), timeout=5
+        parent=workflow, execution=Execution(argument='{"a": [1, null]}'), timeout=60
     )
     assert NAME.fullmatch(created.name)
     assert created.state == State.ACTIVE
@@ -59,7 +59,7 @@ async def test_the_basic_view_has_no_more_than_google_says(google_engine: Google
     workflow = google_engine.deploy("hello", HELLO, labels={"team": "shop"})
     name = google_engine.execute(workflow, {"a": 1})
     full = await ended(client, name)
-    basic = await client.get_execution(request={"name": name, "view": ExecutionView.BASIC}, timeout=5)
+    basic = await client.get_execution(request={"name": name, "view": ExecutionView.BASIC}, timeout=60)
     message: Any = Execution  # typed in part only
     fields = {field.name for field, _ in message.pb(basic).ListFields()}
     assert fields == {"name", "start_time", "end_time", "duration", "state", "workflow_revision_id"}
@@ -98,11 +98,11 @@ async def test_cancel_interrupts_what_it_waits_for(
 ) -> None:
     name = google_engine.execute(google_engine.deploy("long", source), argument)
     google_engine.at(name, step)
-    cancelled = await client.cancel_execution(name=name, timeout=5)
+    cancelled = await client.cancel_execution(name=name, timeout=60)
     assert cancelled.state == State.CANCELLED
-    assert await client.get_execution(name=name, timeout=5) == cancelled
+    assert await client.get_execution(name=name, timeout=60) == cancelled
     with pytest.raises(exceptions.FailedPrecondition, match="has already ended: its state is CANCELLED"):
-        await client.cancel_execution(name=name, timeout=5)
+        await client.cancel_execution(name=name, timeout=60)
 
 
 @pytest.mark.parametrize("argument", ["{", '"' + "x" * 32 * 1024 + '"'])
@@ -111,7 +111,7 @@ async def test_an_argument_that_google_does_not_take_starts_nothing(
 ) -> None:
     workflow = google_engine.deploy("hello", HELLO)
     with pytest.raises(exceptions.InvalidArgument, match=r"not valid JSON|32770 bytes are more than 32768"):
-        await client.create_execution(parent=workflow, execution=Execution(argument=argument), timeout=5)
+        await client.create_execution(parent=workflow, execution=Execution(argument=argument), timeout=60)
     assert await listed(client, workflow) == []
 
 
@@ -130,7 +130,7 @@ async def test_an_argument_that_google_does_not_take_starts_nothing(
 async def test_labels_keep_googles_rules(google_engine: GoogleEngine, client: Any, labels: dict[str, str]) -> None:
     workflow = google_engine.deploy("hello", HELLO)
     with pytest.raises(exceptions.InvalidArgument, match="label"):
-        await client.create_execution(parent=workflow, execution=Execution(labels=labels), timeout=5)
+        await client.create_execution(parent=workflow, execution=Execution(labels=labels), timeout=60)
 
 
 async def test_labels_of_the_workflow_are_inherited_and_overridden(google_engine: GoogleEngine, client: Any) -> None:
@@ -145,7 +145,7 @@ async def test_filters_and_order(google_engine: GoogleEngine, client: Any) -> No
     for name in names:
         await ended(client, name)
     going = google_engine.execute(workflow, {"seconds": 600}, {"key": "k0"})
-    first = await client.get_execution(name=names[0], timeout=5)
+    first = await client.get_execution(name=names[0], timeout=60)
     after = first.start_time.rfc3339()
     expected = {
         "": [going, *reversed(names)],
@@ -165,7 +165,7 @@ async def test_filters_and_order(google_engine: GoogleEngine, client: Any) -> No
     for text, found in expected.items():
         assert [row.name for row in await listed(client, workflow, filter=text)] == found, text
     assert [row.name for row in await listed(client, workflow, order_by="startTime")] == [*names, going]
-    await client.cancel_execution(name=going, timeout=5)
+    await client.cancel_execution(name=going, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_pages_follow_each_other_and_belong_to_one_question(google_engine:
     workflow = google_engine.deploy("hello", HELLO)
     names = [google_engine.execute(workflow) for _ in range(5)]
     request = {"parent": workflow, "page_size": 2}
-    pages = [page async for page in (await client.list_executions(request=request, timeout=5)).pages]
+    pages = [page async for page in (await client.list_executions(request=request, timeout=60)).pages]
     assert [[row.name for row in page.executions] for page in pages] == [names[:2:-1], names[2:0:-1], names[:1]]
     token = pages[0].next_page_token
     with pytest.raises(exceptions.InvalidArgument, match="invalid page token"):
@@ -202,11 +202,11 @@ async def test_pages_follow_each_other_and_belong_to_one_question(google_engine:
 async def test_names_that_are_not_there(google_engine: GoogleEngine, client: Any) -> None:
     place = google_engine.place
     with pytest.raises(exceptions.NotFound, match=f"Resource '{place}/workflows/none' was not found"):
-        await client.create_execution(parent=f"{place}/workflows/none", execution=Execution(), timeout=5)
+        await client.create_execution(parent=f"{place}/workflows/none", execution=Execution(), timeout=60)
     with pytest.raises(exceptions.NotFound, match="workflows/none' was not found"):
         await listed(client, f"{place}/workflows/none")
     with pytest.raises(exceptions.NotFound, match="executions/none' was not found"):
-        await client.get_execution(name=f"{place}/workflows/none/executions/none", timeout=5)
+        await client.get_execution(name=f"{place}/workflows/none/executions/none", timeout=60)
     with pytest.raises(exceptions.NotFound, match="projects/demo/locations/europe-west1' was not found"):
         await listed(client, "projects/demo/locations/europe-west1/workflows/none")
     with pytest.raises(
@@ -243,8 +243,8 @@ async def test_more_than_may_run_at_once_wait_for_their_turn() -> None:
             third,
             second,
         ]
-        await engine.executions.cancel_execution(name=second, timeout=5)
-        await engine.executions.cancel_execution(name=first, timeout=5)
+        await engine.executions.cancel_execution(name=second, timeout=60)
+        await engine.executions.cancel_execution(name=first, timeout=60)
         assert await engine.states(first, second, third) == [State.CANCELLED, State.CANCELLED, State.ACTIVE]
 
 

@@ -79,7 +79,7 @@ async def test_a_request_that_was_taken_is_there_after_a_restart(tmp_path: Path)
         assert await endpoints(engine, http, name) == (one, two)
         assert (await http.post(one, json="no")).status_code == 429
         assert (await http.post(two, json=None)).status_code == 200
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (found := await engine.seen(name)).state == State.ACTIVE:
             assert time.monotonic() < deadline
         assert found.result == '"yes"'
@@ -87,7 +87,7 @@ async def test_a_request_that_was_taken_is_there_after_a_restart(tmp_path: Path)
 
 async def endpoints(engine: InProcess, http: httpx2.AsyncClient, name: str) -> tuple[str, str]:
     """The URLs of an endpoint that nobody waits at, and of another, once somebody waits there."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         found = (await http.get(f"{engine.url}/v1/{name}/callbacks")).json()["callbacks"]
         waiters = {callback["waiters"]: callback["name"].rpartition("/")[2] for callback in found}
@@ -103,7 +103,7 @@ async def test_waiting_ends_at_the_time_that_was_set_first(tmp_path: Path) -> No
         name = await engine.execute(await engine.deploy("ask", ASK), {"method": "POST", "timeout": 1})
         started = (await engine.seen(name)).start_time.timestamp()
     async with local_engine(database=database) as engine:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (found := await engine.seen(name)).state == State.ACTIVE:
             assert time.monotonic() < deadline
         assert json.loads(found.error.payload)["tags"] == ["TimeoutError"]
@@ -117,5 +117,5 @@ async def test_the_queue_and_its_order_are_kept(tmp_path: Path) -> None:
         names = [await engine.execute(workflow, {"method": "POST", "timeout": 60}) for _ in range(3)]
     async with local_engine(database=database, most=1) as engine:
         assert await engine.states(*names) == [State.ACTIVE, State.QUEUED, State.QUEUED]
-        await engine.executions.cancel_execution(name=names[0], timeout=5)
+        await engine.executions.cancel_execution(name=names[0], timeout=60)
         assert await engine.states(*names) == [State.CANCELLED, State.ACTIVE, State.QUEUED]

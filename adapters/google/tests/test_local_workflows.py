@@ -26,9 +26,11 @@ async def client(google_engine: GoogleEngine) -> AsyncIterator[Any]:
 async def create(client: Any, engine: GoogleEngine, workflow_id: str, **fields: Any) -> Any:
     given: Any = {"source_contents": HELLO, **fields}
     workflow = Workflow(given)
-    operation = await client.create_workflow(parent=engine.place, workflow=workflow, workflow_id=workflow_id, timeout=5)
+    operation = await client.create_workflow(
+        parent=engine.place, workflow=workflow, workflow_id=workflow_id, timeout=60
+    )
     assert await operation.done()
-    return await operation.result(timeout=5)
+    return await operation.result(timeout=60)
 
 
 async def test_a_workflow_is_created_updated_and_deleted(google_engine: GoogleEngine, client: Any) -> None:
@@ -36,35 +38,35 @@ async def test_a_workflow_is_created_updated_and_deleted(google_engine: GoogleEn
     assert made.name == "projects/demo/locations/us-central1/workflows/crud"
     assert (made.state, made.service_account, made.source_contents) == (Workflow.State.ACTIVE, ACCOUNT, HELLO)
     assert re.fullmatch(r"000001-[0-9a-f]{3}", made.revision_id)
-    assert await client.get_workflow(name=made.name, timeout=5) == made
+    assert await client.get_workflow(name=made.name, timeout=60) == made
 
     changed = Workflow(name=made.name, description="greets", source_contents="not sent")
-    operation = await client.update_workflow(workflow=changed, update_mask=FieldMask(paths=["description"]), timeout=5)
-    greets = await operation.result(timeout=5)
+    operation = await client.update_workflow(workflow=changed, update_mask=FieldMask(paths=["description"]), timeout=60)
+    greets = await operation.result(timeout=60)
     assert (greets.description, greets.source_contents, greets.revision_id) == ("greets", HELLO, made.revision_id)
 
-    operation = await client.update_workflow(workflow=Workflow(name=made.name, source_contents=OTHER), timeout=5)
-    other = await operation.result(timeout=5)
+    operation = await client.update_workflow(workflow=Workflow(name=made.name, source_contents=OTHER), timeout=60)
+    other = await operation.result(timeout=60)
     assert (other.description, dict(other.labels), other.source_contents) == ("", {}, OTHER)
     assert other.revision_id.startswith("000002-")
     assert other.create_time == made.create_time
-    revisions = [row async for row in await client.list_workflow_revisions(request={"name": made.name}, timeout=5)]
+    revisions = [row async for row in await client.list_workflow_revisions(request={"name": made.name}, timeout=60)]
     assert revisions == [other, greets]
-    old = await client.get_workflow(request={"name": made.name, "revision_id": made.revision_id}, timeout=5)
+    old = await client.get_workflow(request={"name": made.name, "revision_id": made.revision_id}, timeout=60)
     assert old == greets
 
-    operation = await client.delete_workflow(name=made.name, timeout=5)
-    await operation.result(timeout=5)
+    operation = await client.delete_workflow(name=made.name, timeout=60)
+    await operation.result(timeout=60)
     assert operation.metadata.target == made.name
     with pytest.raises(exceptions.NotFound):
-        await client.get_workflow(name=made.name, timeout=5)
+        await client.get_workflow(name=made.name, timeout=60)
 
 
 async def test_an_execution_goes_on_with_the_revision_it_began_with(google_engine: GoogleEngine, client: Any) -> None:
     workflow = google_engine.deploy("pinned", SLEEP)
     name = google_engine.execute(workflow, {"seconds": 0.3})
-    operation = await client.update_workflow(workflow=Workflow(name=workflow, source_contents=OTHER), timeout=5)
-    await operation.result(timeout=5)
+    operation = await client.update_workflow(workflow=Workflow(name=workflow, source_contents=OTHER), timeout=60)
+    await operation.result(timeout=60)
     assert google_engine.ended(google_engine.execute(workflow)).result == '"other"'
     assert google_engine.ended(name).result == '"rested"'
 
@@ -72,7 +74,7 @@ async def test_an_execution_goes_on_with_the_revision_it_began_with(google_engin
 async def test_deleting_a_workflow_deletes_its_executions(google_engine: GoogleEngine, client: Any) -> None:
     workflow = google_engine.deploy("gone", SLEEP)
     name = google_engine.execute(workflow, {"seconds": 600})
-    await client.delete_workflow(name=workflow, timeout=5)
+    await client.delete_workflow(name=workflow, timeout=60)
     with pytest.raises(exceptions.NotFound):
         google_engine.seen(name)
 
@@ -84,7 +86,7 @@ async def test_workflows_are_listed_by_label(google_engine: GoogleEngine, client
 
     async def named(text: str) -> list[str]:
         request = {"parent": google_engine.place, "filter": text, "page_size": 1}
-        return [row.name async for row in await client.list_workflows(request=request, timeout=5)]
+        return [row.name async for row in await client.list_workflows(request=request, timeout=60)]
 
     assert await named("labels.listed=yes") == [one, two]
     assert await named('labels.listed="yes" AND labels.n="2"') == [two]
@@ -118,8 +120,10 @@ async def test_updates_that_make_no_sense_are_refused(google_engine: GoogleEngin
     with pytest.raises(exceptions.AlreadyExists, match="already exists"):
         await create(client, google_engine, workflow.rpartition("/")[2])
     with pytest.raises(exceptions.InvalidArgument, match="cannot be updated: name"):
-        await client.update_workflow(workflow=Workflow(name=workflow), update_mask=FieldMask(paths=["name"]), timeout=5)
+        await client.update_workflow(
+            workflow=Workflow(name=workflow), update_mask=FieldMask(paths=["name"]), timeout=60
+        )
     with pytest.raises(exceptions.NotFound):
-        await client.update_workflow(workflow=Workflow(name=f"{google_engine.place}/workflows/none"), timeout=5)
+        await client.update_workflow(workflow=Workflow(name=f"{google_engine.place}/workflows/none"), timeout=60)
     with pytest.raises(exceptions.NotFound):
-        await client.delete_workflow(name=f"{google_engine.place}/workflows/none", timeout=5)
+        await client.delete_workflow(name=f"{google_engine.place}/workflows/none", timeout=60)

@@ -107,7 +107,7 @@ async def test_of_executions_with_one_key_only_one_goes_on(client: Peer, google_
     workflow = f"{google_engine.place}/workflows/charge_once"
     request = ListExecutionsRequest(parent=workflow, view=ExecutionView.FULL)
     executions: Any = google_engine.executions()  # Any: its methods are typed in part only
-    [first] = executions.list_executions(request=request, timeout=10)
+    [first] = executions.list_executions(request=request, timeout=60)
     second = google_engine.execute(workflow, {"amount": 5}, dict(first.labels))
     assert google_engine.ended(second).result == '"another execution does it"'
 

@@ -34,7 +34,7 @@ def server(engine: Injecting) -> Injecting:
 
 
 def settings(server: Injecting, **quota: float) -> GoogleSettings:
-    given = {"location": "us-central1", "emulator": server.address, "timeout_seconds": 2, "quota": quota}
+    given = {"location": "us-central1", "emulator": server.address, "quota": quota}
     return GoogleSettings.model_validate(given)
 
 
