@@ -64,7 +64,7 @@ async def killed_while_creating(config: Path, step: str, **more: Any) -> None:
         async with peer(dying.url) as client:
             with pytest.raises(httpx2.TransportError):
                 await called(client, **more)
-        assert dying.process.wait(10) == -9
+        assert dying.process.wait(60) == -9
 
 
 async def one_task_that_completes(config: Path) -> None:

@@ -52,7 +52,7 @@ class DevServer(EngineProcess):
     def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The `temporal` CLI against this server."""
         command = [temporal_binary(), *words, "--address", self.address]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture(scope="session")

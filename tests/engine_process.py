@@ -92,7 +92,7 @@ class EngineProcess(ABC):
         """SIGCONT: it goes on where it was."""
         self._running.send_signal(signal.SIGCONT)
 
-    def end(self, wish: signal.Signals, seconds: float = 5.0) -> int:
+    def end(self, wish: signal.Signals, seconds: float = 20.0) -> int:
         """Ask it to end with this signal, and answer its exit code; raises if it takes longer."""
         self._running.send_signal(wish)
         code = self._running.wait(seconds)

@@ -40,7 +40,7 @@ ACCOUNT: Final = f"local@{PROJECT}.iam.gserviceaccount.com"  # on whose behalf w
 
 Execution = executions_v1.Execution
 _GOING: Final = (Execution.State.ACTIVE, Execution.State.QUEUED)
-_FAST_RETRIES: Final = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50)]
+_FAST_RETRIES: Final = [("grpc.initial_reconnect_backoff_ms", 50)]
 
 
 class GoogleEngine(EngineProcess):
@@ -113,20 +113,20 @@ class GoogleEngine(EngineProcess):
             source_contents=source, labels=dict(labels or {}), user_env_vars=dict(env or {}), **more
         )
         operation = self.workflows().create_workflow(
-            parent=self.place, workflow=workflow, workflow_id=workflow_id, timeout=10
+            parent=self.place, workflow=workflow, workflow_id=workflow_id, timeout=60
         )
-        return str(operation.result(timeout=10).name)
+        return str(operation.result(timeout=60).name)
 
     def execute(self, workflow: str, argument: Any = None, labels: Mapping[str, str] | None = None) -> str:
         """Start an execution, and answer its resource name as the server gives it."""
         execution = Execution(argument="" if argument is None else json.dumps(argument), labels=dict(labels or {}))
-        return str(self.executions().create_execution(parent=workflow, execution=execution, timeout=10).name)
+        return str(self.executions().create_execution(parent=workflow, execution=execution, timeout=60).name)
 
     def seen(self, execution: str) -> Execution:
         """What GetExecution answers, FULL."""
-        return self.executions().get_execution(name=execution, timeout=10)
+        return self.executions().get_execution(name=execution, timeout=60)
 
-    def ended(self, execution: str, seconds: float = 15.0) -> Execution:
+    def ended(self, execution: str, seconds: float = 60.0) -> Execution:
         """The same once the execution does not run any more."""
         deadline = time.monotonic() + seconds
         while (found := self.seen(execution)).state in _GOING:
@@ -135,7 +135,7 @@ class GoogleEngine(EngineProcess):
             time.sleep(0.01)
         return found
 
-    def at(self, execution: str, step: str, seconds: float = 15.0) -> Execution:
+    def at(self, execution: str, step: str, seconds: float = 60.0) -> Execution:
         """The same once a step of this name is a current one."""
         deadline = time.monotonic() + seconds
         while True:

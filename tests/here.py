@@ -90,6 +90,11 @@ class Elder:
         """`tools/call`, without a task."""
         return await self.send("tools/call", {"name": tool, "arguments": {}})
 
+    async def respond(self, number: object, result: Mapping[str, Any]) -> None:
+        """The answer to a request of the server."""
+        body = {"jsonrpc": "2.0", "id": number, "result": result}
+        (await self.http.post(self.url, json=body, headers=self.headers)).raise_for_status()
+
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """One notification."""
         body = {"jsonrpc": "2.0", "method": method, "params": params or {}}

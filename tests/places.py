@@ -25,6 +25,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
 from tests.served import memory_tools
+from tests.stopwatch import stopwatch
 
 RETENTION = timedelta(days=90)
 
@@ -161,6 +162,7 @@ async def place(folder: Path, engine: MemoryAdapter, pacing: Pacing, *more: Tool
 
 
 async def until(condition: Callable[[], bool], within: float = 20) -> None:
-    with anyio.fail_after(within):
+    with stopwatch() as seconds:
         while not condition():
+            assert seconds() < within
             await anyio.sleep(0.01)

@@ -24,6 +24,7 @@ from starlette.applications import Starlette
 from mcp_workflows import Tool, Workflows, attach
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from tests.stopwatch import stopwatch
 
 VERSION = "2026-07-28"
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -213,7 +214,11 @@ async def serving(app: Starlette, *, port: int = 0) -> AsyncGenerator[str]:
     """The application under uvicorn, in this very event loop; the URL of its `/mcp`."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio keeps Nagle's
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", port))
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError:
+        listening.close()  # or the next test would be blamed
+        raise
     listening.listen()
     settings = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1, proxy_headers=False)
     server = _Prompt(settings)
@@ -272,9 +277,9 @@ async def told(client: Peer, task_id: str, text: str, *, within: float = 60) -> 
     """The task once its message says so; every answer on the way comes in time and is not terminal."""
     with anyio.fail_after(within):
         while True:
-            begun = anyio.current_time()
-            seen = await client.get(task_id)
-            assert anyio.current_time() - begun < 6, "an engine in trouble must not make its clients wait"
+            with stopwatch() as seconds:
+                seen = await client.get(task_id)
+                assert seconds() < 6, "an engine in trouble must not make its clients wait"
             assert seen["status"] not in ENDED, seen
             if text in seen.get("statusMessage", ""):
                 return seen

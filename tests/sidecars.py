@@ -81,7 +81,7 @@ class Process:
         """SIGINT, which does not drain; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -111,4 +111,4 @@ def _running(command: Sequence[str], port: int, log: Path) -> Generator[Process]
     finally:
         if process.process.poll() is None:
             process.process.send_signal(signal.SIGKILL)
-        process.process.wait(20)
+        process.process.wait(60)

@@ -88,7 +88,7 @@ class StepFunctions(EngineProcess):
         )
         return str(created["stateMachineArn"])
 
-    def ended(self, execution: str, seconds: float = 15.0) -> Any:
+    def ended(self, execution: str, seconds: float = 60.0) -> Any:
         """What DescribeExecution answers once the execution does not run any more."""
         deadline = time.monotonic() + seconds
         while (found := self.client().describe_execution(executionArn=execution))["status"] == "RUNNING":
@@ -97,7 +97,7 @@ class StepFunctions(EngineProcess):
             time.sleep(0.01)
         return found
 
-    def event(self, execution: str, kind: str, seconds: float = 15.0, nth: int = 1) -> Any:
+    def event(self, execution: str, kind: str, seconds: float = 60.0, nth: int = 1) -> Any:
         """The first (or nth) event of this type in the history, once it is there."""
         deadline = time.monotonic() + seconds
         while True:

@@ -14,13 +14,14 @@ from mcp.server.lowlevel import Server
 from starlette.requests import Request
 
 from mcp_workflows import attach, probes
+from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.audit import Event
 from mcp_workflows.bridge import PAGE
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver import swap
 from mcp_workflows.schema import violations
-from tests.here import elder, until
+from tests.here import data_of, elder, until
 from tests.identified import house
 from tests.test_guard import APPROVED, YES, place, tool
 from tests.tokens import ISSUER, KeyServer
@@ -137,6 +138,44 @@ async def test_who_loses_a_claim_hears_nothing_more_though_their_token_is_still_
             await until(lambda: "a subscription to a task ended: Task not found" in caplog.text)
             with anyio.move_on_after(0.1):
                 raise AssertionError(f"it was told {await anext(frames)}")
+
+
+@pytest.mark.parametrize("way", ["tasks/result", "tools/call", "confirm"])
+async def test_an_answer_in_the_older_era_counts_with_the_rights_of_the_moment_it_is_given(
+    tmp_path: Path, key_server: KeyServer, way: str
+) -> None:
+    answer: dict[str, Any] = {}
+    key_server.asked["claims"] = lambda _, __: answer
+    asked = {"issuer": ISSUER, "endpoint": f"{key_server.address}/claims", "client_id": "us", "client_secret": "s"}
+    staff: Mapping[str, Any] = {"claims": {"groups": "staff"}}
+    rules: Mapping[str, Any] = {"call": staff, "see": {}, "answer": staff}
+    confirmed = tool("order", "echo", allow=rules, fallback="wait", confirm="Sure?")
+    order = confirmed if way == "confirm" else tool("order", "ask", allow=rules, fallback="wait")
+    async with house(tmp_path, {"introspection": [{**asked, "cache": "0s"}]}) as here:
+        answer |= {"active": True, "aud": here.url, "sub": "alice", "client_id": "app", "groups": ["staff"]}
+        workflows = here.sidecar.workflows
+        await swap(workflows, tools=[order], engines=workflows.adapters)
+        engine = workflows.adapters["memory"]
+        assert isinstance(engine, MemoryAdapter)
+        before = engine.handles
+        async with elder(here.url, {"elicitation": {}}, authorization="Bearer t") as old:
+            call: Mapping[str, Any] = {"name": "order", "arguments": {}}
+            request: tuple[str, Mapping[str, Any]] = ("tools/call", call)
+            if way == "tasks/result":
+                made = await old.send("tools/call", {**call, "task": {}})
+                request = (way, {"taskId": made["result"]["task"]["taskId"]})
+            async with old.stream(*request) as response:
+                frames = data_of(response)
+                question = await anext(frames)
+                assert question["method"] == "elicitation/create"
+                answer["groups"] = []
+                given = {"action": "accept", "content": {"confirm": True}} if way == "confirm" else YES
+                await old.respond(question["id"], given)
+                assert "Not allowed" in str(await anext(frames))
+        started = engine.handles[len(before) :]
+        assert len(started) == (0 if way == "confirm" else 1)
+        for handle in started:
+            assert (await engine.describe(Ref(workflow="ask", handle=handle))).status is Status.INPUT_REQUIRED
 
 
 async def test_a_cursor_holds_no_id_of_a_task_that_its_reader_is_not_shown(tmp_path: Path) -> None:

@@ -481,7 +481,7 @@ def _worker(shell: Shell) -> Generator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.fixture
@@ -519,7 +519,7 @@ def _sidecar_of(orders: Shell, port: int) -> Generator[Process]:
         yield process
     finally:
         process.process.kill()
-        process.process.wait(20)
+        process.process.wait(60)
 
 
 @pytest.mark.slow

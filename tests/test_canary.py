@@ -141,7 +141,7 @@ async def strangers(url: str, ids: list[str]) -> Iterator[str]:
 
 def everything(folder: Path, ops: int) -> Mapping[str, bytes]:
     """Where nothing of it may be."""
-    with urlopen(f"http://127.0.0.1:{ops}/metrics", timeout=10) as response:
+    with urlopen(f"http://127.0.0.1:{ops}/metrics", timeout=60) as response:
         metrics = response.read()
     return {**files_in(folder), "metrics": metrics}
 
@@ -171,7 +171,7 @@ async def test_no_secret_turns_up_where_it_does_not_belong(tmp_path: Path) -> No
         heard = await strangers(process.url, ids)
         found = await anyio.to_thread.run_sync(everything, tmp_path, ops)
         process.process.send_signal(signal.SIGINT)
-        process.process.wait(20)
+        process.process.wait(60)
     found = {**found, "what others hear": "\n".join(heard).encode()}
     assert {"workflows.log", "audit.jsonl", "tasks.db", "tasks.db-wal", "metrics"} <= found.keys()
     events = {json.loads(line)["event"] for line in found["audit.jsonl"].splitlines()}

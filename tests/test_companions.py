@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,14 @@ async def test_waiting_returns_the_question_as_soon_as_one_is_asked(client: Line
 
 
 async def test_waiting_tells_of_progress_on_its_own_token(client: Line) -> None:
-    task_id = await handed(client, "sleep", {"seconds": 1.3})
+    task_id = await handed(client, "sleep", {"seconds": 60})
     params = {"name": "task_wait", "arguments": {"taskId": task_id}}
-    await client.send("tools/call", params, meta={"progressToken": "p"})
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(client.send, "tools/call", params, meta={"progressToken": "p"}))
+        with anyio.fail_after(20):
+            while len(client.notifications) < 2:
+                await anyio.sleep(0.05)
+        await client.tool("task_cancel", {"taskId": task_id})
     values = [found.params["progress"] for found in client.notifications if found.params]
     assert all(found.params and found.params["progressToken"] == "p" for found in client.notifications)
     assert len(values) >= 2

@@ -95,10 +95,13 @@ async def test_every_check_fails_on_the_server_that_is_wrong_that_way() -> None:
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def judge(fault: Fault, url: str) -> None:
-        async with limiter:
-            mine = settings(url, anonymous=fault.anonymous)
-            outcomes = await run(mine, chosen([fault.check]))
-        found[fault.check] = outcomes[0].state
+        mine = settings(url, anonymous=fault.anonymous)
+        for _ in range(3):  # a stall of the machine may hide what comes too late or too soon
+            async with limiter:
+                outcomes = await run(mine, chosen([fault.check]))
+            found[fault.check] = outcomes[0].state
+            if found[fault.check] is State.FAILED:
+                return
 
     async with sites(*map(receiver_of, FAULTS)) as urls, anyio.create_task_group() as group:
         for fault, url in zip(FAULTS, urls, strict=True):

@@ -77,7 +77,7 @@ def running(command: Sequence[str], folder: Path, address: str, name: str) -> Ge
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 @contextmanager

@@ -110,7 +110,7 @@ async def ended(process: Process, within: float) -> int:
 
 
 async def test_sigterm_is_unready_at_once_goes_on_serving_and_ends_with_something_for_everybody(tmp_path: Path) -> None:
-    with served(tmp_path, "1s") as process:
+    with served(tmp_path, "3s") as process:
         async with peer(process.url) as modern, elder(process.url, {"elicitation": {}}) as old:
             crowd = Crowd(process, modern, old)
             async with anyio.create_task_group() as group:
@@ -121,7 +121,7 @@ async def test_sigterm_is_unready_at_once_goes_on_serving_and_ends_with_somethin
                 created = (await modern.call("forever")).result  # a load balancer has not noticed yet
                 assert (await modern.get(created["taskId"]))["status"] == "working"
                 assert not crowd.told
-                assert await ended(process, 10) == 0
+                assert await ended(process, 30) == 0
             await nothing_was_cancelled(tmp_path)
     told = crowd.told
     for handed in ("call", "old question"):
@@ -137,7 +137,7 @@ async def test_sigterm_is_unready_at_once_goes_on_serving_and_ends_with_somethin
 
 
 async def unready(client: Peer, process: Process) -> None:
-    with anyio.fail_after(0.8):
+    with anyio.fail_after(2.5):  # less than it drains
         while (reply := await client.http.get(process.url.replace("/mcp", "/readyz"))).status_code == 200:
             await anyio.sleep(0.02)
     assert (reply.status_code, reply.json()) == (503, {"ok": False, "server": "stopping"})
@@ -161,7 +161,7 @@ async def test_ctrl_c_and_a_second_sigterm_do_not_drain(tmp_path: Path, signals:
                 process.process.send_signal(number)
                 await unready(client, process)
             process.process.send_signal(signals[-1])
-            assert await ended(process, 5) == 0
+            assert await ended(process, 30) == 0
     assert "Traceback" not in process.log.read_text()
 
 
@@ -181,7 +181,7 @@ def test_on_stdio_a_signal_answers_what_waits_and_ends_it_well(tmp_path: Path, n
         process.send_signal(number)
         answer = json.loads(process.stdout.readline())
         assert answer["result"]["structuredContent"]["status"] == "working"
-        assert (process.wait(10), process.stderr and process.stderr.read()) == (0, "")
+        assert (process.wait(60), process.stderr and process.stderr.read()) == (0, "")
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -39,7 +39,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(60)
 
 
 async def test_its_tasks_are_followed_to_their_results(url: str) -> None:

@@ -37,7 +37,7 @@ from tests.served import peer, serving
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 10
+PATIENCE = 60
 REF = Ref(workflow="press", handle="h")
 START = Start(workflow="press", arguments={}, key="k", created=datetime.now(UTC))
 

@@ -16,10 +16,12 @@ from mcp_workflows import Tool
 from mcp_workflows.access import Verb, Wish
 from mcp_workflows.adapter import Ref
 from mcp_workflows.audit import Event, Record
+from mcp_workflows.errors import LIMIT_REACHED
+from mcp_workflows.limits import Limits
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver import swap
 from tests.here import Elder, elder, until
-from tests.served import Peer, Site, peer, site
+from tests.served import Peer, Site, peer, site, told
 
 pytestmark = pytest.mark.anyio
 
@@ -180,13 +182,14 @@ async def test_rules_are_asked_anew_at_each_poll_and_each_push(tmp_path: Path) -
         alice = await here.peer(ALICE)
         quick = (await alice.call("quick")).result["taskId"]
         slow = (await alice.call("order")).result["taskId"]
+        await told(alice, slow, "waits for somebody else's answer")  # or that comes while it listens
         assert (await alice.until(quick, "completed"))["status"] == "completed"
         assert (await alice.get(quick))["status"] == "completed"  # as it was rendered before
         async with alice.stream("subscriptions/listen", {"notifications": {"taskIds": [slow]}}) as (_, frames):
             assert (await anext(frames))["method"] == "notifications/subscriptions/acknowledged"
             assert (await anext(frames))["params"]["taskId"] == slow
             adapters = here.site.workflows.adapters
-            new = [each.model_copy(update={"allow": None}) for each in (ended, asking)]
+            new = [ended.model_copy(update={"allow": None}), asking]  # or what it asks would be told in between
             await swap(here.site.workflows, tools=new, engines=adapters)
             assert (await alice.get(quick))["status"] == "completed"
             see = {"scopes": ["more"]}
@@ -201,6 +204,34 @@ async def test_rules_are_asked_anew_at_each_poll_and_each_push(tmp_path: Path) -
             await until(lambda: any(each.reason == "may not see it any more" for each in here.records))
             with anyio.move_on_after(0.2):
                 raise AssertionError(f"it was told {await anext(frames)}")
+
+
+async def test_what_is_tried_in_vain_is_on_record_too(tmp_path: Path) -> None:
+    tools = tool(), tool("quick", "echo"), tool("watch", "echo", kind="watch")
+    async with place(tmp_path, *tools, limits=Limits(max_answer=200)) as here:
+        alice = await here.peer(ALICE)
+        asking, quick = [(await alice.call(name)).result["taskId"] for name in ("order", "quick")]
+        [key] = (await alice.until(asking, "input_required"))["inputRequests"]
+        long = {"action": "accept", "content": {"answer": "x" * 200}}
+        assert (await alice.answer(asking, **{key: long})).error["code"] == LIMIT_REACHED
+        [limit] = here.recorded(Event.LIMIT)
+        assert limit.tool == "order"
+        await alice.until(quick, "completed")
+        await alice.send("tasks/cancel", {"taskId": quick})
+        assert [(each.tool, each.outcome) for each in here.recorded(Event.CANCEL)] == [("quick", "ended")]
+        assert (await alice.call("watch", {"execution_id": "somebody-elses"})).result["isError"]
+        assert [(each.tool, each.outcome) for each in here.recorded(Event.DENY)] == [("watch", "refused")]
+
+
+async def test_a_client_that_leaves_and_so_cancels_is_on_record(tmp_path: Path) -> None:
+    async with place(tmp_path, tool("left", "forever", cancel_on_disconnect=True, fallback="wait")) as here:
+        leaver = await here.peer(ALICE, capabilities={})
+        async with anyio.create_task_group() as group:
+            group.start_soon(leaver.call, "left")
+            await until(lambda: bool(here.recorded(Event.CREATE)))
+            group.cancel_scope.cancel()
+        await until(lambda: bool(here.recorded(Event.CANCEL)))
+        assert [each.outcome for each in here.recorded(Event.CANCEL)] == ["left"]
 
 
 async def test_a_tool_that_had_rules_and_is_gone_leaves_its_owner_nothing_but_to_see(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ async def test_a_sidecar_killed_while_it_creates_loses_nothing_and_starts_nothin
         async with peer(dying.url) as client:
             with pytest.raises(httpx2.TransportError):
                 await _call(client, meta=KEY)
-        assert dying.process.wait(10) == -9
+        assert dying.process.wait(60) == -9
     with sidecar(config) as fresh:
         async with peer(fresh.url) as client:
             ids = {await _call(client, meta=KEY) for _ in range(3)}

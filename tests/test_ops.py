@@ -194,7 +194,7 @@ async def test_the_sidecar_has_a_listener_for_operators_that_stops_with_it(proce
         assert (await http.get(f"{public}/enginez")).status_code == 404
         assert (await http.get(f"{public}/healthz")).json()["ok"] is True
     found.process.send_signal(signal.SIGTERM)
-    assert found.process.wait(20) == 0
+    assert found.process.wait(60) == 0
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 1)
 
@@ -206,7 +206,7 @@ def test_an_address_that_is_taken_is_said_by_its_option(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ops = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [COMMAND, "serve", str(config), "--http", f"127.0.0.1:{free_port()}", "--ops", ops]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert f"cannot listen on {ops}" in done.stderr
     assert "--ops HOST:PORT" in done.stderr
@@ -251,7 +251,7 @@ def test_on_stdio_there_can_be_a_listener_too(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert "mcp_workflows_denials_total" in in_time(f"http://127.0.0.1:{port}/metrics")
-            out, _ = process.communicate(timeout=20)  # standard input is closed, as a client does that leaves
+            out, _ = process.communicate(timeout=60)  # standard input is closed, as a client does that leaves
         finally:
             process.kill()
     assert (process.returncode, out) == (0, b"")
@@ -259,7 +259,7 @@ def test_on_stdio_there_can_be_a_listener_too(tmp_path: Path) -> None:
 
 def in_time(url: str) -> str:
     """What is there, once something listens."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with suppress(httpx2.TransportError):
             return httpx2.get(url).text

@@ -283,7 +283,7 @@ async def test_an_anonymous_key_must_be_a_secret(tmp_path: Path) -> None:
     async with replica(tmp_path) as here:
         for who in (ADA, LOCAL):
             await here.task("forever", who, idempotency_key="k")
-        with pytest.raises(RequestError, match=r"nobody knows who is calling.*at least 32 characters") as caught:
+        with pytest.raises(RequestError, match=r"you are anonymous here.*at least 32 characters") as caught:
             await here.task("forever", ANONYMOUS, idempotency_key="k" * 31)
         assert caught.value.code == INVALID_PARAMS
         first = await here.task("forever", ANONYMOUS, idempotency_key="k" * 32)

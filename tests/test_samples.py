@@ -159,7 +159,7 @@ async def test_the_shop_on_google_serves_nobody_but_its_workflows(orders: Stack,
     with grpc.insecure_channel(orders.engine.address) as channel:
         workflows: Any = WorkflowsClient(transport=WorkflowsGrpcTransport(channel=channel))  # Any: typed in part only
         name = workflows.workflow_path("demo", "us-central1", "fulfil_order")
-        url = workflows.get_workflow(name=name, timeout=10).user_env_vars["SHOP_URL"]
+        url = workflows.get_workflow(name=name, timeout=60).user_env_vars["SHOP_URL"]
     mine = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     who = {"email": "local@demo.iam.gserviceaccount.com", "email_verified": True}
     issuer = f"http://{orders.engine.address}"
@@ -183,13 +183,13 @@ async def test_an_order_that_google_started_twice_is_charged_once(orders: Stack,
         executions: Any = ExecutionsClient(transport=ExecutionsGrpcTransport(channel=channel))
         parent = executions.workflow_path("demo", "us-central1", "fulfil_order")
         request = ListExecutionsRequest(parent=parent, view=ExecutionView.FULL)
-        first = next(iter(executions.list_executions(request=request, timeout=10)))  # the newest
+        first = next(iter(executions.list_executions(request=request, timeout=60)))  # the newest
         again = Execution(argument=first.argument, labels=dict(first.labels))
-        second = executions.create_execution(parent=parent, execution=again, timeout=10)
+        second = executions.create_execution(parent=parent, execution=again, timeout=60)
         with anyio.fail_after(20):
             while second.state == Execution.State.ACTIVE:
                 await anyio.sleep(0.05)
-                second = executions.get_execution(name=second.name, timeout=10)
+                second = executions.get_execution(name=second.name, timeout=60)
     assert second.result == '"another execution does it"'
     assert shop.books()["till"] == till
 

@@ -49,12 +49,19 @@ async def compared(ask: Callable[[str], Awaitable[object]], foreign: str, sample
     return median(took[foreign]), median(took[NOWHERE])
 
 
-def report(request: pytest.FixtureRequest, what: str, foreign: float, nowhere: float) -> None:
-    """Into the summary of the run; and within bounds."""
-    ratio = foreign / nowhere
-    line = f"timing, {what}: not yours {foreign:.0f} us, not there {nowhere:.0f} us, ratio {ratio:.3f}"
-    request.node.user_properties.append(("said", line))
-    assert 1 / BOUND < ratio < BOUND, line
+async def judge(
+    request: pytest.FixtureRequest, what: str, measure: Callable[[], Awaitable[tuple[float, float]]]
+) -> None:
+    """Into the summary of the run; and within bounds, at one of three times: noise passes, and what tells stays."""
+    line = ""
+    for _ in range(3):
+        foreign, nowhere = await measure()
+        ratio = foreign / nowhere
+        line = f"timing, {what}: not yours {foreign:.0f} us, not there {nowhere:.0f} us, ratio {ratio:.3f}"
+        request.node.user_properties.append(("said", line))
+        if 1 / BOUND < ratio < BOUND:
+            return
+    raise AssertionError(line)
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
@@ -69,7 +76,8 @@ async def test_the_store_takes_as_long_for_a_row_of_another_as_for_none(
             assert await store.get(task_id, "bob") is None
 
         await compared(ask, made.id, 50)
-        report(request, f"store, {'encrypted' if sealed else 'plain'}", *(await compared(ask, made.id, 1000)))
+        what = f"store, {'encrypted' if sealed else 'plain'}"
+        await judge(request, what, lambda: compared(ask, made.id, 1000))
 
 
 async def test_a_request_takes_as_long_for_a_task_of_another_as_for_none(
@@ -89,4 +97,4 @@ async def test_a_request_takes_as_long_for_a_task_of_another_as_for_none(
             assert reply.error["message"] == "Task not found"
 
         await compared(ask, foreign, 20)
-        report(request, "tasks/get over HTTP", *(await compared(ask, foreign, 250)))
+        await judge(request, "tasks/get over HTTP", lambda: compared(ask, foreign, 250))

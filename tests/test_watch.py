@@ -251,10 +251,10 @@ def asked(here: Place, task_id: str) -> set[str]:
 
 async def test_an_execution_that_is_waited_for_is_told_to_have_ended_at_once(tmp_path: Path) -> None:
     engine = Waited(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=0.2)) as here:  # looks alone would take 5 s
+    async with place(tmp_path, engine, Pacing(looks_per_second=0.05)) as here:  # looks alone would take 20 s
         (task_id,) = await here.start("sleep", 1, seconds=0.5)
         async with here.listening([task_id]):
-            await until(lambda: here.ended([task_id]) == 1, within=3)
+            await until(lambda: here.ended([task_id]) == 1, within=10)
 
 
 async def test_slots_are_bounded_and_go_to_others_when_they_are_free(tmp_path: Path) -> None:

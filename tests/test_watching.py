@@ -313,7 +313,7 @@ async def test_nobody_unknown_watches_anything(here: House) -> None:
         with pytest.raises(RequestError) as caught:
             await here.call("billing", wanted, ANONYMOUS)
         errors.add((caught.value.code, caught.value.message))
-    text = "tool billing is for identified callers only, and this server does not know who is calling"
+    text = "tool billing is for identified callers only, and you are anonymous"
     assert errors == {(-32602, text)}
     assert here.engine.calls["adopt"] == before
 

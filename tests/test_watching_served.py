@@ -76,21 +76,21 @@ async def test_with_authentication_each_caller_watches_for_themselves(tmp_path: 
 
 async def test_a_client_of_2025_11_25_watches_too_and_cancels_only_what_it_may(tmp_path: Path) -> None:
     engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
-    plan = Start(workflow="sleep", arguments=[0.5], key=uuid.uuid4().hex, created=datetime.now(UTC))
-    wanted = {"execution_id": await engine.start(plan)}
     settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/tasks.db", "adapters": {"memory": engine}}
     async with (
         site(tools=TOOLS, single_user=True, **settings) as served,
         httpx2.AsyncClient(timeout=60) as http,
         opened(http, served.url, {}, Traffic(), 20.0) as old,
     ):
+        plan = Start(workflow="sleep", arguments=[2.5], key=uuid.uuid4().hex, created=datetime.now(UTC))
+        wanted = {"execution_id": await engine.start(plan)}  # now: it must not end before two requests are answered
         created = (await old.request("tools/call", {"name": "nap", "arguments": wanted, "task": {}})).result["task"]
         assert created["status"] == "working"
         params = {"taskId": created["taskId"]}
         refused = await old.request("tasks/cancel", params)
         assert (refused.code, "nothing can be cancelled" in refused.error["message"]) == (-32602, True)
         done = (await old.request("tasks/result", params)).result
-        assert done["structuredContent"] == {"slept": 0.5}
+        assert done["structuredContent"] == {"slept": 2.5}
         assert (await old.request("tasks/get", params)).result["status"] == "completed"
         foreign = await old.request("tools/call", {"name": "billing", "arguments": wanted, "task": {}})
         assert "shows no execution" in str(foreign.body)

@@ -35,7 +35,7 @@ class Run:
         found.feed(self.history())
         return found
 
-    def until(self, wanted: Callable[[Fold], bool], seconds: float = 15.0) -> Fold:
+    def until(self, wanted: Callable[[Fold], bool], seconds: float = 60.0) -> Fold:
         deadline = time.monotonic() + seconds
         while not wanted(found := self.fold()):
             assert time.monotonic() < deadline, [(each["type"], each["id"]) for each in self.history()]

@@ -144,7 +144,7 @@ def injecting() -> Generator[Injecting]:
             thread.join()
 
 
-def wait_for(state: Injecting, operation: str, count: int = 1, seconds: float = 5.0) -> None:
+def wait_for(state: Injecting, operation: str, count: int = 1, seconds: float = 30.0) -> None:
     """Until so many requests of an operation have come."""
     deadline = time.monotonic() + seconds
     while state.counts[operation] < count:

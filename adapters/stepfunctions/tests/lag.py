@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager
 
 import anyio
@@ -20,15 +20,15 @@ EXECUTION = "arn:aws:states:eu-west-1:123456789012:execution:orders:o-1"
 
 
 @asynccontextmanager
-async def watched_loop() -> AsyncGenerator[list[float]]:
-    """How late each tick was, in seconds."""
+async def watched_loop(clock: Callable[[], float] = time.perf_counter) -> AsyncGenerator[list[float]]:
+    """How late each tick was, in seconds; or what each had to wait for, by a clock that tells what this thread did."""
     late: list[float] = []
 
     async def tick() -> None:
         while True:
-            due = time.perf_counter() + TICK
+            due = clock() + (TICK if clock is time.perf_counter else 0)
             await anyio.sleep(TICK)
-            late.append(time.perf_counter() - due)
+            late.append(clock() - due)
 
     async with anyio.create_task_group() as group:
         group.start_soon(tick)

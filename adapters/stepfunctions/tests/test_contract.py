@@ -94,7 +94,7 @@ def tell(proxy: LossyProxy, engine: StepFunctions) -> Subject:
     here = settings(
         engine,
         endpoint_url=f"http://127.0.0.1:{proxy.port}",
-        timeout_seconds=5,
+        timeout_seconds=8,
         events={"queue_url": parts.queue},
         discover={"tag": "mcp:contract=true"},
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -38,6 +37,7 @@ from adapters.stepfunctions.tests.refused import (
 )
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from scripts.processes import free_port
+from tests.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 
@@ -112,15 +112,15 @@ async def test_a_bucket_that_is_empty_holds_reads_back_here_and_nothing_was_sent
     async with opened(server.url, quota=quota, account="111111111111") as calls:
         server.tell("DescribeExecution", Answer(body={"executionArn": EXECUTION}))
         server.counts.clear()
-        began = time.monotonic()
         for _ in range(2):
             await calls.call("describe_execution", executionArn=EXECUTION)
-        with pytest.raises(EngineUnavailable, match="held back here") as caught:
-            await calls.call("describe_execution", executionArn=EXECUTION)
+        with stopwatch() as seconds:
+            with pytest.raises(EngineUnavailable, match="held back here") as caught:
+                await calls.call("describe_execution", executionArn=EXECUTION)
+            assert seconds() < 1
         assert caught.value.throttled
         assert caught.value.sent is False
         assert server.counts["DescribeExecution"] == 2
-        assert time.monotonic() - began < 1
 
 
 async def test_nobody_there_is_certainly_not_sent() -> None:
@@ -167,11 +167,11 @@ async def test_an_engine_that_hangs_is_given_up_in_time(call: Asking) -> None:
         async with opened(server.url, timeout_seconds=1) as calls:
             for operation in ("DescribeExecution", "StartExecution"):
                 server.tell(operation, HANG)
-            began = time.monotonic()
-            with pytest.raises(EngineUnavailable, match="no answer") as caught:
-                await calls.call(call[0], **call[1])
+            with stopwatch() as seconds:
+                with pytest.raises(EngineUnavailable, match="no answer") as caught:
+                    await calls.call(call[0], **call[1])
+                assert seconds() < 2
             assert caught.value.sent is True
-            assert time.monotonic() - began < 2
 
 
 async def test_a_write_that_is_under_way_is_waited_for_when_its_caller_gives_up(server: Injecting) -> None:
@@ -188,10 +188,10 @@ async def test_a_write_that_is_under_way_is_waited_for_when_its_caller_gives_up(
 async def test_a_read_that_is_under_way_is_left_alone_when_its_caller_gives_up(server: Injecting) -> None:
     async with opened(server.url) as calls:
         server.tell("DescribeExecution", Answer(delay=0.5))
-        began = time.monotonic()
-        with anyio.move_on_after(0.05):
-            await calls.call(*DESCRIBE[:1], **DESCRIBE[1])
-        assert time.monotonic() - began < 0.4
+        with stopwatch() as seconds:
+            with anyio.move_on_after(0.05):
+                await calls.call(*DESCRIBE[:1], **DESCRIBE[1])
+            assert seconds() < 0.4
 
 
 async def test_a_server_without_tls_says_to_write_http(server: Injecting) -> None:
@@ -277,10 +277,11 @@ async def test_who_gives_up_on_an_express_execution_is_not_held_up() -> None:
     with injecting() as server:
         server.tell("StartSyncExecution", HANG)
         async with opened(server.url) as calls:
-            with anyio.move_on_after(0.2) as patience:
-                await calls.run_sync(stateMachineArn=MACHINE, input="{}")
+            with stopwatch() as seconds:
+                with anyio.move_on_after(0.2) as patience:
+                    await calls.run_sync(stateMachineArn=MACHINE, input="{}")
+                assert seconds() < 5
             assert patience.cancelled_caught
-            assert anyio.current_time() < patience.deadline + 5
             wait_for(server, "StartSyncExecution")
 
 
@@ -288,10 +289,10 @@ async def test_a_connection_that_opens_and_says_nothing_is_given_up_in_time() ->
     with socket.create_server(("127.0.0.1", free_port())) as silent:
         url = "http://{}:{}".format(*silent.getsockname())
         async with opened(url, timeout_seconds=1) as calls:
-            began = time.monotonic()
-            with pytest.raises(EngineUnavailable, match="no answer"):
-                await calls.call(*DESCRIBE[:1], **DESCRIBE[1])
-            assert time.monotonic() - began < 2
+            with stopwatch() as seconds:
+                with pytest.raises(EngineUnavailable, match="no answer"):
+                    await calls.call(*DESCRIBE[:1], **DESCRIBE[1])
+                assert seconds() < 2
 
 
 REAL = Asked(

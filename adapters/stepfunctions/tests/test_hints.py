@@ -144,7 +144,7 @@ async def test_who_is_cancelled_while_nothing_comes_ends_at_once(stepfunctions: 
             while left_in(stepfunctions, queue):  # it was deleted: the next long poll is on its way
                 await anyio.sleep(0.02)
         began = time.monotonic()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15  # a poll takes 20
 
 
 async def test_without_a_queue_there_are_no_hints(stepfunctions: StepFunctions) -> None:

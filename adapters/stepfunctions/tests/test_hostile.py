@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
@@ -19,6 +21,7 @@ from adapters.stepfunctions.tests.stubbed import EXECUTION, execution, play
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineUnavailable
 from tests.stepfunctions_engine import REGION
+from tests.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 
@@ -46,8 +49,9 @@ async def test_looks_that_get_no_answer_keep_no_cancel_waiting(
         for _ in range(40):
             group.start_soon(adapter.describe, REF)
         await anyio.to_thread.run_sync(wait_for, server, "DescribeExecution", 12)
-        with anyio.fail_after(2):
+        with stopwatch() as seconds:
             await adapter.cancel(REF)
+            assert seconds() < 2
         group.cancel_scope.cancel()
 
 
@@ -83,7 +87,7 @@ anyio.run(main)
 
 
 def test_an_endpoint_that_answers_a_byte_at_a_time_keeps_no_process_from_ending() -> None:
-    done = subprocess.run([sys.executable, "-c", DRIPPED, EXECUTION], capture_output=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", DRIPPED, EXECUTION], capture_output=True, timeout=60, check=True)
     assert b"no answer within 1 s" in done.stdout
 
 
@@ -104,6 +108,16 @@ async def test_what_is_json_but_no_answer_of_aws_is_said_to_be_that(
         await adapter.describe(REF)
 
 
+@contextmanager
+def untouched_by_the_collector() -> Generator[None]:
+    """What other tests have left is not looked through meanwhile: that alone takes most of a second."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 async def test_many_large_questions_never_hold_the_event_loop_for_long(
     server: Injecting, adapter: StepFunctionsAdapter
 ) -> None:
@@ -115,7 +129,8 @@ async def test_many_large_questions_never_hold_the_event_loop_for_long(
         event = {"id": number, "previousEventId": 1, "type": "TaskScheduled", "timestamp": 1.0}
         events.append({**event, "taskScheduledEventDetails": details})
     server.tell("GetExecutionHistory", Answer(body=json.dumps({"events": events[::-1]})))
-    began = time.perf_counter()
-    async with watched_loop() as late:
-        await adapter.describe(REF)
-    assert max(late) < (time.perf_counter() - began) / 3  # one of them is a fortieth
+    began = time.process_time()
+    with untouched_by_the_collector():
+        async with watched_loop(clock=time.thread_time) as held:
+            await adapter.describe(REF)
+    assert max(held) < (time.process_time() - began) / 2  # all at once are 0.8 of it, one is a fortieth

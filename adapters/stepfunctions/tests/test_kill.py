@@ -62,7 +62,7 @@ async def test_an_answer_that_was_taken_by_the_engine_before_the_sidecar_died_ca
             key, _ = await asked(client, task_id)
             with pytest.raises(httpx2.TransportError):
                 await client.answer(task_id, **{key: YES})
-        assert dying.process.wait(10) == -9
+        assert dying.process.wait(60) == -9
     with sidecar(config) as fresh:
         async with peer(fresh.url) as client:
             assert (await client.answer(task_id, **{key: YES})).result["resultType"] == "complete"

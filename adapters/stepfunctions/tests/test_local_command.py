@@ -36,7 +36,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
         "import sys; sys.modules['moto'] = None; sys.argv = ['local'];"
         "import runpy; runpy.run_module('mcp_workflows_stepfunctions.local', run_name='__main__')"
     )
-    ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "pip install 'mcp-workflows-stepfunctions[local]'" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -64,7 +64,7 @@ def test_the_examples_of_its_page_are_right(stepfunctions: StepFunctions) -> Non
     page = (ROOT / "docs/stepfunctions-local.md").read_text()
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     environ = {**os.environ, **stepfunctions.environ}
-    ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
     assert ran.stdout.strip() in {"RUNNING", "SUCCEEDED"}, ran.stderr
     [settings] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     loaded: Any = YAML(typ="safe").load(settings)  # pyright: ignore[reportUnknownMemberType]  # untyped stream

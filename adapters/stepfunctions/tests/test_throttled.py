@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from adapters.stepfunctions.tests.configured import called, client_of, configure
 from adapters.stepfunctions.tests.injecting import Answer, Injecting, error, injecting
 from adapters.stepfunctions.tests.stubbed import MACHINE, execution, play
 from tests.served import Peer
+from tests.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +41,9 @@ async def until(client: Peer, task_id: str, text: str) -> str:
     """The message once it has this text; each answer on the way comes in time, and is no end."""
     with anyio.fail_after(20):
         while True:
-            began = time.monotonic()
-            seen = await client.get(task_id)
-            assert time.monotonic() - began < 6, "an engine in trouble must not make its clients wait"
+            with stopwatch() as seconds:
+                seen = await client.get(task_id)
+                assert seconds() < 6, "an engine in trouble must not make its clients wait"
             assert seen["status"] == "working"
             if text in (said := str(seen.get("statusMessage", ""))):
                 return said
@@ -87,9 +87,11 @@ async def test_what_is_throttled_halves_our_rate_for_a_while(
     async def plain(client: Peer) -> None:
         await client.call("it", capabilities=PLAIN)
 
-    async def looks(seconds: float) -> int:
+    async def looks(wanted: float) -> int:
         before = server.counts["DescribeExecution"]
-        await anyio.sleep(seconds)  # it is a rate that is measured
+        with stopwatch() as seconds:
+            while seconds() < wanted:  # it is a rate that is measured
+                await anyio.sleep(0.05)
         return server.counts["DescribeExecution"] - before
 
     async with client_of(config) as client, anyio.create_task_group() as group:

@@ -148,7 +148,7 @@ async def test_without_a_worker_it_could_not_be_verified(dev_server: DevServer, 
     kind = f"Nobody-{uuid.uuid4().hex}"
     await begin(scene, kind)
     await until_seen(scene, kind)
-    async with open_adapter(dev_server, scene.queue, timeout_seconds=2) as adapter:
+    async with open_adapter(dev_server, scene.queue, timeout_seconds=8) as adapter:
         found = await adapter.verify(kind, {}, {"ship": GATE})
     text = "could not be verified (query status, signal approve, update reject): no worker answers a query"
     assert found == [Finding(ok=True, text=text)]

@@ -31,7 +31,7 @@ class Secured:
     def open(self, **tls: Any) -> TemporalAdapter:
         """An adapter that trusts our authority."""
         secured = {"server_root_ca_cert": self.authority.file, **tls}
-        settings = {"address": self.proxy.address, "timeout_seconds": 4, "tls": secured}
+        settings = {"address": self.proxy.address, "timeout_seconds": 12, "tls": secured}
         return TemporalAdapter(TemporalSettings.model_validate(settings))
 
 
