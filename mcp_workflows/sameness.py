@@ -44,7 +44,7 @@ def key_of(call: Call, principal: Principal) -> str | None:
     """The key of a call, as it is kept.
 
     Raises:
-        RequestError: nobody knows who is calling, and the key is too short to be a secret.
+        RequestError: the caller is anonymous, and the key is too short to be a secret.
     """
     if not principal.identified:
         return _own(_secret(call.idempotency_key))
@@ -93,6 +93,6 @@ def _secret(key: str | None) -> str | None:
         return key
     raise RequestError(
         INVALID_PARAMS,
-        f"the idempotency key is too short: nobody knows who is calling, so whoever guesses the key gets the task; "
+        f"the idempotency key is too short: you are anonymous here, so whoever guesses the key gets the task; "
         f"send at least {SHORTEST_SECRET} characters that nobody can guess, or log in; nothing was started",
     )

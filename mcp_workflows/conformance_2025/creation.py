@@ -89,7 +89,7 @@ async def ids_are_unique(site: Site) -> None:
 
 @creation.check(Level.MUST, "Task Isolation and Access Control", Role.QUICK)
 async def ids_cannot_be_guessed(site: Site) -> None:
-    """Where callers are not identified, a task id is random enough that nobody guesses it."""
+    """Where callers are anonymous, a task id is random enough that nobody guesses it."""
     need(not site.settings.headers, "this caller has credentials: --header")
     ids = sorted(await _ids(site))
     differing = ["".join(letters) for letters in zip(*ids, strict=False) if len(set(letters)) > 1]  # by place

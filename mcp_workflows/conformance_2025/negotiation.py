@@ -107,6 +107,6 @@ async def list_undeclared(site: Site) -> None:
 
 @negotiation.check(Level.SHOULD, "Task Isolation and Access Control", Feature.LIST)
 async def list_needs_an_identity(site: Site) -> None:
-    """tasks.list is not declared to a caller whom nobody identified."""
+    """tasks.list is not declared to an anonymous caller."""
     need(not site.settings.headers, "this caller has credentials: --header")
     raise ViolationError("tasks.list is declared to a caller without credentials; fine if the server has a single user")
