@@ -9,7 +9,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.tool import Tool
 
 
-def told(tool: Tool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
+def on_behalf_of(tool: Tool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
     """The tool, whose task it is, and what the tool's `on_behalf_of` says of them; of claims only what that names.
 
     Raises:

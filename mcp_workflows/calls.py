@@ -12,7 +12,7 @@ from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.adoption import Adopted
 from mcp_workflows.ask import Declined, Dialogue, questions, read_dialogue, still_to_ask, take, write_dialogue
 from mcp_workflows.audit import Event
-from mcp_workflows.behalf import told
+from mcp_workflows.behalf import on_behalf_of
 from mcp_workflows.capping import caps_of
 from mcp_workflows.confirming import confirmation
 from mcp_workflows.creation import digest
@@ -196,7 +196,7 @@ class Calls:
             options=tool.frozen_options(scope),
             gates=tool.frozen_gates(scope),
             given=scope["args"] if tool.gates else None,
-            context={**told(tool, principal, scope), **carried(call.context)},
+            context={**on_behalf_of(tool, principal, scope), **carried(call.context)},
             created=now,
             updated=now,
             expires=now + self._ttl(call, tool, principal),

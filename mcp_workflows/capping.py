@@ -54,7 +54,7 @@ def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
     )
 
 
-def told(reached: CapReached, caps: Caps, tool: str, now: datetime) -> LimitReached:
+def limit_reached(reached: CapReached, caps: Caps, tool: str, now: datetime) -> LimitReached:
     """What the caller hears: which limit, how much it is, what to do. Nothing of whose tasks these are."""
     text = _SAID[reached.cap].format(cap=getattr(caps, reached.cap), tool=tool)
     if reached.again is None:
@@ -90,11 +90,11 @@ class Room:
             return await create()
         except CapReached as reached:
             if not await self._made(reached.cap, owner, tool):
-                raise told(reached, caps, tool, self._now()) from None
+                raise limit_reached(reached, caps, tool, self._now()) from None
         try:
             return await create()
         except CapReached as reached:
-            raise told(reached, caps, tool, self._now()) from None
+            raise limit_reached(reached, caps, tool, self._now()) from None
 
     async def _made(self, cap: str, owner: str, tool: str) -> bool:
         """Whether one of the oldest that count for this cap has ended."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isinf
 from typing import Final
 
 import anyio
@@ -55,6 +56,11 @@ class Bucket:
     def refill(self) -> float:
         """Tokens per second now: less after the engine has throttled us, and slowly more again."""
         return self._limits.refill * self._share_at(self._clock())
+
+    @property
+    def slowed(self) -> str:
+        """How a log ends that tells of throttling: at which pace we go on; nothing, where we keep none."""
+        return "" if isinf(self.refill) else f": {self.refill:.3g} calls per second for now"
 
     @property
     def spare(self) -> float:

@@ -96,15 +96,10 @@ class Replies:
         return Caller(lens=self._lens(principal), given=given, left=left)
 
     def _lens(self, principal: Principal) -> Callable[[Task], Awaitable[Task]]:
-        """How a call that waits sees its task: by the rules of that moment, and while its token is not taken back.
-
-        That the token has expired meanwhile is nothing: the request had come before, and there is no way to renew it.
-        """
+        """How a call that waits sees its task: by the rules of that moment, and while its token is not taken back."""
 
         async def seen(task: Task) -> Task:
-            now = self._ledger.now()
-            elapsed = principal.expires is not None and principal.expires <= now
-            who = principal if elapsed else await principal.renewed(now)
+            who = await principal.still(self._ledger.now())
             rights = NO_RIGHTS if who is None else await self._guard.rights(task, who)
             if not rights.reads(task) and (task.ended or not rights.answer):
                 self._guard.denied(principal, task=task, reason="may not see what comes of it")

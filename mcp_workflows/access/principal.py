@@ -59,6 +59,10 @@ class Principal:
             return None
         return self if self.recheck is None else await self.recheck()
 
+    async def still(self, now: datetime) -> Self | None:
+        """The same within a request that goes on: that its token has expired since it came is nothing to it."""
+        return self if self.expires is not None and self.expires <= now else await self.renewed(now)
+
 
 def owner_id(*, client: str | None, issuer: str | None, subject: str | None) -> str:
     """The id of a principal; without a client, of a subject across clients.

@@ -10,7 +10,7 @@ from typing import Any
 from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Start
 from mcp_workflows.ask import Dialogue, still_to_ask
-from mcp_workflows.behalf import told as on_behalf_of
+from mcp_workflows.behalf import on_behalf_of
 from mcp_workflows.capabilities import Previews
 from mcp_workflows.cli.answering import Answers
 from mcp_workflows.config import Config

@@ -224,12 +224,9 @@ async def _still(principal: Principal) -> Principal:
     Raises:
         RequestError: they would not be let in any more.
     """
-    now = utc_now()
-    if principal.expires is not None and principal.expires <= now:
-        return principal
-    if (renewed := await principal.renewed(now)) is None:
+    if (now := await principal.still(utc_now())) is None:
         raise not_found()
-    return renewed
+    return now
 
 
 async def _for_a_while(put: Callable[[], Awaitable[str | None]], polled: Polled) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from math import isinf
 from typing import Final, TypeVar
 
 import anyio
@@ -175,8 +174,7 @@ class Edge:
         if answer.status == "UNAUTHENTICATED":
             self._credentials.forget()
         if isinstance(ours, EngineUnavailable) and ours.throttled and bucket.throttled():
-            less = "" if isinf(bucket.refill) else f": {bucket.refill:.3g} calls per second for now"
-            logger.warning("Google throttles %s%s", call.permission, less)
+            logger.warning("Google throttles %s%s", call.permission, bucket.slowed)
 
     async def _turn(self, bucket: Bucket, call: Call) -> None:
         """Wait for a token of the quota, not for long."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import isinf
 from typing import Any, Final
 
 import anyio
@@ -298,5 +297,4 @@ def _pay(bucket: Bucket, operation: str, attempts: Attempts) -> None:
     if attempts.made > 1:
         bucket.debit(attempts.made - 1)
     if attempts.throttled and bucket.throttled():
-        less = "" if isinf(bucket.refill) else f": {bucket.refill:.3g} calls per second for now"
-        logger.warning("AWS throttles %s%s", operation, less)
+        logger.warning("AWS throttles %s%s", operation, bucket.slowed)
