@@ -15,7 +15,7 @@ from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
 from mcp_workflows.gate import ELICIT
 from mcp_workflows.mapping import Template
-from mcp_workflows.schema import complain, violations
+from mcp_workflows.schema import violations
 from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool
 
@@ -112,7 +112,7 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     if not isinstance(content, Mapping):
         raise _wrong(key, "content must be an object when the action is accept")
     if wrong := violations(cast("Mapping[str, JSON]", request.params.get("requestedSchema", {})), content):
-        raise _wrong(key, f"content does not fit the question: {complain(wrong[0])}")
+        raise _wrong(key, f"content does not fit the question: {wrong[0]}")
     return found
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.schema import Checker, Schema, complain
+from mcp_workflows.schema import Checker, Schema
 from mcp_workflows.tool import Tool
 
 LONGEST_WAIT: Final = 45.0  # seconds; most hosts give up on a call after 60
@@ -68,7 +68,7 @@ class Companion:
 
     def complaints(self, arguments: Mapping[str, JSON]) -> Sequence[str]:
         """What is wrong with the arguments, a line each."""
-        return [complain(error) for error in self._checker.violations(arguments)]
+        return self._checker.violations(arguments)
 
     @cached_property
     def _checker(self) -> Checker:

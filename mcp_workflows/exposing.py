@@ -13,7 +13,7 @@ from mcp_workflows.adapter import Adapter
 from mcp_workflows.capabilities import Exposed, is_fleeting, one_workflow, takes_grace
 from mcp_workflows.companions import COMPANION_NAMES, offered
 from mcp_workflows.fitting import first, wrong
-from mcp_workflows.schema import excess
+from mcp_workflows.schema_cost import excess
 from mcp_workflows.tool import TaskSupport, Tool
 
 Laying: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]  # Any: settings of a tool, as in the file

@@ -1,97 +1,95 @@
-"""Whether a text matches a pattern of a JSON Schema, in bounded time: strangers may have written both."""
+"""Regular expressions of JSON Schemas, searched in bounded time: anybody may have sent the text."""
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from time import thread_time
+from typing import Any, Final
 
-import regex
-from pydantic_core import SchemaError, SchemaValidator, core_schema
+from jsonschema_rs import Draft202012Validator, FancyRegexOptions, RegexOptions, ValidationError, ValidationErrorKind
 
-LIMIT: Final = 0.1  # seconds of processor time that one check may take for all patterns that look around or back
-_LONGEST: Final = 1_000  # characters of a pattern that came as a value
-_NO_REPEAT: Final = re.compile(r"\\[NPp]\{[^}]*\}|\\.|\{(?!\d*,?\d*\})|\[:", re.DOTALL)
-
-
-class PatternError(Exception):
-    """Whether it matches cannot be told; the message says why to whoever sent the text."""
+LIMIT: Final = 0.1  # seconds of processor time that one check may take for all slow patterns together
+LONGEST: Final = 2_000  # characters of a text in which a slow pattern is searched
+QUICK: Final = RegexOptions(size_limit=10_000)  # bytes of a compiled pattern that takes a long text in milliseconds
+SLOW: Final = FancyRegexOptions(backtrack_limit=100_000)  # it gives up after about 5 ms
 
 
 @dataclass(slots=True, kw_only=True)
-class _Allowance:
+class Searches:
+    """The time that the slow patterns of one check have left, and why one of them was given up."""
+
     left: float = LIMIT  # seconds
+    given_up: str | None = None
 
 
-_allowance: ContextVar[_Allowance] = ContextVar("mcp_workflows_patterns")
+_searches: ContextVar[Searches] = ContextVar("mcp_workflows_searches")
 
 
 @contextmanager
-def bounded() -> Generator[None]:
-    """What is matched in here may take as long as the texts are, and `LIMIT` seconds on top of that, together."""
-    token = _allowance.set(_Allowance())
+def bounded() -> Generator[Searches]:
+    """Bound all searches in here together; what they could not tell is in `given_up` then."""
+    searches = Searches()
+    token = _searches.set(searches)
     try:
-        yield
+        yield searches
     finally:
-        _allowance.reset(token)
+        _searches.reset(token)
 
 
-def is_pattern(text: object) -> bool:
-    """Whether it is one; what is no text is somebody else's to judge."""
-    if not isinstance(text, str):
-        return True
+@lru_cache(maxsize=256)
+def is_quick(pattern: str) -> bool:
+    r"""Whether searching takes little time, in proportion to the text.
+
+    Most patterns are so, but not those that look around or back, and those that compile to more than 10 kB, such as
+    `\p{L}{1,50}`.
+    """
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError):
+        Draft202012Validator({"pattern": pattern}, pattern_options=QUICK)
+    except ValidationError:
         return False
     return True
 
 
-def is_short_pattern(text: object) -> bool:
-    """The same of a text that anybody may have sent: to find out about a long one takes minutes."""
-    return not isinstance(text, str) or (len(text) <= _LONGEST and is_pattern(text))
-
-
 def matches(pattern: str, text: str) -> bool:
-    """Whether the pattern is somewhere in the text.
+    """Whether the pattern is somewhere in the text; False, and noted in `bounded`, if that takes too long to tell."""
+    quick = is_quick(pattern)
+    searches = _searches.get(None) or Searches()
+    if not quick and (len(text) > LONGEST or searches.left <= 0):
+        searches.given_up = _too_long(pattern)
+        return False
+    began = thread_time()
+    try:
+        _compiled(pattern).validate(text)
+    except ValidationError as error:
+        if not isinstance(error.kind, ValidationErrorKind.Pattern):
+            searches.given_up = _too_long(pattern)
+        return False
+    finally:
+        searches.left -= 0 if quick else thread_time() - began
+    return True
 
-    Raises:
-        PatternError: it takes too long to tell, or it is no pattern.
-    """
-    return _matcher(pattern)(text)
+
+def _too_long(pattern: str) -> str:
+    return f"takes too long to be checked by the pattern {pattern!r}"
 
 
 @lru_cache(maxsize=64)
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    """By an engine that takes as long as the text is; not so what looks around or back, which it does not know."""
-    try:
-        wanted = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
-        return SchemaValidator(wanted).isinstance_python
-    except SchemaError:
-        pass
-    try:
-        known = regex.compile(_NO_REPEAT.sub(_literally, pattern), regex.VERSION0)
-    except (regex.error, ValueError, OverflowError, RecursionError):
-        raise PatternError(f"cannot be checked, as this is no pattern: {pattern!r}") from None
-    return lambda text: _found(known, text, pattern)
+def _compiled(pattern: str) -> Draft202012Validator:
+    return Draft202012Validator({"pattern": pattern}, pattern_options=QUICK if is_quick(pattern) else SLOW)
 
 
-def _literally(found: re.Match[str]) -> str:
-    """What only this engine knows (`{e<=1}`, `[:alpha:]`) as Python's own `re` understands it."""
-    return {"{": r"\{", "[:": r"[\:"}.get(found[0], found[0])
+class SlowPattern:
+    """The keyword `pattern`, for schemas in which not all patterns are quick."""
 
+    def __init__(self, parent_schema: object, value: Any, schema_path: object) -> None:  # value: any JSON value
+        """Take the pattern of one subschema."""
+        self._pattern = str(value)
 
-def _found(known: regex.Pattern[str], text: str, pattern: str) -> bool:
-    allowance = _allowance.get(None) or _Allowance()
-    began = time.thread_time()
-    try:
-        return known.search(text, timeout=allowance.left) is not None
-    except TimeoutError:
-        raise PatternError(f"takes too long to be checked by the pattern {pattern!r}") from None
-    finally:
-        allowance.left = max(0.0, allowance.left - (time.thread_time() - began))
+    def validate(self, instance: Any) -> None:  # any JSON value
+        """Raise `ValueError` unless the pattern is in the text."""
+        if isinstance(instance, str) and not matches(self._pattern, instance):
+            raise ValueError(f"does not match {self._pattern!r}")

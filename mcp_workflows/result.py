@@ -65,7 +65,7 @@ def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[s
     wrong = violations(schema, result.get("structuredContent"))
     if not wrong:
         return result
-    complaint = f"The workflow's result does not match the tool's output schema: {wrong[0].message[:300]}"
+    complaint = f"The workflow's result does not match the tool's output schema: {wrong[0]}"
     return {"content": [_text(complaint), *result["content"]], "isError": True}
 
 

@@ -1,138 +1,268 @@
-"""JSON Schema 2020-12: whether a schema is right, and what is wrong with a value by it."""
+"""JSON Schema 2020-12: whether a schema is right, and what is wrong with a value by it.
+
+Anybody may have sent the value and strangers may have written the schema, so a check is bounded in time and memory.
+jsonschema-rs tells quickly whether a value is valid, but it collects the errors of all alternatives before it returns
+the first, which takes seconds and gigabytes. So whole values are only asked about with `is_valid`, and an invalid one
+is searched from the outside in for what is wrong.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+from urllib.parse import quote
 
-from jsonschema import Draft202012Validator, FormatChecker
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariableType]  # its stub leaves it so
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
+from jsonschema_rs import Draft202012Validator, Registry, ValidationError, ValidationErrorKind
 
-from mcp_workflows.patterns import PatternError, bounded, is_pattern, is_short_pattern, matches
-from mcp_workflows.unevaluated import unevaluated_properties
+from mcp_workflows.patterns import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
+from mcp_workflows.schema_cost import ENDLESS, Schema, cost_of, count_values, patterns_in, target_of
 
-MAX_SIZE = 65_536  # characters of a schema that a stranger wrote, as JSON
-MAX_DEPTH = 40  # objects and lists in each other, and references one after the other
-MAX_STEPS = 1_000  # subschemas that one value may have to meet
-MAX_COMPLAINTS = 5  # about one value; a client needs no more to see what is wrong
-_LONGEST = 200  # characters of one part of a complaint
-
-Schema = dict[str, Any]  # a JSON Schema 2020-12 object
+MAX_CHECKS: Final = 5_000_000  # what all values of one JSON value may have to meet together: about 0.1 s
+MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more to see what is wrong
+_DEEPEST: Final = 20  # levels at which it is said what is wrong inside, and not only that something is
+_LONGEST: Final = 200  # characters of one part of a complaint
+_SHOWN: Final = 60  # characters of a value that is repeated in a complaint
+_ROOT: Final = "urn:mcp-workflows:schema"
+_SLOW: Final = {"pattern": SlowPattern}
 
 _SCALARS = frozenset({"string", "number", "integer", "boolean"})
 PRIMITIVES = _SCALARS | {"array"}
 
-_NOTHING_OUTSIDE: Registry[Any] = Registry()  # Any: contents of schemas we do not have
-
-
-def _pattern(_: object, pattern: str, value: object, __: object) -> Iterator[ValidationError]:
-    """The word `pattern`; as jsonschema has it, a text of 30 letters may keep a process busy for hours."""
-    if isinstance(value, str) and not matches(pattern, value):
-        yield ValidationError(f"{value!r} does not match {pattern!r}")
-
-
-def _unique_items(_: object, unique: object, value: object, __: object) -> Iterator[ValidationError]:
-    """The word `uniqueItems`; as jsonschema has it, each item is compared with each other: hours for a megabyte."""
-    if unique is True and isinstance(value, list):
-        items = [json.dumps(item, sort_keys=True) for item in _same(value)]
-        if len(set(items)) < len(items):
-            yield ValidationError("has items that are the same")
-
-
-def _same(value: Any) -> Any:  # any JSON value
-    """A value in which what JSON Schema takes for equal is written alike: 1 and 1.0."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _same(item) for key, item in cast("Schema", value).items()}
-    return [_same(item) for item in cast("Sequence[Any]", value)] if isinstance(value, list) else value
-
-
-def _pattern_properties(validator: Any, patterns: object, value: object, _: object) -> Iterator[ValidationError]:
-    """The word `patternProperties`, with the patterns of above."""
-    if isinstance(value, dict) and isinstance(patterns, dict):
-        for pattern, schema in cast("Schema", patterns).items():
-            for name, item in cast("Schema", value).items():
-                if matches(pattern, name):
-                    yield from validator.descend(item, schema, path=name, schema_path=pattern)
-
-
-def _additional(validator: Any, wanted: object, value: object, schema: Schema) -> Iterator[ValidationError]:
-    """The word `additionalProperties`, which jsonschema has right but for the patterns beside it."""
-    if isinstance(value, dict) and (patterns := schema.get("patternProperties")):
-        items = cast("Schema", value).items()
-        value = {name: item for name, item in items if not any(matches(each, name) for each in patterns)}
-        schema = {word: said for word, said in schema.items() if word != "patternProperties"}
-    yield from _theirs(validator, wanted, value, schema) or ()
-
-
-_theirs = cast("Callable[..., Any]", Draft202012Validator.VALIDATORS["additionalProperties"])
-_extended = cast("Callable[..., Any]", extend)  # Any: its stub leaves it so
-_OURS = {
-    "additionalProperties": _additional,
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "unevaluatedProperties": unevaluated_properties,
-    "uniqueItems": _unique_items,
+_TYPES: Final[Mapping[type, frozenset[str]]] = {
+    type(None): frozenset({"null"}),
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer", "number"}),
+    float: frozenset({"number", "integer"}),
+    str: frozenset({"string"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
 }
-_Validator = _extended(Draft202012Validator, _OURS)
+"""What JSON Schema calls the types of values."""
 
-
-def _formats(regex: Callable[[object], bool]) -> FormatChecker:
-    """Those of jsonschema, which fails on some texts that are no patterns."""
-    known = FormatChecker()
-    known.checkers.update(Draft202012Validator.FORMAT_CHECKER.checkers)
-    known.checks("regex")(regex)
-    return known
-
-
-_IN_SCHEMAS, _IN_VALUES = _formats(is_pattern), _formats(is_short_pattern)
+_LEFT_TO_PARTS: Final = frozenset(
+    {"$ref", "allOf", "properties", "patternProperties", "items", "prefixItems", "if", "then", "else"}
+    | {"required", "additionalProperties", "dependentSchemas", "$defs", "definitions", "$id", "$schema", "$anchor"}
+)
+_AS_A_WHOLE: Final[Mapping[str, str]] = {
+    "anyOf": "fits none of the alternatives (anyOf)",
+    "oneOf": "does not fit exactly one of the alternatives (oneOf)",
+    "not": "is what its schema excludes (not)",
+    "contains": "has too few or too many items of a kind (contains)",
+    "propertyNames": "has a property whose name is not allowed (propertyNames)",
+    "unevaluatedProperties": "has properties that are not allowed (unevaluatedProperties)",
+    "unevaluatedItems": "has items that are not allowed (unevaluatedItems)",
+    "$dynamicRef": "does not fit its schema ($dynamicRef)",
+}
+"""Words with subschemas of which it is only told that they are not met."""
 
 
 class Checker:
     """A JSON Schema to check values by; to make one takes longer than to check a small value."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """References outside the schema are never fetched."""
-        self._validator: Any = _Validator(schema, registry=_NOTHING_OUTSIDE, format_checker=_IN_VALUES)
-
-    def violations(
-        self,
-        value: Any,  # any JSON value
-        counts: Callable[[ValidationError], bool] = lambda _: True,
-    ) -> Sequence[ValidationError]:
-        """What is wrong with a value, the first few."""
+        """Compile the schema; references outside of it are never fetched."""
+        self._schema = cast("Schema", schema)
+        self._compiled: dict[str, Draft202012Validator] = {}
+        self._wrong: str | None = None
         try:
-            errors: Iterable[ValidationError] = self._validator.iter_errors(value)
-            with bounded():
-                return list(islice(filter(counts, errors), MAX_COMPLAINTS))
-        except PatternError as error:
-            return [ValidationError(str(error))]
-        except OverflowError:  # `multipleOf: 0.5` of an integer that no float can be
-            return [ValidationError("has a number that is too large to be checked")]
-        except RecursionError:
-            return [ValidationError("is nested too deeply, or its schema refers to itself without end")]
+            self._most = MAX_CHECKS // cost_of(self._schema)
+            self._slow = not all(is_quick(pattern) for _, pattern in patterns_in(self._schema))
+            self._registry = Registry([(_ROOT, self._schema)])
+            if self._slow:
+                self._compile(self._schema, {})  # `SlowPattern` takes any pattern
+            self._part("")
+        except ValueError as error:
+            self._wrong = f"cannot be checked, as its schema is wrong: {_short(str(error))}"
+
+    def violations(self, value: Any) -> Sequence[str]:  # any JSON value
+        """Return what is wrong with a value, the first few complaints, a line each: where, and what."""
+        if self._wrong:
+            return [self._wrong]
+        if (count := count_values(value)) > max(self._most, 1):
+            return [f"has {count} values, and at most {self._most} can be checked by this schema"]
+        with bounded() as searches:
+            if self._is_valid("", value):
+                found: Sequence[str] = []
+            else:
+                found = list(islice(self._explained(_Place(schema=self._schema, value=value)), MAX_COMPLAINTS))
+        return [searches.given_up] if searches.given_up else found
+
+    def _is_valid(self, pointer: str, value: Any) -> bool:  # any JSON value
+        try:
+            return self._part(pointer).is_valid(value)
+        except ValueError:  # half a surrogate pair in a name
+            return False
+
+    def _part(self, pointer: str) -> Draft202012Validator:
+        """Return the validator of the subschema at this JSON Pointer."""
+        found = self._compiled.get(pointer)
+        if found is None:
+            found = self._compiled[pointer] = self._compile({"$ref": f"{_ROOT}#{pointer}"}, _SLOW if self._slow else {})
+        return found
+
+    def _compile(self, schema: Schema, keywords: Any, mask: str | None = None) -> Draft202012Validator:
+        # keywords is Any, as the stubs of jsonschema-rs want the parameters of its classes named as there
+        return Draft202012Validator(
+            schema,
+            registry=self._registry,
+            pattern_options=SLOW if self._slow else QUICK,
+            keywords=keywords,
+            validate_formats=True,
+            offline=True,
+            mask=mask,
+        )
+
+    def _explained(self, place: _Place) -> Iterator[str]:
+        """Yield what is wrong at a place whose value is invalid: there, or else in its parts."""
+        if not isinstance(place.schema, dict):
+            yield place.says("is not allowed here")
+            return
+        schema, told = cast("Schema", place.schema), False
+        for complaint in chain(self._asserted(schema, place), self._of_parts(schema, place)):
+            told = True
+            yield complaint
+        if not told:
+            words = [text for word, text in _AS_A_WHOLE.items() if word in schema]
+            yield place.says(" or ".join(words) or "does not fit its schema")
+
+    def _asserted(self, schema: Schema, place: _Place) -> Iterator[str]:
+        """Yield what the words say that have no subschemas."""
+        if isinstance(place.value, dict):
+            yield from map(place.says, _of_names(schema, cast("Schema", place.value)))
+        words = {word: said for word, said in schema.items() if word not in _LEFT_TO_PARTS and word not in _AS_A_WHOLE}
+        mask = None if _is_short(place.value) else "it"
+        try:
+            self._compile(words, _SLOW if self._slow else {}, mask).validate(place.value)
+        except ValidationError as error:
+            yield place.says(error.message)
+        except ValueError as error:
+            yield place.says(f"cannot be checked: {error}")
+
+    def _of_parts(self, schema: Schema, place: _Place) -> Iterator[str]:
+        """Yield what is wrong in the parts of a value, or with the value by a subschema."""
+        if place.level == _DEEPEST:
+            return
+        for part in _parts(schema, place.value, self._schema):
+            pointer = part.word[1:] if part.word.startswith("#") else f"{place.pointer}/{part.word}"
+            for path, value in part.values:
+                if not self._is_valid(pointer, value):
+                    inside = _Place(part.schema, value, pointer, (*place.path, *path), place.level + 1)
+                    yield from self._explained(inside)
 
 
-def violations(
-    schema: Mapping[str, Any],
-    value: Any,  # any JSON value
-) -> Sequence[ValidationError]:
-    """What is wrong with a value by a JSON Schema: see `Checker`."""
+_Path: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A part of a value, and the subschema that it has to meet."""
+
+    schema: Any  # any JSON value
+    value: Any  # likewise
+    pointer: str = ""  # to the subschema
+    path: _Path = ()  # to the part
+    level: int = 0  # how many subschemas led here
+
+    def says(self, text: str) -> str:
+        """Return a complaint about it in one line, never with the whole value."""
+        where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).removeprefix(".")
+        return f"{_short(where)}: {_short(text)}" if where else _short(text)
+
+
+class _Part(NamedTuple):
+    """A subschema, and the parts of a value that have to meet it."""
+
+    word: str  # the JSON Pointer from the schema around it, or a reference
+    schema: Any  # any JSON value
+    values: Iterable[tuple[_Path, Any]]  # likewise
+
+
+def _parts(schema: Schema, value: Any, root: Schema) -> Iterator[_Part]:  # any JSON value
+    """Yield what is checked by itself: the same value by further subschemas, and its members."""
+    for word, each in _alongside(schema, value, root):
+        yield _Part(word, each, [((), value)])
+    if isinstance(value, dict):
+        yield from _properties(schema, cast("Schema", value))
+    if isinstance(value, list):
+        items, first = cast("list[Any]", value), schema.get("prefixItems", [])
+        yield from (_Part(f"prefixItems/{i}", each, [((i,), items[i])]) for i, each in enumerate(first[: len(items)]))
+        if "items" in schema:
+            yield _Part("items", schema["items"], (((i,), items[i]) for i in range(len(first), len(items))))
+
+
+def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, Any]]:  # any JSON values
+    """Yield the subschemas that the same value has to meet, each with what leads to it."""
+    if isinstance(reference := schema.get("$ref"), str) and (target := target_of(reference, root)) is not None:
+        yield reference, target
+    yield from ((f"allOf/{i}", each) for i, each in enumerate(schema.get("allOf", ())))
+    for word in ("anyOf", "oneOf"):
+        found = [(f"{word}/{i}", each) for i, each in enumerate(schema.get(word, ())) if _is_meant(each, value, root)]
+        yield from found if len(found) == 1 else ()  # as with what may also be null
+    if isinstance(value, dict):
+        dependent = cast("Schema", schema.get("dependentSchemas", {}))
+        yield from ((f"dependentSchemas/{_token(name)}", each) for name, each in dependent.items() if name in value)
+
+
+def _is_meant(schema: Any, value: Any, root: Schema) -> bool:  # any JSON values
+    """Whether an alternative is one for values of this type."""
+    for _ in range(_DEEPEST):
+        if not isinstance(schema, dict):
+            return False
+        found = cast("Schema", schema)
+        if not isinstance(reference := found.get("$ref"), str):
+            named = found.get("type", [])
+            types = {named} if isinstance(named, str) else set(cast("list[str]", named))
+            return not types or bool(types & _TYPES[cast("type", type(value))])
+        schema = target_of(reference, root)
+    return False
+
+
+def _properties(schema: Schema, value: Schema) -> Iterator[_Part]:
+    named, patterns = _names(schema)
+    for name, each in named.items():
+        if name in value:
+            yield _Part(f"properties/{_token(name)}", each, [((name,), value[name])])
+    for pattern, each in patterns.items():
+        found = (((name,), value[name]) for name in value if matches(pattern, name))
+        yield _Part(f"patternProperties/{_token(pattern)}", each, found)
+    if isinstance(rest := schema.get("additionalProperties"), dict):
+        yield _Part("additionalProperties", rest, (((name,), value[name]) for name in _rest(schema, value)))
+
+
+def _names(schema: Schema) -> tuple[Schema, Schema]:
+    return schema.get("properties", {}), schema.get("patternProperties", {})
+
+
+def _rest(schema: Schema, value: Schema) -> Iterator[str]:
+    """Yield the names for which `additionalProperties` is."""
+    named, patterns = _names(schema)
+    return (name for name in value if name not in named and not any(matches(each, name) for each in patterns))
+
+
+def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
+    """Yield what is wrong with the names of an object."""
+    yield from (f"{name!r} is a required property" for name in schema.get("required", ()) if name not in value)
+    if schema.get("additionalProperties") is False and (rest := list(islice(_rest(schema, value), MAX_COMPLAINTS))):
+        yield f"additional properties are not allowed, such as {', '.join(map(repr, rest))}"
+
+
+def _token(name: str) -> str:
+    """A name as a part of a JSON Pointer in a URI (RFC 6901, section 6)."""
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
+
+
+def violations(schema: Mapping[str, Any], value: Any) -> Sequence[str]:  # any JSON value
+    """Return what is wrong with a value by a JSON Schema: see `Checker`."""
     return Checker(schema).violations(value)
 
 
-def complain(error: ValidationError | SchemaError) -> str:
-    """One schema violation in a line: where, and what was wrong (never the whole value)."""
-    where = _short(error.json_path.removeprefix("$").lstrip("."))
-    text = _short(error.message)
-    return f"{where}: {text}" if where else text
+def _is_short(value: Any) -> bool:  # any JSON value
+    """Whether a complaint can repeat it."""
+    if isinstance(value, int):
+        return value.bit_length() <= _SHOWN
+    return not isinstance(value, list | dict | str) or (isinstance(value, str) and len(value) <= _SHOWN)
 
 
 def _short(text: str) -> str:
@@ -140,104 +270,34 @@ def _short(text: str) -> str:
 
 
 def check_schema(schema: Schema) -> Schema:
-    """The schema itself, if it is JSON Schema 2020-12 for an object.
+    """Return the schema itself, if it is JSON Schema 2020-12 for an object.
 
     Raises:
         ValueError: it is not, with what is wrong in it.
     """
     try:
-        Draft202012Validator.check_schema(schema, format_checker=_IN_SCHEMAS)
-    except SchemaError as error:
-        raise ValueError(f"not a JSON Schema: {complain(error)}") from None
+        Draft202012Validator(schema, pattern_options=SLOW, validate_formats=True, offline=True)
+    except ValidationError as error:
+        raise ValueError(_wrong_schema(error)) from None
+    except ValueError as error:  # half a surrogate pair, or too many levels
+        raise ValueError(f"not a JSON Schema: {_short(str(error))}") from None
     if schema.get("type") != "object":
         raise ValueError("a JSON Schema of an object is needed here: {type: object, properties: {...}}")
-    _check_references(schema)
-    if any("without end" in error.message for error in violations(schema, {})):
-        raise ValueError("a $ref in it refers to itself without end")
+    if cost_of(schema) >= ENDLESS:
+        raise ValueError("a $ref in it refers to itself without end, or by another name than #/$defs/NAME")
+    for word, pattern in patterns_in(schema):
+        if word == "patternProperties" and not is_quick(pattern):
+            text = (
+                "names cannot be checked by it in bounded time; leave out what looks around or back, and large repeats"
+            )
+            raise ValueError(f"patternProperties: {_short(repr(pattern))}: {text}")
     return schema
 
 
-def _check_references(schema: Schema) -> None:
-    resolver = _NOTHING_OUTSIDE.with_resource("", DRAFT202012.create_resource(schema)).resolver()
-    for reference in _references(schema):
-        try:
-            resolver.lookup(reference)
-        except (Unresolvable, ValueError):
-            raise ValueError(f"$ref {reference!r} is not in this schema: inline what it points to, in $defs") from None
-
-
-def excess(schema: Schema) -> str | None:
-    """What is too much in a schema that a stranger wrote: to check values by it could take for ever. None: nothing.
-
-    Patterns are not judged: they take as long as the values that callers send are, or are given up (`patterns`).
-    """
-    if not all(_nodes(schema)):
-        return f"it is nested more than {MAX_DEPTH} deep"
-    if (size := len(json.dumps(schema))) > MAX_SIZE:
-        return f"it is {size} characters, and at most {MAX_SIZE} are taken"
-    steps: dict[int, int] = {}
-    if any(_steps(node, schema, steps) > MAX_STEPS for node in _nodes(schema) if isinstance(node, dict)):
-        return "its references multiply, or refer to themselves or to somewhere else: write #/$defs/NAME"
-    return None
-
-
-def _nodes(schema: Schema) -> Iterator[Any]:  # any JSON value
-    """All objects and lists in it; None for what is nested too deeply, which is not gone into."""
-    left: list[tuple[Any, int]] = [(schema, 1)]
-    while left:
-        node, depth = left.pop()
-        yield node if depth <= MAX_DEPTH else None
-        inner = cast("Iterable[Any]", node.values() if isinstance(node, dict) else node)
-        if depth <= MAX_DEPTH:
-            left += [(item, depth + 1) for item in inner if item and isinstance(item, dict | list)]
-
-
-def _steps(schema: Any, root: Schema, known: dict[int, int], depth: int = 0) -> int:  # any JSON value
-    """How many subschemas a value that has to meet this one has to meet, itself not taken apart."""
-    if not isinstance(schema, dict):
-        return 0
-    if depth > MAX_DEPTH:
-        return MAX_STEPS + 1
-    key = id(cast("object", schema))
-    if key not in known:
-        inner = list(_alongside(cast("Schema", schema), root))
-        known[key] = MAX_STEPS + 1  # if it comes back to itself
-        known[key] = min(MAX_STEPS + 1, 1 + sum(_steps(each, root, known, depth + 1) for each in inner))
-    return known[key]
-
-
-def _alongside(schema: Schema, root: Schema) -> Iterator[Any]:  # any JSON value
-    """The subschemas that the same value has to meet."""
-    for word in ("$ref", "$dynamicRef"):
-        if isinstance(reference := schema.get(word), str):
-            yield _meant(reference, root)
-    for word in ("allOf", "anyOf", "oneOf"):
-        if isinstance(several := schema.get(word), list):
-            yield from several
-    yield from (schema.get(word) for word in ("not", "if", "then", "else"))
-    if isinstance(dependent := schema.get("dependentSchemas"), dict):
-        yield from cast("Schema", dependent).values()
-
-
-def _meant(reference: str, root: Schema) -> Any:  # any JSON value
-    """What a reference into the schema means; what leads out of it is as good as one to itself."""
-    found: Any = root
-    for part in reference.removeprefix("#").split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        found = cast("Schema", found).get(name) if isinstance(found, dict) else None
-    inside = reference == "#" or reference.startswith("#/")
-    return found if inside and found is not None else {"$ref": reference}
-
-
-def _references(value: Any) -> Iterable[str]:  # any JSON value
-    if isinstance(value, Mapping):
-        for key, item in cast("Mapping[str, Any]", value).items():
-            if key == "$ref" and isinstance(item, str):
-                yield item
-            yield from _references(item)
-    elif isinstance(value, list):
-        for item in cast("Sequence[Any]", value):
-            yield from _references(item)
+def _wrong_schema(error: ValidationError) -> str:
+    if isinstance(error.kind, ValidationErrorKind.Referencing):
+        return f"a $ref is not in this schema: inline what it points to, in $defs ({_short(error.message)})"
+    return f"not a JSON Schema: {_Place(schema={}, value=None, path=tuple(error.instance_path)).says(error.message)}"
 
 
 def check_form(form: Schema) -> None:

@@ -9,7 +9,6 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self, cast
 
-from jsonschema.exceptions import ValidationError
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -28,7 +27,7 @@ from mcp_workflows.gate import ToolGate
 from mcp_workflows.limits import ToolLimits
 from mcp_workflows.mapping import Template
 from mcp_workflows.question import Ask, check_template
-from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema, complain
+from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema
 
 MAX_RESULT_BYTES = 1_000_000
 
@@ -347,9 +346,11 @@ class Tool(BaseModel):
 
     def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: frozenset[str] = frozenset()) -> Sequence[str]:
         """What is wrong with the arguments, a line each; what will be asked for may still be missing."""
-        errors = self._checker.violations(arguments, lambda error: not _only_missing(error, arguments, to_be_asked))
-        more = ["and perhaps more"] if len(errors) == MAX_COMPLAINTS else []
-        return [complain(error) for error in errors] + more
+        required = self.input.get("required", [])
+        needed = [name for name in required if name not in to_be_asked or name in arguments]
+        checker = self._checker if needed == required else Checker({**self.input, "required": needed})
+        found = checker.violations(arguments)
+        return [*found, "and perhaps more"] if len(found) == MAX_COMPLAINTS else found
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
         """The arguments as the engine gets them: a list is positional, no arguments is an empty list."""
@@ -387,10 +388,3 @@ class Tool(BaseModel):
     def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
         """The gates, with what they ask filled in: likewise."""
         return {name: gate.freeze(name, scope) for name, gate in self.gates.items()}
-
-
-def _only_missing(error: ValidationError, arguments: Mapping[str, Any], to_be_asked: frozenset[str]) -> bool:
-    """Whether this is nothing but a required property that a question will still bring."""
-    if error.validator != "required" or error.absolute_path:
-        return False
-    return any(error.message.startswith(repr(name)) for name in to_be_asked if name not in arguments)

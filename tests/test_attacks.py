@@ -97,9 +97,9 @@ async def test_a_state_that_is_none_does_not_tell_that_a_tool_is_there(tmp_path:
 async def test_patterns_of_names_take_no_longer_than_the_names_are() -> None:
     schema = {"type": "object", "patternProperties": {"^(a+)+$": {"type": "integer"}}, "additionalProperties": False}
     [error] = violations(schema, {"a" * 60 + "!": 1})  # with Python's own engine for longer than anybody lives
-    assert "Additional properties are not allowed" in error.message
+    assert "additional properties are not allowed" in error
     assert not violations(schema, {"a" * 60: 1})
-    assert "integer" in violations(schema, {"a" * 60: "one"})[0].message
+    assert "integer" in violations(schema, {"a" * 60: "one"})[0]
 
 
 async def test_unique_items_take_as_long_as_there_are_many_and_no_longer() -> None:

@@ -263,8 +263,8 @@ async def test_several_questions_are_answered_by_their_keys(client: Line) -> Non
         ({"content": {"answer": 1}}, "task_answer: content does not fit the question: answer: 1 is not of type"),
         ({}, "task_answer: content must be an object when the action is accept; nothing was applied"),
         ({"key": "other", "content": YES}, "Nothing was answered: give the key of one of its open questions."),
-        ({"content": "yes"}, "Wrong arguments for task_answer: content: 'yes' is not of type 'object'"),
-        ({"action": "agree"}, "Wrong arguments for task_answer: action: 'agree' is not one of"),
+        ({"content": "yes"}, 'Wrong arguments for task_answer: content: "yes" is not of type "object"'),
+        ({"action": "agree"}, 'Wrong arguments for task_answer: action: "agree" is not one of'),
     ],
 )
 async def test_an_answer_that_does_not_fit_changes_nothing(
@@ -421,12 +421,12 @@ def test_a_companion_tells_a_model_when_to_use_it_and_takes_nothing_else(compani
     ("tool", "arguments", "text"),
     [
         ("task_status", {}, "'taskId' is a required property"),
-        ("task_status", {"taskId": 1}, "taskId: 1 is not of type 'string'"),
-        ("task_status", {"taskId": ""}, "taskId: '' should be non-empty"),
-        ("task_status", {"taskId": "x", "more": 1}, "'more' was unexpected"),
+        ("task_status", {"taskId": 1}, 'taskId: 1 is not of type "string"'),
+        ("task_status", {"taskId": ""}, 'taskId: "" is shorter than 1 character'),
+        ("task_status", {"taskId": "x", "more": 1}, "additional properties are not allowed, such as 'more'"),
         ("task_wait", {"taskId": "x", "seconds": -1}, "seconds: -1 is less than the minimum of 0"),
-        ("task_cancel", {"taskId": None}, "taskId: None is not of type 'string'"),
-        ("my_tasks", {"cursor": 1}, "cursor: 1 is not of type 'string'"),
+        ("task_cancel", {"taskId": None}, 'taskId: null is not of type "string"'),
+        ("my_tasks", {"cursor": 1}, 'cursor: 1 is not of type "string"'),
     ],
 )
 async def test_wrong_arguments_are_named(client: Line, tool: str, arguments: Mapping[str, Any], text: str) -> None:

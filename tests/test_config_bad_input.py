@@ -145,7 +145,7 @@ BAD: Mapping[str, tuple[str, int, str, str]] = {
         f"{FINE}    input:\n      type: object\n      properties: {{x: {{type: strng}}}}\n",
         7,
         "tools.wait.input",
-        "not a JSON Schema: properties.x.type: 'strng'",
+        'not a JSON Schema: properties.x.type: "strng"',
     ),
     "a schema of a string": (f"{FINE}    input: {{type: string}}\n", 7, "tools.wait.input", "of an object is needed"),
     "a schema that is a word": (f"{FINE}    input: order\n", 7, "tools.wait.input", "write a schema, a file"),
@@ -321,7 +321,7 @@ def test_what_an_adapter_says_of_a_key_it_does_not_take_is_told_too(tmp_path: Pa
     [
         ("{", "order.json:1:2: not JSON"),
         ("[]", "order.json: a JSON Schema of an object"),
-        ('{"type": "objct"}', "order.json: not a JSON Schema: type: 'objct'"),
+        ('{"type": "objct"}', 'order.json: not a JSON Schema: type: "objct"'),
     ],
 )
 def test_a_bad_schema_file_is_named(tmp_path: Path, content: str, essence: str) -> None:

@@ -205,7 +205,7 @@ async def test_who_only_polls_is_told_why_an_answer_does_not_fit(served: Site) -
         await _until(client, await _start(client, "ask"), "completed")
         asked = [message.params["message"] for message in client.inbox if message.method == "elicitation/create"]
         assert len(asked) == 2
-        assert "is not of type 'string'" in asked[1]
+        assert 'is not of type "string"' in asked[1]
 
 
 async def test_who_stops_listening_with_a_question_open_is_asked_on_a_poll(served: Site) -> None:

@@ -513,7 +513,7 @@ async def test_an_unknown_tool_is_invalid_params(client: Peer) -> None:
     assert (reply.code, "nothing" in reply.error["message"]) == (-32602, True)
 
 
-@pytest.mark.parametrize(("arguments", "complaint"), [({}, "'n' is a required"), ({"n": "x"}, "n: 'x' is not of type")])
+@pytest.mark.parametrize(("arguments", "complaint"), [({}, "'n' is a required"), ({"n": "x"}, 'n: "x" is not of type')])
 async def test_wrong_arguments_are_told_to_the_model_and_start_nothing(
     client: Peer, arguments: dict[str, Any], complaint: str
 ) -> None:

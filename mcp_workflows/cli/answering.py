@@ -12,7 +12,7 @@ import mcp_types as types
 
 from mcp_workflows.cli.arguments import Pair, Schema, WrongUsage, typed
 from mcp_workflows.cli.screen import Screen
-from mcp_workflows.schema import complain, violations
+from mcp_workflows.schema import violations
 
 Action = types.ElicitResult
 
@@ -90,7 +90,7 @@ class Answers:
             with self._screen.still():
                 return await _Form(self._screen, key, message, form).fill_in(content)
         if wrong := violations(form, content):
-            raise WrongUsage(f"the answer to {_shown(key, message)} does not fit: {complain(wrong[0])}")
+            raise WrongUsage(f"the answer to {_shown(key, message)} does not fit: {wrong[0]}")
         self._counts[message] = self._counts.get(message, 0) + 1
         if self._counts[message] > MAX_SAME_ANSWERS:
             raise WrongUsage(f"{_shown(key, message)} was answered {MAX_SAME_ANSWERS} times by flag and is asked again")
@@ -221,7 +221,7 @@ class _Form:
             wrong = violations({"type": "object", "properties": {name: field}}, {name: value})
             if not wrong:
                 return value
-            self.screen.note(f"    {complain(wrong[0])}")
+            self.screen.note(f"    {wrong[0]}")
 
     def _required(self, name: str) -> bool:
         return name in self.form.get("required", ())

@@ -1,0 +1,161 @@
+"""What a check by a JSON Schema costs, known before it is made: how many values there are, times what each may meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias, cast
+from urllib.parse import unquote
+
+Schema: TypeAlias = dict[str, Any]  # a JSON Schema 2020-12 object
+
+MAX_SIZE: Final = 65_536  # characters of a schema that a stranger wrote, as JSON
+MAX_DEPTH: Final = 40  # objects and lists in each other, in a schema that a stranger wrote
+MAX_PATTERNS: Final = 1_000  # characters of all patterns in a schema that a stranger wrote: each takes time to compile
+MAX_STEPS: Final = 1_000  # subschemas that one value may have to meet, in a schema that a stranger wrote
+ENDLESS: Final = 1_000_000_000  # the cost of a schema that refers to itself for the same value
+_LONGEST_WAY: Final = 200  # subschemas in each other, references followed
+_NOT_TEXT: Final = 8  # to compare a number or an object takes as long as that many subschemas
+
+
+def count_values(value: Any, most: int | None = None) -> int:  # any JSON value
+    """Return how many values are in a JSON value, itself included; counting stops once there are more than `most`."""
+    found, left = 1, [value]
+    while left and (most is None or found <= most):
+        item = left.pop()
+        if isinstance(item, dict | list):
+            inner = cast("Iterable[Any]", item.values() if isinstance(item, dict) else item)
+            found += len(cast("list[Any]", item))
+            if most is None or found <= most:
+                left += [each for each in inner if isinstance(each, dict | list)]
+    return found
+
+
+def excess(schema: Schema) -> str | None:
+    """Return what is too much in a schema that a stranger wrote, or None: to check values by it could take for ever."""
+    if not all(_nodes(schema, MAX_DEPTH)):
+        return f"it is nested more than {MAX_DEPTH} deep"
+    if (size := len(json.dumps(schema))) > MAX_SIZE:
+        return f"it is {size} characters, and at most {MAX_SIZE} are taken"
+    if (length := sum(len(pattern) for _, pattern in patterns_in(schema))) > MAX_PATTERNS:
+        return f"its patterns are {length} characters together, and at most {MAX_PATTERNS} are taken"
+    if cost_of(schema) > MAX_STEPS:
+        return "its references multiply, or refer to themselves or to somewhere else: write #/$defs/NAME"
+    return None
+
+
+def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
+    """Yield the regular expressions in a schema, each with its keyword: `pattern` or `patternProperties`."""
+    for node in _nodes(schema, ENDLESS):
+        if isinstance(node, dict):
+            found = cast("Schema", node)
+            if isinstance(pattern := found.get("pattern"), str):
+                yield "pattern", pattern
+            yield from (("patternProperties", name) for name in _object_at(found, "patternProperties"))
+
+
+def _nodes(schema: Schema, most: int) -> Iterator[Any]:  # any JSON value
+    """Yield all objects and lists that are not empty; None for what is nested deeper than `most`."""
+    left: list[tuple[Any, int]] = [(schema, 1)]
+    while left:
+        node, depth = left.pop()
+        yield node if depth <= most else None
+        inner = cast("Iterable[Any]", node.values() if isinstance(node, dict) else node)
+        if depth <= most:
+            left += [(item, depth + 1) for item in inner if item and isinstance(item, dict | list)]
+
+
+def cost_of(schema: Schema) -> int:
+    """Return how many subschemas any part of a value may have to meet at most; `ENDLESS` if that has no end."""
+    return _Costs(schema).of(schema, frozenset(), 0)
+
+
+class _Costs:
+    """The costs of the subschemas of one schema, each worked out once."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._known: dict[int, int] = {}
+        self._begun: set[int] = set()
+
+    def of(self, schema: Any, same: frozenset[int], way: int) -> int:  # any JSON value
+        """Return the cost for one value and all that is in it; `same` are the subschemas that led here for that value.
+
+        A subschema that comes back to itself for a part of the value costs nothing more there: jsonschema-rs checks a
+        value by it once.
+        """
+        if not isinstance(schema, dict):
+            return 1
+        found, key = cast("Schema", schema), id(cast("object", schema))
+        if key in same or way > _LONGEST_WAY:
+            return ENDLESS
+        if key in self._known or key in self._begun:
+            return self._known.get(key, 1)
+        self._begun.add(key)
+        cost = 1 + _comparing(found)
+        for each in self._alongside(found):
+            cost += self.of(each, same | {key}, way + 1)
+        inside = [[self.of(each, frozenset(), way + 1) for each in group] for group in _groups(found)]
+        any_name, each_name, any_item, each_item = inside
+        cost += max(max(any_name, default=0) + sum(each_name), max(any_item, default=0) + sum(each_item))
+        self._known[key] = min(cost, ENDLESS)
+        return self._known[key]
+
+    def _alongside(self, schema: Schema) -> Iterator[Any]:  # any JSON value
+        """Yield the subschemas that the same value has to meet."""
+        for word in ("$ref", "$dynamicRef"):
+            if isinstance(reference := schema.get(word), str):
+                target = target_of(reference, self._root)
+                yield schema if target is None else target  # one that cannot be followed may have no end
+        for word in ("allOf", "anyOf", "oneOf"):
+            yield from _list_at(schema, word)
+        yield from (schema[word] for word in ("not", "if", "then", "else") if word in schema)
+        yield from _object_at(schema, "dependentSchemas").values()
+
+
+def _groups(schema: Schema) -> Iterator[list[Any]]:  # any JSON values
+    """Yield the subschemas for names of which a name meets one, and each; then those for items, likewise."""
+    rest = [schema[word] for word in ("additionalProperties", "unevaluatedProperties") if word in schema]
+    yield [*_object_at(schema, "properties").values(), *rest]
+    yield [*_object_at(schema, "patternProperties").values(), *(schema[w] for w in ("propertyNames",) if w in schema)]
+    yield [*_list_at(schema, "prefixItems"), *(schema[w] for w in ("items", "unevaluatedItems") if w in schema)]
+    yield [schema[word] for word in ("contains",) if word in schema]
+
+
+def _comparing(schema: Schema) -> int:
+    """Return what it costs to compare a value with those that are allowed; texts, and numbers, are looked up."""
+    several = _list_at(schema, "enum")
+    mixed = len({type(each) for each in several}) > 1 or any(isinstance(each, dict | list) for each in several)
+    one = _NOT_TEXT if "const" in schema and not isinstance(schema["const"], str) else 0
+    return len(several) * mixed + one
+
+
+def _list_at(schema: Schema, word: str) -> list[Any]:
+    found = schema.get(word)
+    return cast("list[Any]", found) if isinstance(found, list) else []
+
+
+def _object_at(schema: Schema, word: str) -> Schema:
+    found = schema.get(word)
+    return cast("Schema", found) if isinstance(found, dict) else {}
+
+
+def target_of(reference: str, root: Schema) -> Any:  # any JSON value
+    """Return the subschema that a reference means; None if it leads out of the schema."""
+    if reference != "#" and not reference.startswith("#/"):
+        named = (node for node in _nodes(root, ENDLESS) if isinstance(node, dict))
+        return next((node for node in named if _is_named(cast("Schema", node), reference)), None)
+    found: Any = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal():
+            items = cast("list[Any]", found)
+            found = items[int(name)] if int(name) < len(items) else None
+        else:
+            found = cast("Schema", found).get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _is_named(schema: Schema, reference: str) -> bool:
+    anchors = [schema.get("$anchor"), schema.get("$dynamicAnchor")]
+    return reference == schema.get("$id") or (reference.startswith("#") and reference[1:] in anchors)
