@@ -100,7 +100,8 @@ class Calls:
         if isinstance(taken, Declined):
             return Finished(result=tool_error(f"{taken.name}: answered with {taken.action}; nothing was started"))
         arguments = {**call.arguments, **taken.arguments}
-        check_size(f"Arguments of {tool.name}", arguments, self._limits.max_arguments)
+        limits = self._limits
+        check_size(f"Arguments of {tool.name}", arguments, limits.max_arguments, limits.max_json_values)
         asking = still_to_ask(tool, arguments, taken)
         to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
         if wrong := tool.complaints(arguments, to_be_asked=to_come):

@@ -74,7 +74,7 @@ class Door:
             RequestError: see `Ledger.answer`; or they are too large.
         """
         try:
-            check_size("Answers", responses, self._limits.max_answer)
+            check_size("Answers", responses, self._limits.max_answer, self._limits.max_json_values)
         except LimitReached as reached:
             self._meters.refused(principal, task.tool, reached)
             raise

@@ -69,6 +69,11 @@ class Limits(BaseModel):
     max_answer: Most | None = Field(
         default=64 * 1024, description="Bytes of JSON of the answers to questions in one request."
     )
+    max_json_values: Most | None = Field(
+        default=100_000,
+        description="JSON values in the arguments of a call, or in the answers of one request: each text, number, list "
+        "and object counts, however deep in others. Over HTTP a body with more is refused before it is parsed.",
+    )
     max_kept_result: Most | None = Field(
         default=10_000_000,
         description="Bytes of JSON of a result above which it is not kept at all, and the task says so. What is kept "

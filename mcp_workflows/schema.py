@@ -17,7 +17,8 @@ from urllib.parse import quote
 from jsonschema_rs import Draft202012Validator, Registry, ValidationError, ValidationErrorKind
 
 from mcp_workflows.patterns import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
-from mcp_workflows.schema_cost import ENDLESS, Schema, cost_of, count_values, patterns_in, target_of
+from mcp_workflows.schema_cost import ENDLESS, cost_of, count_values, is_list, is_object, patterns_in, target_of
+from mcp_workflows.schema_cost import Schema as Schema  # checked here, named here
 
 MAX_CHECKS: Final = 5_000_000  # what all values of one JSON value may have to meet together: about 0.1 s
 MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more to see what is wrong
@@ -116,10 +117,10 @@ class Checker:
 
     def _explained(self, place: _Place) -> Iterator[str]:
         """Yield what is wrong at a place whose value is invalid: there, or else in its parts."""
-        if not isinstance(place.schema, dict):
+        schema, told = place.schema, False
+        if not is_object(schema):
             yield place.says("is not allowed here")
             return
-        schema, told = cast("Schema", place.schema), False
         for complaint in chain(self._asserted(schema, place), self._of_parts(schema, place)):
             told = True
             yield complaint
@@ -129,12 +130,13 @@ class Checker:
 
     def _asserted(self, schema: Schema, place: _Place) -> Iterator[str]:
         """Yield what the words say that have no subschemas."""
-        if isinstance(place.value, dict):
-            yield from map(place.says, _of_names(schema, cast("Schema", place.value)))
+        value = place.value
+        if is_object(value):
+            yield from map(place.says, _of_names(schema, value))
         words = {word: said for word, said in schema.items() if word not in _LEFT_TO_PARTS and word not in _AS_A_WHOLE}
-        mask = None if _is_short(place.value) else "it"
+        mask = None if _is_short(value) else "it"
         try:
-            self._compile(words, _SLOW if self._slow else {}, mask).validate(place.value)
+            self._compile(words, _SLOW if self._slow else {}, mask).validate(value)
         except ValidationError as error:
             yield place.says(error.message)
         except ValueError as error:
@@ -183,13 +185,13 @@ def _parts(schema: Schema, value: Any, root: Schema) -> Iterator[_Part]:  # any 
     """Yield what is checked by itself: the same value by further subschemas, and its members."""
     for word, each in _alongside(schema, value, root):
         yield _Part(word, each, [((), value)])
-    if isinstance(value, dict):
-        yield from _properties(schema, cast("Schema", value))
-    if isinstance(value, list):
-        items, first = cast("list[Any]", value), schema.get("prefixItems", [])
-        yield from (_Part(f"prefixItems/{i}", each, [((i,), items[i])]) for i, each in enumerate(first[: len(items)]))
+    if is_object(value):
+        yield from _properties(schema, value)
+    if is_list(value):
+        first: list[Any] = schema.get("prefixItems", [])
+        yield from (_Part(f"prefixItems/{i}", each, [((i,), value[i])]) for i, each in enumerate(first[: len(value)]))
         if "items" in schema:
-            yield _Part("items", schema["items"], (((i,), items[i]) for i in range(len(first), len(items))))
+            yield _Part("items", schema["items"], (((i,), value[i]) for i in range(len(first), len(value))))
 
 
 def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, Any]]:  # any JSON values
@@ -200,21 +202,20 @@ def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, 
     for word in ("anyOf", "oneOf"):
         found = [(f"{word}/{i}", each) for i, each in enumerate(schema.get(word, ())) if _is_meant(each, value, root)]
         yield from found if len(found) == 1 else ()  # as with what may also be null
-    if isinstance(value, dict):
-        dependent = cast("Schema", schema.get("dependentSchemas", {}))
+    if is_object(value):
+        dependent: Schema = schema.get("dependentSchemas", {})
         yield from ((f"dependentSchemas/{_token(name)}", each) for name, each in dependent.items() if name in value)
 
 
 def _is_meant(schema: Any, value: Any, root: Schema) -> bool:  # any JSON values
     """Whether an alternative is one for values of this type."""
     for _ in range(_DEEPEST):
-        if not isinstance(schema, dict):
+        if not is_object(schema):
             return False
-        found = cast("Schema", schema)
-        if not isinstance(reference := found.get("$ref"), str):
-            named = found.get("type", [])
-            types = {named} if isinstance(named, str) else set(cast("list[str]", named))
-            return not types or bool(types & _TYPES[cast("type", type(value))])
+        if not isinstance(reference := schema.get("$ref"), str):
+            named = schema.get("type", [])
+            types: set[str] = {named} if isinstance(named, str) else set(named)
+            return not types or bool(types & _TYPES[value.__class__])
         schema = target_of(reference, root)
     return False
 
@@ -227,7 +228,7 @@ def _properties(schema: Schema, value: Schema) -> Iterator[_Part]:
     for pattern, each in patterns.items():
         found = (((name,), value[name]) for name in value if matches(pattern, name))
         yield _Part(f"patternProperties/{_token(pattern)}", each, found)
-    if isinstance(rest := schema.get("additionalProperties"), dict):
+    if is_object(rest := schema.get("additionalProperties")):
         yield _Part("additionalProperties", rest, (((name,), value[name]) for name in _rest(schema, value)))
 
 

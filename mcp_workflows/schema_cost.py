@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 from urllib.parse import unquote
 
 Schema: TypeAlias = dict[str, Any]  # a JSON Schema 2020-12 object
@@ -18,16 +18,26 @@ _LONGEST_WAY: Final = 200  # subschemas in each other, references followed
 _NOT_TEXT: Final = 8  # to compare a number or an object takes as long as that many subschemas
 
 
+def is_object(value: Any) -> TypeGuard[Schema]:  # any JSON value
+    """Whether it is a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:  # any JSON value
+    """Whether it is a JSON list."""
+    return isinstance(value, list)
+
+
 def count_values(value: Any, most: int | None = None) -> int:  # any JSON value
     """Return how many values are in a JSON value, itself included; counting stops once there are more than `most`."""
-    found, left = 1, [value]
-    while left and (most is None or found <= most):
-        item = left.pop()
-        if isinstance(item, dict | list):
-            inner = cast("Iterable[Any]", item.values() if isinstance(item, dict) else item)
-            found += len(cast("list[Any]", item))
-            if most is None or found <= most:
-                left += [each for each in inner if isinstance(each, dict | list)]
+    found = 1
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    while level:  # a level at a time, as a function call for each of 100,000 values takes too long
+        found += sum(map(len, level))
+        if most is not None and found > most:
+            break
+        members: list[Any] = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [each for inside in members for each in inside if isinstance(each, dict | list)]
     return found
 
 
@@ -47,11 +57,10 @@ def excess(schema: Schema) -> str | None:
 def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
     """Yield the regular expressions in a schema, each with its keyword: `pattern` or `patternProperties`."""
     for node in _nodes(schema, ENDLESS):
-        if isinstance(node, dict):
-            found = cast("Schema", node)
-            if isinstance(pattern := found.get("pattern"), str):
+        if is_object(node):
+            if isinstance(pattern := node.get("pattern"), str):
                 yield "pattern", pattern
-            yield from (("patternProperties", name) for name in _object_at(found, "patternProperties"))
+            yield from (("patternProperties", name) for name in _object_at(node, "patternProperties"))
 
 
 def _nodes(schema: Schema, most: int) -> Iterator[Any]:  # any JSON value
@@ -84,18 +93,18 @@ class _Costs:
         A subschema that comes back to itself for a part of the value costs nothing more there: jsonschema-rs checks a
         value by it once.
         """
-        if not isinstance(schema, dict):
+        if not is_object(schema):
             return 1
-        found, key = cast("Schema", schema), id(cast("object", schema))
+        key = id(schema)
         if key in same or way > _LONGEST_WAY:
             return ENDLESS
         if key in self._known or key in self._begun:
             return self._known.get(key, 1)
         self._begun.add(key)
-        cost = 1 + _comparing(found)
-        for each in self._alongside(found):
+        cost = 1 + _comparing(schema)
+        for each in self._alongside(schema):
             cost += self.of(each, same | {key}, way + 1)
-        inside = [[self.of(each, frozenset(), way + 1) for each in group] for group in _groups(found)]
+        inside = [[self.of(each, frozenset(), way + 1) for each in group] for group in _groups(schema)]
         any_name, each_name, any_item, each_item = inside
         cost += max(max(any_name, default=0) + sum(each_name), max(any_item, default=0) + sum(each_item))
         self._known[key] = min(cost, ENDLESS)
@@ -125,34 +134,33 @@ def _groups(schema: Schema) -> Iterator[list[Any]]:  # any JSON values
 def _comparing(schema: Schema) -> int:
     """Return what it costs to compare a value with those that are allowed; texts, and numbers, are looked up."""
     several = _list_at(schema, "enum")
-    mixed = len({type(each) for each in several}) > 1 or any(isinstance(each, dict | list) for each in several)
+    kinds: set[object] = {type(each) for each in several}
+    mixed = len(kinds) > 1 or any(isinstance(each, dict | list) for each in several)
     one = _NOT_TEXT if "const" in schema and not isinstance(schema["const"], str) else 0
     return len(several) * mixed + one
 
 
 def _list_at(schema: Schema, word: str) -> list[Any]:
     found = schema.get(word)
-    return cast("list[Any]", found) if isinstance(found, list) else []
+    return found if is_list(found) else []
 
 
 def _object_at(schema: Schema, word: str) -> Schema:
     found = schema.get(word)
-    return cast("Schema", found) if isinstance(found, dict) else {}
+    return found if is_object(found) else {}
 
 
 def target_of(reference: str, root: Schema) -> Any:  # any JSON value
     """Return the subschema that a reference means; None if it leads out of the schema."""
     if reference != "#" and not reference.startswith("#/"):
-        named = (node for node in _nodes(root, ENDLESS) if isinstance(node, dict))
-        return next((node for node in named if _is_named(cast("Schema", node), reference)), None)
+        return next((node for node in _nodes(root, ENDLESS) if is_object(node) and _is_named(node, reference)), None)
     found: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and name.isdecimal():
-            items = cast("list[Any]", found)
-            found = items[int(name)] if int(name) < len(items) else None
+        if is_list(found):
+            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
         else:
-            found = cast("Schema", found).get(name) if isinstance(found, dict) else None
+            found = found.get(name) if is_object(found) else None
     return found
 
 

@@ -31,6 +31,7 @@ from mcp_workflows.config_telemetry import STDERR, STDOUT
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
 from mcp_workflows.inbound import MOUNTED_AT
+from mcp_workflows.limits import Limits
 from mcp_workflows.offering import Offering
 from mcp_workflows.ops import ops_app, serve_ops
 from mcp_workflows.pacing import Pacing
@@ -42,7 +43,8 @@ from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, end
 logger = logging.getLogger(__name__)
 
 PATH = "/mcp"
-MAX_BODY = 4 * 1024 * 1024  # bytes of one request
+MAX_BODY = 4 * 1024 * 1024  # bytes of one request, where its arguments have no limit
+_AROUND = 64 * 1024  # bytes of a request beside its arguments and answers
 _STOP_WITHIN = 3  # seconds for requests under way when it is told to stop
 _IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, who else send a request into one just closed
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -271,7 +273,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         streamable_http_path=PATH,
         auth=None if admission is None else admission.sdk_settings,
         token_verifier=admission,
-        max_request_body_size=MAX_BODY,
+        max_request_body_size=_max_body(config.limits),
         session_idle_timeout=config.server.session_idle.total_seconds(),
         max_sessions=config.server.max_sessions,
         transport_security=_security(config, host, port),
@@ -290,6 +292,11 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     app.add_middleware(Ended, ending=sidecar.ending)
     app.add_middleware(_Trimmed)
     return app
+
+
+def _max_body(limits: Limits) -> int:
+    """Bytes of one request: its arguments and answers, and what is around them."""
+    return _AROUND + (limits.max_arguments or MAX_BODY) + (limits.max_answer or MAX_BODY)
 
 
 def resource_of(config: Config, host: str, port: int) -> str:

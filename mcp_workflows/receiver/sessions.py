@@ -9,7 +9,6 @@ from math import ceil
 from typing import Final
 
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_workflows.access import Principal
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.metering import Meters, whose_meter
-from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.envelope import AnyServer, streamable_http_of
 
 SPARE: Final = 1000  # sessions that may have ended and are still remembered here, beside as many as are open
 
@@ -109,7 +108,7 @@ class Sessions:
 @contextmanager
 def bounded(server: AnyServer, sender: Callable[[Request], Principal], meters: Meters) -> Generator[None]:
     """While in here, the sessions of each caller are bounded, if the server is served over HTTP and keeps any."""
-    sdks = _serving(server)
+    sdks = streamable_http_of(server)
     if sdks is None or sdks.stateless:
         yield
         return
@@ -120,13 +119,6 @@ def bounded(server: AnyServer, sender: Callable[[Request], Principal], meters: M
         yield
     finally:
         inner.app = app
-
-
-def _serving(server: AnyServer) -> StreamableHTTPSessionManager | None:
-    try:
-        return server.session_manager
-    except RuntimeError:  # it is served in another way
-        return None
 
 
 def _may_open(scope: Scope) -> bool:

@@ -32,6 +32,7 @@ from mcp_workflows.limits import UNLIMITED, Limits
 from mcp_workflows.metering import Meters
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver.at_hand import at_hand
+from mcp_workflows.receiver.body_limit import limited_values
 from mcp_workflows.receiver.callers import Callers, client_of
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.measuring import Measuring
@@ -113,6 +114,7 @@ class Workflows:
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
             if self._limits.sessions_per_principal is not None:
                 stack.enter_context(bounded(self._server, self.middleware.callers.sender, self._meters))
+            stack.enter_context(limited_values(self._server, self._limits.max_json_values))
             self._stack = stack.pop_all()
         return self
 

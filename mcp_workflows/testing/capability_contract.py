@@ -186,7 +186,7 @@ class CapabilityLaws:
             assert each.workflow
             assert each.source
             assert each.input.get("type") == "object"
-            Draft202012Validator(each.input, offline=True)  # raises if it is no JSON Schema
+            Draft202012Validator(dict(each.input), offline=True)  # raises if it is no JSON Schema
             adapter.Options.model_validate(each.options)
 
     # --- Limited

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, cast
 
 from mcp_workflows.adapter import JSON
@@ -18,20 +18,17 @@ def checked(value: JSON, where: str) -> None:
     Source: RFC 8259, sections 6 (numbers), 8.2 (half surrogate pairs) and 9 (limits of nesting).
     """
     level: list[JSON] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1):  # a level at a time, as a function call for each of 100,000 values takes too long
         if not level:
             return
         for item in level:
-            _check_scalar(item, where)
-        level = [child for item in level for child in _children(item)]
+            if isinstance(item, float) or (isinstance(item, str) and not item.isascii()):
+                _check_scalar(item, where)
+        inside: list[JSON] = [each for each in level if isinstance(each, dict | list)]
+        objects = [cast("Mapping[str, JSON]", each) for each in inside if isinstance(each, dict)]
+        level = [child for each in inside for child in each]  # of an object the names
+        level += [child for each in objects for child in each.values()]
     raise RequestError(INVALID_PARAMS, f"{where} is nested too deeply: at most {MAX_DEPTH} levels")
-
-
-def _children(value: JSON) -> Iterable[JSON]:
-    if isinstance(value, Mapping):
-        found = cast("Mapping[str, JSON]", value)
-        return [*found.keys(), *found.values()]
-    return cast("Iterable[JSON]", value) if isinstance(value, list) else ()
 
 
 def _check_scalar(value: JSON, where: str) -> None:
@@ -42,8 +39,6 @@ def _check_scalar(value: JSON, where: str) -> None:
 
 
 def _whole(text: str) -> bool:
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:
