@@ -228,6 +228,21 @@ class Seals(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksIntegrity(Protocol):
+    """A store that can find out whether what it has on disk is damaged."""
+
+    async def check_integrity(self) -> None:
+        """Look at all of it if that was not done lately, blocking nobody; called every minute.
+
+        Damage is kept: from then on `check` and all that writes raise `StoreUnavailable`, until it is repaired.
+
+        Raises:
+            StoreUnavailable: it cannot be told now.
+        """
+        ...
+
+
 async def changed(store: Store, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
     """The row after a change; if it is not there any more, as it would be."""
     return await store.change(task.id, task.owner, change, durable=durable) or change(task)
