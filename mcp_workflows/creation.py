@@ -29,12 +29,11 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.searching import Searching, check_not_late, not_known, order_of, promised
 from mcp_workflows.store import NO_CAPS, Caps, Store, changed
-from mcp_workflows.task import Task, attempt, bind, lose, outgrow, refuse
+from mcp_workflows.task import CLOCKS_DIFFER, Task, attempt, bind, lose, outgrow, refuse
 
 logger = logging.getLogger(__name__)
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed before anything was started
-_CLOCKS_DIFFER = timedelta(minutes=1)  # of replicas, at most
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
@@ -54,10 +53,15 @@ class Window:
     since: datetime | None = None  # when the call's first question went out: whatever it started is younger
 
     def covers(self, row: Task, now: datetime) -> bool:
-        """Whether this call is the one that row stands for; a call that went through questions starts once."""
+        """Whether this call is the one that row stands for; a call that went through questions starts once.
+
+        A row whose time is ahead, as the clock was set back since, stands for it until it has ended.
+        """
+        if row.created > now + CLOCKS_DIFFER:
+            return not row.ended
         if now < row.created + self.length:
             return True
-        return self.since is not None and row.created >= self.since - _CLOCKS_DIFFER
+        return self.since is not None and row.created >= self.since - CLOCKS_DIFFER
 
 
 class Creation:

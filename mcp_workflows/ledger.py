@@ -32,7 +32,7 @@ from mcp_workflows.errors import (
     ExecutionNotFound,
     RequestError,
 )
-from mcp_workflows.housekeeping import Housekeeping
+from mcp_workflows.housekeeping import ClockCheck, Housekeeping, uptime
 from mcp_workflows.limits import UNLIMITED, Limits
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.paging import read_cursor, write_cursor
@@ -76,8 +76,11 @@ class Ledger:
         pacing: Pacing = SHIPPED,
         limits: Limits = UNLIMITED,
         clock: Callable[[], datetime] = utc_now,
+        steady: Callable[[], float] | None = None,
         audit: Audit = silent,
     ) -> None:
+        """`steady` counts the seconds that pass, however the clock is set; given `clock` alone, that is never set."""
+        steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
         self._store = store
         self._engines = engines
         self._clock = clock
@@ -96,6 +99,7 @@ class Ledger:
             cancelling=self._cancelling,
             retention=retention,
             clock=clock,
+            clock_check=ClockCheck(clock, steady),
         )
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._until_stop: set[anyio.CancelScope] = set()

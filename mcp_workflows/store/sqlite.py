@@ -162,8 +162,9 @@ class SQLiteStore(Store):
         return await self._write(step)
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
-        """An engine's rows created before that time, neither ended nor known to be started; oldest first."""
-        return await self._many(queries.UNBOUND, utf8(engine), micros(before), limit)
+        """An engine's rows without a handle, created before that time or by a clock that was ahead; oldest first."""
+        ahead = micros(before) + queries.AHEAD
+        return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
     async def everyones(
         self,
