@@ -344,14 +344,9 @@ class SQLiteStore(Store):
         return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
 
     async def _write(self, step: Step[T]) -> T:
-        """Do one step that is to be there later; not in a file that nobody finds again, or that is damaged.
-
-        What is in it can be read all the same.
-        """
+        """Do one step that is to be there later; not in a file that is damaged, of which the rest can be read."""
 
         def guarded(connection: sqlite3.Connection) -> T:
-            if self._files is not None:
-                self._files.check()
             if self._damaged:
                 raise StoreUnavailable(_IS_DAMAGED)
             return step(connection)
@@ -359,10 +354,17 @@ class SQLiteStore(Store):
         return await self._do(guarded)
 
     async def _do(self, step: Step[T]) -> T:
-        if self._opened is None:
+        """Do one step; not even a read in a file that was deleted or replaced: see `OpenFiles`."""
+        if self._opened is None or self._files is None:
             raise StoreUnavailable("the store is not open")
+        files = self._files
+
+        def guarded(connection: sqlite3.Connection) -> T:
+            files.check()
+            return step(connection)
+
         try:
-            return await self._patiently(self._opened, step)
+            return await self._patiently(self._opened, guarded)
         except sqlite3.Error as error:
             if _code(error) in _DAMAGED:
                 self._note_damage(str(error))

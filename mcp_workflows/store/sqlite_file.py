@@ -124,7 +124,8 @@ class OpenFiles:
     """The store's file and the two beside it, as they are right after it was opened.
 
     While it is open SQLite never makes them anew: a name that leads elsewhere means that somebody deleted or replaced
-    one. What is written from then on is lost, and a process that opens the file now does not see it.
+    one. What is written from then on is lost, and a process that opens the file now does not see it. Nor can it be
+    read: that process may share the index of the log (`-shm`) with us, and fill it with what is in another file.
     Source: https://www.sqlite.org/howtocorrupt.html, section 4.
     """
 
@@ -141,8 +142,8 @@ class OpenFiles:
         """
         if self._now() != self._opened:
             raise StoreUnavailable(
-                "the store's file was deleted, moved or replaced while it was open, so that nothing can be kept: "
-                "put it back, or restart the server with the file that is there now"
+                "the store's file was deleted, moved or replaced while it was open, so nothing can be read or kept: "
+                "the server has to be restarted with the file that is there now"
             )
 
     def _now(self) -> Sequence[tuple[int, int] | None]:
