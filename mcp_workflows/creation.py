@@ -67,12 +67,20 @@ class Window:
 class Creation:
     """From a new row to a bound handle, once, however many ask and whatever dies in between."""
 
-    def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engines: Engines,
+        clock: Callable[[], datetime],
+        is_steady: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_steady`: whether the clock can be believed now, or was just set."""
         self._store = store
         self._engines = engines
         self._clock = clock
+        self._is_steady = is_steady
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._searching = Searching(engines)
+        self._searching = Searching(engines, clock)
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: Window | None = None) -> Task:
         """Insert the row and start it, or return the task that this idempotency key already stands for.
@@ -195,7 +203,7 @@ class Creation:
             if (handle := await self._find(row)) is not None:
                 self._engines.telemetry.prevented(row.engine, row.tool)
                 return self._healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
-            if not self._searching.settled(row, began):
+            if not (self._is_steady() and self._searching.settled(row, began)):
                 raise not_known()
             return self._healed(await self._start(await self._claimed(row)))
         except EngineUnavailable as error:

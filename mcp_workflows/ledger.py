@@ -85,7 +85,8 @@ class Ledger:
         self._engines = engines
         self._clock = clock
         self._audit = audit
-        self._creation = Creation(store, engines, clock)
+        clock_check = ClockCheck(clock, steady)
+        self._creation = Creation(store, engines, clock, clock_check.is_steady)
         self.adoption = Adoption(store, engines, clock)  # of what was started elsewhere
         self._watch = Watch(self._look, Sight(engines), pacing)
         self._limits = limits
@@ -99,7 +100,7 @@ class Ledger:
             cancelling=self._cancelling,
             retention=retention,
             clock=clock,
-            clock_check=ClockCheck(clock, steady),
+            clock_check=clock_check,
         )
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._until_stop: set[anyio.CancelScope] = set()

@@ -205,13 +205,16 @@ def postpone(task: Task, at: datetime) -> Task:
 def set_back(task: Task, now: datetime) -> Task:
     """The clock was set back: what was put off until a time that is too far ahead by the clock now is due at once.
 
-    An execution that was asked to cancel gets its whole grace again. All other times stay as they are.
+    An execution that was asked to cancel gets its whole grace again, and an attempt to start one its whole time to
+    settle, if it is known when it was created: what is older is not found. All other times stay as they are.
     """
+    latest = now + CLOCKS_DIFFER
+    if task.attempted and task.attempted > latest and task.created <= latest and task.handle is None:
+        task = replace(task, attempted=now)
     over = task.ended or task.tombstone or task.terminated or (task.cancel_delivered and task.grace is None)
     if over or task.cancel_requested is None:
         return task
     grace = timedelta(seconds=task.grace or 0) if task.cancel_delivered else timedelta()
-    latest = now + CLOCKS_DIFFER
     if task.cancel_requested <= latest and (task.not_before or now) <= latest + max(grace, LONGEST_PAUSE):
         return task
     until = now + grace if task.cancel_delivered else None
