@@ -86,7 +86,8 @@ class Ledger:
         self._clock = clock
         self._audit = audit
         clock_check = ClockCheck(clock, steady)
-        self._creation = Creation(store, engines, clock, clock_check.is_steady)
+        self._is_steady = clock_check.is_steady
+        self._creation = Creation(store, engines, clock, self._is_steady)
         self.adoption = Adoption(store, engines, clock)  # of what was started elsewhere
         self._watch = Watch(self._look, Sight(engines), pacing)
         self._limits = limits
@@ -387,7 +388,8 @@ class Ledger:
             async with self._engines.calling(task.engine, api="describe") as adapter:
                 return await adapter.describe(ref_of(task, handle))
         except ExecutionNotFound:
-            if self._clock() - task.updated < SETTLING:  # created: perhaps long before it could be started
+            settled = self._clock() - task.updated >= SETTLING  # created: perhaps long before it could be started
+            if not (settled and self._is_steady()):
                 raise EngineUnavailable("it does not show the execution yet") from None
             text = f"engine {task.engine} has no such execution any more: its outcome is not known"
             failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)

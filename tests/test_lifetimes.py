@@ -477,6 +477,22 @@ async def test_a_clock_that_is_ahead_for_a_while_erases_cancels_and_terminates_n
     assert "forward by 91 days, 0:00:00: nothing expires" in said[0]
 
 
+async def test_a_new_execution_that_its_engine_does_not_show_yet_is_not_given_up_by_a_clock_that_jumps(
+    here: House,
+) -> None:
+    task = await here.call("plain")
+    here.engine.forget(str(task.handle))
+    here.clock.moved = timedelta(hours=20)
+    for _ in range(2):
+        assert (await here.get(task)).status is Status.RUNNING
+        here.clock.moved = timedelta()
+    here.clock.now += timedelta(minutes=1)
+    with anyio.fail_after(20):
+        while (await here.get(task)).status is Status.RUNNING:
+            await anyio.sleep(0.01)
+    assert (await here.get(task)).status is Status.FAILED
+
+
 async def test_a_grace_goes_on_when_the_clock_is_right_again(here: House) -> None:
     task = await here.cancelled("stubborn")
     here.clock.moved = 91 * DAY
