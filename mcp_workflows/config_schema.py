@@ -114,8 +114,8 @@ class ServerSettings(BaseModel):
     )
     drain: Drain = Field(
         default=timedelta(seconds=5),
-        description="How long it goes on serving after SIGTERM while `/readyz` says no, so that load balancers notice. "
-        "At most 1h; `0s`: not at all.",
+        description="How long it goes on serving after SIGTERM or SIGHUP while `/readyz` says no, so that load "
+        "balancers notice. At most 1h; `0s`: not at all.",
     )
     max_looks_per_second: float = Field(
         default=50,

@@ -29,12 +29,11 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.searching import Searching, check_not_late, not_known, order_of, promised
 from mcp_workflows.store import NO_CAPS, Caps, Store, changed
-from mcp_workflows.task import Task, attempt, bind, lose, outgrow, refuse
+from mcp_workflows.task import CLOCKS_DIFFER, Task, attempt, bind, lose, outgrow, refuse
 
 logger = logging.getLogger(__name__)
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed before anything was started
-_CLOCKS_DIFFER = timedelta(minutes=1)  # of replicas, at most
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
@@ -54,21 +53,34 @@ class Window:
     since: datetime | None = None  # when the call's first question went out: whatever it started is younger
 
     def covers(self, row: Task, now: datetime) -> bool:
-        """Whether this call is the one that row stands for; a call that went through questions starts once."""
+        """Whether this call is the one that row stands for; a call that went through questions starts once.
+
+        A row whose time is ahead, as the clock was set back since, stands for it until it has ended.
+        """
+        if row.created > now + CLOCKS_DIFFER:
+            return not row.ended
         if now < row.created + self.length:
             return True
-        return self.since is not None and row.created >= self.since - _CLOCKS_DIFFER
+        return self.since is not None and row.created >= self.since - CLOCKS_DIFFER
 
 
 class Creation:
     """From a new row to a bound handle, once, however many ask and whatever dies in between."""
 
-    def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engines: Engines,
+        clock: Callable[[], datetime],
+        is_steady: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_steady`: whether the clock can be believed now, or was just set."""
         self._store = store
         self._engines = engines
         self._clock = clock
+        self._is_steady = is_steady
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._searching = Searching(engines)
+        self._searching = Searching(engines, clock)
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: Window | None = None) -> Task:
         """Insert the row and start it, or return the task that this idempotency key already stands for.
@@ -191,7 +203,7 @@ class Creation:
             if (handle := await self._find(row)) is not None:
                 self._engines.telemetry.prevented(row.engine, row.tool)
                 return self._healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
-            if not self._searching.settled(row, began):
+            if not (self._is_steady() and self._searching.settled(row, began)):
                 raise not_known()
             return self._healed(await self._start(await self._claimed(row)))
         except EngineUnavailable as error:

@@ -7,21 +7,24 @@ forget them, and what has expired is let go of.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from mcp_workflows.cancelling import Cancelling
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.keeping import Keeping
 from mcp_workflows.leases import Leases
-from mcp_workflows.store import Store, changed
-from mcp_workflows.task import Task, postpone
+from mcp_workflows.store import ChecksIntegrity, Store, changed
+from mcp_workflows.task import Task, postpone, set_back
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,11 @@ HEAL_AT_ONCE = 100  # rows
 SWEEP_EVERY = 5.0  # seconds
 SWEEP_LEASE = timedelta(seconds=20)  # who sweeps goes on doing so
 KEEP_EVERY = 60.0  # seconds until it is asked again whether it is time
+CLOCK_EVERY = 5.0  # seconds
+INTEGRITY_EVERY = 60.0  # seconds until the store is asked again; it knows when it is time
+JUMP = 5.0  # seconds between the wall clock and the uptime since the last look: somebody has set the clock
+LONGEST_DOUBT = 3600.0  # seconds for which a clock that was set has to go on evenly, to be believed again
+SCANNED = 100  # rows at once
 ATTEND_EVERY = 1.0  # seconds
 ATTEND_BATCH = 100  # rows of one engine
 ATTEND_AT_ONCE = 8  # calls to one engine
@@ -38,6 +46,58 @@ _SWEEP: Final = "sweep"  # names of leases
 _ATTEND: Final = "attend "
 
 Look = Callable[[Task], Awaitable[Task]]
+
+
+def uptime() -> float:
+    """Seconds that pass evenly, whatever is done to the wall clock; on Linux also while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Doubt:
+    """The wall clock was set: by how much it is ahead of the uptime since, and when that was seen, in uptime."""
+
+    ahead: float
+    since: float
+
+
+class ClockCheck:
+    """Whether the wall clock can be believed: it passes as the uptime does.
+
+    A clock that was set is not believed for as long as it was moved, up to an hour; at once if it is set back to where
+    it was. A clock that was wrong already when the process started cannot be told from a right one.
+    """
+
+    def __init__(self, clock: Callable[[], datetime], uptime: Callable[[], float] = uptime) -> None:
+        self._clock = clock
+        self._uptime = uptime
+        self._believed = self.ahead()
+        self._doubt: _Doubt | None = None
+
+    def ahead(self) -> float:
+        """Seconds from the uptime to the wall clock."""
+        return self._clock().timestamp() - self._uptime()
+
+    def is_steady(self) -> bool:
+        """Whether it can be believed now; a line in the log says when that changes."""
+        ahead, now = self.ahead(), self._uptime()
+        moved = ahead - self._believed
+        if abs(moved) > JUMP:
+            if self._doubt is None or abs(ahead - self._doubt.ahead) > JUMP:
+                self._doubt = _Doubt(ahead=ahead, since=now)
+                logger.warning(
+                    "the clock was set %s by %s: nothing expires and nothing is terminated for %s, unless it is set "
+                    "back before",
+                    "forward" if moved > 0 else "back",
+                    timedelta(seconds=round(abs(moved))),
+                    timedelta(seconds=round(min(abs(moved), LONGEST_DOUBT))),
+                )
+            if now - self._doubt.since < min(abs(moved), LONGEST_DOUBT):
+                return False
+        if self._doubt is not None:
+            logger.info("the clock has gone on evenly, or is right again: tasks expire as usual")
+        self._believed, self._doubt = ahead, None
+        return True
 
 
 class Housekeeping:
@@ -57,6 +117,7 @@ class Housekeeping:
         cancelling: Cancelling,
         retention: timedelta,
         clock: Callable[[], datetime],
+        clock_check: ClockCheck,
     ) -> None:
         self._store = store
         self._engines = engines
@@ -67,6 +128,8 @@ class Housekeeping:
         self._clock = clock
         self._leases = Leases(store, clock)
         self._keeping = Keeping(store, self._leases, heal, clock)
+        self._clock_check = clock_check
+        self._ahead = float("inf")  # of the uptime, when it was looked at last whether the clock was set back
         self._attended: set[str] = set()  # engines whose turn goes on
 
     async def run(self) -> None:
@@ -76,12 +139,38 @@ class Housekeeping:
             group.start_soon(_repeat, self._sweep, SWEEP_EVERY)
             group.start_soon(_repeat, self._keeping.round, KEEP_EVERY)
             group.start_soon(_repeat, partial(self._attend_all, group), ATTEND_EVERY)
+            group.start_soon(_repeat, self._notice_set_back, CLOCK_EVERY)
+            if isinstance(self._store, ChecksIntegrity):
+                group.start_soon(_repeat, self._store.check_integrity, INTEGRITY_EVERY)
 
     async def _sweep(self) -> None:
-        """All there is, if nobody else does it; should two, no harm is done."""
-        if await self._leases.holds(_SWEEP, SWEEP_LEASE):
+        """All there is, if nobody else does it; should two, no harm is done. Not by a clock that was just set."""
+        if self._clock_check.is_steady() and await self._leases.holds(_SWEEP, SWEEP_LEASE):
             now = self._clock()
             await self._store.sweep(now, now - self._retention)
+
+    # --- a clock that was set back
+
+    async def _notice_set_back(self) -> None:
+        """At the start, as nobody knows what the clock was before, and whenever it was set back since."""
+        ahead = self._clock_check.ahead()
+        if ahead < self._ahead - JUMP:
+            await self._set_back()
+        self._ahead = ahead
+
+    async def _set_back(self) -> None:
+        """Go through all that works: a cancellation must not wait until it is as late as it was."""
+        before: datetime | None = None
+        while page := await self._store.everyones(limit=SCANNED, before=before):
+            now = self._clock()
+            for task in page:
+                if set_back(task, now) is not task:
+                    await changed(self._store, task, lambda row: set_back(row, self._clock()))
+            if len(page) < SCANNED:
+                return
+            oldest = page[-1].created  # the next page may have more rows of this moment
+            before = oldest if page[0].created == oldest else oldest + timedelta.resolution
+            await checkpoint()
 
     # --- starts
 
@@ -114,9 +203,11 @@ class Housekeeping:
             self._attended.discard(engine)
 
     async def _attend_batch(self, engine: str) -> None:
-        turns = anyio.Semaphore(ATTEND_AT_ONCE)
+        turns, steady = anyio.Semaphore(ATTEND_AT_ONCE), self._clock_check.is_steady()
         async with anyio.create_task_group() as group:
             for row in await self._store.due(engine, self._clock(), ATTEND_BATCH):
+                if not (steady or _is_wanted(row)):
+                    continue  # by a clock that was just set, which cannot be taken back
                 await turns.acquire()
                 group.start_soon(self._attend_one, row, turns)
 
@@ -135,6 +226,11 @@ class Housekeeping:
 
     async def _postpone(self, task: Task) -> None:
         await changed(self._store, task, lambda row: postpone(row, self._clock()))
+
+
+def _is_wanted(task: Task) -> bool:
+    """Whether what is due for it was asked for, whatever the time is: its cancellation is to be delivered."""
+    return task.cancel_requested is not None and not task.cancel_delivered
 
 
 async def _repeat(chore: Callable[[], Awaitable[None]], every: float) -> None:

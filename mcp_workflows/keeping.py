@@ -38,7 +38,9 @@ class Keeping:
     async def round(self) -> None:
         """Look at each, if it is time for that and nobody else does; an engine without an answer is left out."""
         now = self._clock()
-        if (self._next is not None and now < self._next) or not await self._leases.holds(_ROUND, EVERY):
+        if self._next is not None and timedelta() < self._next - now <= EVERY:  # longer: the clock was set back
+            return
+        if not await self._leases.holds(_ROUND, EVERY):
             return
         self._next = now + EVERY
         silent: set[str] = set()

@@ -28,7 +28,7 @@ class Leases:
         self._holder = secrets.token_hex(8)
 
     async def holds(self, name: str, lease: timedelta = LEASE) -> bool:
-        """Whether it is this process's now, from now on for so long."""
+        """Whether it is this process's now, from now on for so long; for one name always the same."""
         now = self._clock()
         return await self._store.lease(name, self._holder, now=now, until=now + lease)
 

@@ -32,7 +32,7 @@ from mcp_workflows.errors import (
     ExecutionNotFound,
     RequestError,
 )
-from mcp_workflows.housekeeping import Housekeeping
+from mcp_workflows.housekeeping import ClockCheck, Housekeeping, uptime
 from mcp_workflows.limits import UNLIMITED, Limits
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.paging import read_cursor, write_cursor
@@ -76,13 +76,18 @@ class Ledger:
         pacing: Pacing = SHIPPED,
         limits: Limits = UNLIMITED,
         clock: Callable[[], datetime] = utc_now,
+        steady: Callable[[], float] | None = None,
         audit: Audit = silent,
     ) -> None:
+        """`steady` counts the seconds that pass, however the clock is set; given `clock` alone, that is never set."""
+        steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
         self._store = store
         self._engines = engines
         self._clock = clock
         self._audit = audit
-        self._creation = Creation(store, engines, clock)
+        clock_check = ClockCheck(clock, steady)
+        self._is_steady = clock_check.is_steady
+        self._creation = Creation(store, engines, clock, self._is_steady)
         self.adoption = Adoption(store, engines, clock)  # of what was started elsewhere
         self._watch = Watch(self._look, Sight(engines), pacing)
         self._limits = limits
@@ -96,6 +101,7 @@ class Ledger:
             cancelling=self._cancelling,
             retention=retention,
             clock=clock,
+            clock_check=clock_check,
         )
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._until_stop: set[anyio.CancelScope] = set()
@@ -249,7 +255,7 @@ class Ledger:
             RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
         """
         async with self._answering.setdefault(task.id, anyio.Lock()):  # an answer and its contrary: one at a time
-            row = await self._store.get(task.id, task.owner) or task
+            row = await changed(self._store, task, lambda row: row)  # what cannot be noted afterwards is not delivered
             return await self._answer(row, responses, principal)
 
     async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
@@ -382,7 +388,8 @@ class Ledger:
             async with self._engines.calling(task.engine, api="describe") as adapter:
                 return await adapter.describe(ref_of(task, handle))
         except ExecutionNotFound:
-            if self._clock() - task.updated < SETTLING:  # created: perhaps long before it could be started
+            settled = self._clock() - task.updated >= SETTLING  # created: perhaps long before it could be started
+            if not (settled and self._is_steady()):
                 raise EngineUnavailable("it does not show the execution yet") from None
             text = f"engine {task.engine} has no such execution any more: its outcome is not known"
             failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import anyio
@@ -11,9 +12,10 @@ from mcp_workflows.adapter import Adapter, Start, StartGuarantee
 from mcp_workflows.capabilities import Finds, is_fleeting
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineUnavailable, StartConflict
-from mcp_workflows.task import Task
+from mcp_workflows.task import CLOCKS_DIFFER, Task
 
 FIND_EVERY = 3.0  # seconds: no task's execution is looked for more often than that by one process
+LOOK_BACK = timedelta(days=1)  # for the execution of a row that a clock has dated which was ahead
 NOT_KNOWN = "not known yet whether it was started"
 
 
@@ -68,8 +70,9 @@ class _Vain:
 class Searching:
     """Where the engines can be searched; at most once in `FIND_EVERY` seconds for each task, but for its own starts."""
 
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: Engines, clock: Callable[[], datetime]) -> None:
         self._engines = engines
+        self._clock = clock
         self._vain: dict[str, _Vain] = {}  # of the last few seconds, by task id
 
     def possible(self, row: Task) -> bool:
@@ -91,13 +94,18 @@ class Searching:
         try:
             async with self._engines.calling(row.engine, api="find") as adapter:
                 if isinstance(adapter, Finds):
-                    return await adapter.find(order_of(row))
+                    return await adapter.find(self._sought(row))
                 raise not_known("its adapter cannot look for it any more")
         except StartConflict:
             raise
         except EngineError as error:
             throttled = isinstance(error, EngineUnavailable) and error.throttled
             raise not_known(str(error), throttled=throttled) from None
+
+    def _sought(self, row: Task) -> Start:
+        """What to look for; it is no older than `created`, unless a clock wrote that which was ahead."""
+        order, now = order_of(row), self._clock()
+        return replace(order, created=now - LOOK_BACK) if order.created > now + CLOCKS_DIFFER else order
 
     def check_not_too_often(self, row: Task) -> None:
         """Raise what came of the last search again, if that was just now."""

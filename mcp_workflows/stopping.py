@@ -8,8 +8,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -102,7 +102,7 @@ class Ended:
 
 
 class DrainingServer(uvicorn.Server):
-    """Uvicorn that goes on serving for a while after SIGTERM, so that load balancers notice, and ends with code 0.
+    """Uvicorn that goes on serving for a while after SIGTERM or SIGHUP, so that load balancers notice; exits with 0.
 
     It waits for requests under way before it stops; ours can take days, so `stop` ends them first.
     """
@@ -115,8 +115,19 @@ class DrainingServer(uvicorn.Server):
         self._end_at: float | None = None  # when nothing waits any more, of the monotonic clock
         self._cut_at: float | None = None  # when connections are closed, answered or not
 
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Those that uvicorn handles, and SIGHUP."""
+        with super().capture_signals():
+            before = {number: signal.signal(number, self.handle_exit) for number in _hanging_up()}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM drains first, Ctrl-C does not; a second signal ends the drain, a third one waits for nobody.
+        """SIGTERM and SIGHUP drain first, Ctrl-C does not; a second signal ends the drain, a third waits for nobody.
 
         Not uvicorn's own: it would raise the signal again at the end, and what sse-starlette has put in its place
         cuts the streams of 2025-11-25 before their calls have been answered.
@@ -125,7 +136,7 @@ class DrainingServer(uvicorn.Server):
         if not self.started:
             self.should_exit = True
         elif self._end_at is None:
-            self._end_at = now + (self._drain if sig == signal.SIGTERM else 0)
+            self._end_at = now + (0 if sig == signal.SIGINT else self._drain)
         elif now < self._end_at:
             self._end_at = now
         else:
@@ -151,7 +162,7 @@ class DrainingServer(uvicorn.Server):
 
 @asynccontextmanager
 async def ending_on_signals(stop: Stop) -> AsyncGenerator[None]:
-    """On stdio: SIGTERM and SIGINT end standard input, as a client does that closes it; `stop` what waits before.
+    """On stdio: SIGTERM, SIGHUP and SIGINT end standard input, as a client that closes it; `stop` what waits before.
 
     A second signal does what signals do.
     """
@@ -166,13 +177,20 @@ async def ending_on_signals(stop: Stop) -> AsyncGenerator[None]:
 
 
 async def _close_on_signal(stdin: socket.socket, stop: Stop) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *_hanging_up()) as signals:
         async for _ in signals:
             stop()
             await anyio.sleep(_FLUSH)
             with suppress(OSError):  # its client has closed it meanwhile
                 stdin.shutdown(socket.SHUT_WR)
             return
+
+
+def _hanging_up() -> Sequence[signal.Signals]:
+    """SIGHUP; not on Windows, which has none, nor where the process was started to ignore it (`nohup`)."""
+    if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return ()
+    return (signal.SIGHUP,)
 
 
 def _closable_stdin() -> socket.socket | None:

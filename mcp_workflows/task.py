@@ -22,6 +22,7 @@ LIFECYCLE: Mapping[Status, frozenset[Status]] = {
 
 STARTING = Execution(status=Status.RUNNING, message="starting")
 DELIVERING = timedelta(seconds=15)  # whoever asks to cancel delivers it, for so long; then the housekeeping does
+CLOCKS_DIFFER = timedelta(minutes=1)  # of replicas, at most; a time further ahead was written by a clock that was ahead
 SHORTEST_PAUSE = timedelta(seconds=30)  # until the housekeeping tries again what did not work
 LONGEST_PAUSE = timedelta(minutes=10)
 
@@ -199,6 +200,25 @@ def postpone(task: Task, at: datetime) -> Task:
         return task
     pause = min(max(at - task.owed, SHORTEST_PAUSE), LONGEST_PAUSE)
     return _touched(task, replace(task, not_before=at + pause), at)
+
+
+def set_back(task: Task, now: datetime) -> Task:
+    """The clock was set back: what was put off until a time that is too far ahead by the clock now is due at once.
+
+    An execution that was asked to cancel gets its whole grace again, and an attempt to start one its whole time to
+    settle, if it is known when it was created: what is older is not found. All other times stay as they are.
+    """
+    latest = now + CLOCKS_DIFFER
+    if task.attempted and task.attempted > latest and task.created <= latest and task.handle is None:
+        task = replace(task, attempted=now)
+    over = task.ended or task.tombstone or task.terminated or (task.cancel_delivered and task.grace is None)
+    if over or task.cancel_requested is None:
+        return task
+    grace = timedelta(seconds=task.grace or 0) if task.cancel_delivered else timedelta()
+    if task.cancel_requested <= latest and (task.not_before or now) <= latest + max(grace, LONGEST_PAUSE):
+        return task
+    until = now + grace if task.cancel_delivered else None
+    return _touched(task, replace(task, cancel_requested=min(task.cancel_requested, now), not_before=until), now)
 
 
 def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -> Task:

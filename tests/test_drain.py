@@ -1,4 +1,4 @@
-"""How a sidecar ends: SIGTERM makes it unready and drains, and whoever waits gets something to go on with."""
+"""How a sidecar ends: SIGTERM or SIGHUP makes it unready and drains, and whoever waits gets something to go on with."""
 
 from __future__ import annotations
 
@@ -109,14 +109,17 @@ async def ended(process: Process, within: float) -> int:
     return code
 
 
-async def test_sigterm_is_unready_at_once_goes_on_serving_and_ends_with_something_for_everybody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_is_unready_at_once_goes_on_serving_and_ends_with_something_for_everybody(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     with served(tmp_path, "3s") as process:
         async with peer(process.url) as modern, elder(process.url, {"elicitation": {}}) as old:
             crowd = Crowd(process, modern, old)
             async with anyio.create_task_group() as group:
                 group.start_soon(crowd.wait)
                 await all_there(process, 7)
-                process.process.send_signal(signal.SIGTERM)
+                process.process.send_signal(number)
                 await unready(modern, process)
                 created = (await modern.call("forever")).result  # a load balancer has not noticed yet
                 assert (await modern.get(created["taskId"]))["status"] == "working"
@@ -151,7 +154,11 @@ async def nothing_was_cancelled(folder: Path) -> None:
     assert not any(row.cancel_requested for row in rows)
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]], ids=["Ctrl-C", "twice"])
+@pytest.mark.parametrize(
+    "signals",
+    [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGHUP, signal.SIGTERM]],
+    ids=["Ctrl-C", "twice", "after SIGHUP"],
+)
 async def test_ctrl_c_and_a_second_sigterm_do_not_drain(tmp_path: Path, signals: Sequence[signal.Signals]) -> None:
     with served(tmp_path, "1h") as process:
         async with peer(process.url) as client, anyio.create_task_group() as group:
@@ -165,11 +172,27 @@ async def test_ctrl_c_and_a_second_sigterm_do_not_drain(tmp_path: Path, signals:
     assert "Traceback" not in process.log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_on_stdio_a_signal_answers_what_waits_and_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_sidecar_started_with_nohup_does_not_end_when_its_terminal_does(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does, and processes inherit it
+    try:
+        with served(tmp_path, "1h") as process:
+            process.process.send_signal(signal.SIGHUP)
+            async with peer(process.url) as client:
+                assert (await client.call("forever")).result["taskId"]
+                assert (await client.http.get(process.url.replace("/mcp", "/readyz"))).status_code == 200
+            assert process.stop() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("mode", ["serve", "dev"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_on_stdio_a_signal_answers_what_waits_and_ends_it_well(
+    tmp_path: Path, mode: str, number: signal.Signals
+) -> None:
     config = tmp_path / "workflows.yaml"
     config.write_text(CONFIG.format(drain="1h"))
-    command = [COMMAND, "serve", str(config), "--log-level", "warning"]
+    command = [COMMAND, mode, str(config), "--log-level", "warning", *(["--stdio"] if mode == "dev" else [])]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdin

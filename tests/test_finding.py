@@ -204,6 +204,53 @@ async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, c
         assert here.engine.calls["start"] == 1
 
 
+# --- a clock that is set
+
+
+async def test_a_clock_that_jumps_ahead_starts_nothing_again_that_cannot_be_seen_yet(
+    tmp_path: Path, clock: Clock
+) -> None:
+    async with replica(tmp_path, clock) as here:
+        here.engine.faults.lost_start_replies, here.engine.faults.lag = 1, 3600
+        task = await here.create(new_task(clock, expires=None))
+        engines, steady = Engines({"memory": here.engine}), clock.time.timestamp()
+        made = Ledger(
+            store=here.store, engines=engines, retention=timedelta(days=90), clock=clock, steady=lambda: steady
+        )
+        async with engines, made as one:
+            for ahead in (timedelta(days=91), timedelta()):
+                clock.time = task.created + ahead
+                assert await one.current(task) == (task, f"engine memory: {NOT_KNOWN}")
+            here.engine.faults.lag = 0
+            with anyio.fail_after(10):
+                while (found := (await one.current(task))[0]).handle is None:
+                    await anyio.sleep(0.02)
+        assert [found.handle] == here.engine.handles
+        assert here.engine.calls["start"] == 1
+
+
+class Bounded(FindableMemoryAdapter):
+    """Notes from when on it is told to look."""
+
+    since: datetime | None = None
+
+    async def find(self, start: Start) -> str | None:
+        self.since = start.created
+        return await super().find(start)
+
+
+async def test_what_a_clock_has_dated_that_was_ahead_is_looked_for_in_the_day_before(
+    tmp_path: Path, clock: Clock
+) -> None:
+    engine = Bounded(settings(tmp_path))
+    async with replica(tmp_path, clock, engine) as here:
+        engine.faults.lost_start_replies = 1
+        task = await here.create(new_task(clock))
+        clock.time -= timedelta(days=91)
+        assert [await here.handle(task)] == engine.handles
+        assert engine.since == clock.time - timedelta(days=1)
+
+
 # --- replicas
 
 

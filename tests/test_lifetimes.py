@@ -19,6 +19,7 @@ from mcp_workflows.audit import Event, Record
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import RequestError
+from mcp_workflows.housekeeping import ClockCheck
 from mcp_workflows.keeping import EVERY
 from mcp_workflows.leases import LEASE, Leases
 from mcp_workflows.ledger import Ledger
@@ -29,6 +30,7 @@ from mcp_workflows.task import (
     LONGEST_PAUSE,
     SHORTEST_PAUSE,
     Task,
+    attempt,
     bind,
     bury,
     deliver_cancel,
@@ -36,6 +38,7 @@ from mcp_workflows.task import (
     observe,
     postpone,
     request_cancel,
+    set_back,
     tell_cancelled,
 )
 from mcp_workflows.testing import make_task
@@ -48,6 +51,7 @@ NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
 ANN = Principal(id="ann")
 BEN = Principal(id="ben")
 SOON = {"grace": "30s", "then": "terminate"}
+BOUND_TO_GRACE = replace(bind(make_task(created=NOON, updated=NOON, expires=NOON + DAY), "h", NOON), grace=30.0)
 OVER = "terminated: it had not ended within 30 s of being asked to cancel"
 
 
@@ -56,13 +60,18 @@ def seconds(number: float) -> timedelta:
 
 
 class Clock:
-    """What time it is, and how it passes."""
+    """What time it is, how it passes (`now` grows), and how the clock is set."""
 
     def __init__(self) -> None:
         self.now = datetime.now(UTC)
+        self.moved = timedelta()
 
     def __call__(self) -> datetime:
-        return self.now
+        return self.now + self.moved
+
+    def uptime(self) -> float:
+        """Seconds that pass, however it is set."""
+        return self.now.timestamp()
 
 
 class Noting(MemoryAdapter):
@@ -158,7 +167,9 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         adapters = {"memory": engine, "elsewhere": elsewhere}
         engines = await stack.enter_async_context(Engines(adapters, patience=0.5))
-        made = Ledger(store=store, engines=engines, retention=DAY, clock=clock, audit=records.append)
+        made = Ledger(
+            store=store, engines=engines, retention=DAY, clock=clock, steady=clock.uptime, audit=records.append
+        )
         ledger = await stack.enter_async_context(made)
         bridge = Bridge(tools={tool.name: tool for tool in TOOLS}, ledger=ledger, retention=DAY)
         yield House(
@@ -175,7 +186,7 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The housekeeping goes round all the time."""
-    for pace in ("ATTEND_EVERY", "HEAL_EVERY", "KEEP_EVERY", "SWEEP_EVERY"):
+    for pace in ("ATTEND_EVERY", "CLOCK_EVERY", "HEAL_EVERY", "KEEP_EVERY", "SWEEP_EVERY"):
         monkeypatch.setattr(f"mcp_workflows.housekeeping.{pace}", 0.01)
     monkeypatch.setattr("mcp_workflows.keeping.PACE", 0.0)
 
@@ -433,6 +444,182 @@ async def test_an_engine_that_gives_no_answer_keeps_no_other_from_being_looked_a
     here.clock.now += EVERY
     await here.until(task, lambda row: row.ended)
     assert (await here.row(there.id)).ended is None
+
+
+# --- a clock that is set
+
+
+async def gone_round(here: House, times: int = 3) -> None:
+    """Until the housekeeping has had its turn so often since: what it does asks for a lease, which nobody else has."""
+    for _ in range(times):
+        task = await here.call("there")
+        here.elsewhere.faults.unavailable = frozenset({"cancel"})
+        await here.bridge.cancel(Cancel(task_id=task.id), ANN)
+        here.elsewhere.faults.unavailable = frozenset()
+        here.clock.now += DELIVERING
+        await here.until(task, lambda row: row.cancel_delivered)
+
+
+async def test_a_clock_that_is_ahead_for_a_while_erases_cancels_and_terminates_nothing(
+    here: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, dropped, stubborn = await here.call("kept"), await here.call("dropped"), await here.cancelled("stubborn")
+    here.clock.moved = 91 * DAY
+    await gone_round(here)
+    here.clock.moved = timedelta()
+    await gone_round(here)
+    for task in (kept, dropped):
+        assert await here.row(task.id) == task
+        assert (await here.get(task)).status is Status.RUNNING
+    assert here.engine.asked == [stubborn.handle]
+    said = [record.message for record in caplog.records if "the clock was set" in record.message]
+    assert len(said) == 1
+    assert "forward by 91 days, 0:00:00: nothing expires" in said[0]
+
+
+async def test_a_new_execution_that_its_engine_does_not_show_yet_is_not_given_up_by_a_clock_that_jumps(
+    here: House,
+) -> None:
+    task = await here.call("plain")
+    here.engine.forget(str(task.handle))
+    here.clock.moved = timedelta(hours=20)
+    for _ in range(2):
+        assert (await here.get(task)).status is Status.RUNNING
+        here.clock.moved = timedelta()
+    here.clock.now += timedelta(minutes=1)
+    with anyio.fail_after(20):
+        while (await here.get(task)).status is Status.RUNNING:
+            await anyio.sleep(0.01)
+    assert (await here.get(task)).status is Status.FAILED
+
+
+async def test_a_grace_goes_on_when_the_clock_is_right_again(here: House) -> None:
+    task = await here.cancelled("stubborn")
+    here.clock.moved = 91 * DAY
+    late = await here.cancelled("stubborn")
+    await gone_round(here, 1)
+    assert here.engine.ended == []
+    here.clock.moved = timedelta()
+    here.clock.now += seconds(30)
+    await here.until(task, lambda row: row.ended)
+    await here.until(late, lambda row: row.cancel_requested and row.cancel_requested <= here.clock.now)
+    here.clock.now += seconds(30)
+    await here.until(late, lambda row: row.ended)
+
+
+async def test_a_clock_that_stays_where_it_was_set_is_believed_after_an_hour(here: House) -> None:
+    task = await here.call("kept", seconds=1e6)
+    here.clock.moved = 2 * DAY
+    await gone_round(here, 1)
+    assert not (await here.row(task.id)).tombstone
+    here.clock.now += timedelta(minutes=58)
+    await gone_round(here, 1)
+    assert not (await here.row(task.id)).tombstone
+    here.clock.now += timedelta(minutes=2)
+    await here.until(task, lambda row: row.tombstone)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_cancellation_asked_for_while_the_clock_was_ahead_is_delivered_once_it_is_right(
+    tmp_path: Path, restarted: bool
+) -> None:
+    clock = Clock()
+    async with house(tmp_path, clock) as here:
+        task = await here.call("plain")
+        clock.moved = timedelta(hours=20)
+        here.engine.faults.unavailable = frozenset({"cancel"})
+        await here.bridge.cancel(Cancel(task_id=task.id), ANN)
+        if not restarted:
+            clock.moved = timedelta()
+            here.engine.faults.unavailable = frozenset()
+            await here.until(task, lambda row: row.ended)
+    clock.moved = timedelta()
+    async with house(tmp_path, clock) as here:
+        here.engine.faults.unavailable = frozenset()
+        await here.until(task, lambda row: row.ended)
+        assert len(here.engine.asked) == restarted
+
+
+async def test_a_start_nobody_heard_of_while_the_clock_was_ahead_is_made_good_once_it_is_right(here: House) -> None:
+    here.clock.moved = 91 * DAY
+    here.engine.faults.lost_start_replies = 2  # of the adapter, and of its first retry
+    task = await here.call("plain")
+    here.clock.moved = timedelta()
+    await here.until(task, lambda row: row.handle)
+
+
+async def test_ends_are_seen_by_and_by_again_after_the_clock_was_ahead(here: House) -> None:
+    task = await here.call("sleep", seconds=0)
+    here.clock.moved = timedelta(hours=20)
+    await here.until(task, lambda row: row.ended)
+    here.clock.moved = timedelta()
+    later = await here.call("sleep", seconds=0)
+    here.clock.now += EVERY
+    await here.until(later, lambda row: row.ended)
+
+
+def test_a_clock_is_believed_as_long_as_it_passes_evenly() -> None:
+    clock = Clock()
+    check = ClockCheck(clock, clock.uptime)
+    for _ in range(1000):  # it is slewed, ten minutes in all
+        clock.now += seconds(5)
+        clock.moved += seconds(0.6)
+        assert check.is_steady()
+    for moved in (seconds(20), seconds(-20), DAY, -DAY):
+        before = clock.moved
+        clock.moved += moved
+        assert not check.is_steady()
+        clock.moved = before
+        assert check.is_steady()
+        clock.moved += moved
+        assert not check.is_steady()
+        clock.now += min(abs(moved), timedelta(hours=1)) - seconds(1)
+        assert not check.is_steady()
+        clock.now += seconds(1)
+        assert check.is_steady()
+
+
+ASKED = request_cancel(replace(BOUND_TO_GRACE, grace=None), NOON + 91 * DAY)
+SET_BACK: Mapping[str, tuple[Task, datetime | None]] = {
+    "it was not delivered": (ASKED, NOON),
+    "it was put off again": (postpone(ASKED, NOON + 92 * DAY), NOON),
+    "it was put off only": (postpone(request_cancel(BOUND_TO_GRACE, NOON), NOON + 91 * DAY), NOON),
+    "it was delivered": (deliver_cancel(request_cancel(BOUND_TO_GRACE, NOON), NOON + 91 * DAY), NOON + seconds(30)),
+    "it is not started": (replace(ASKED, handle=None), None),
+    "it ends when it expires": (
+        replace(BOUND_TO_GRACE, cancel_on_expiry=True, expires=NOON + 91 * DAY),
+        NOON + 91 * DAY,
+    ),
+}
+
+
+def test_an_attempt_by_a_clock_that_was_ahead_settles_once_it_is_right_if_the_row_can_be_found() -> None:
+    ahead = attempt(make_task(created=NOON), NOON + 91 * DAY)
+    assert set_back(ahead, NOON) == replace(ahead, attempted=NOON)
+    unfindable = replace(ahead, created=NOON + 91 * DAY)
+    assert set_back(unfindable, NOON) is unfindable
+    bound = bind(ahead, "h", NOON)
+    assert set_back(bound, NOON) is bound
+
+
+@pytest.mark.parametrize("case", SET_BACK)
+def test_what_a_clock_that_was_ahead_has_put_off_is_due_once_it_is_right(case: str) -> None:
+    task, due = SET_BACK[case]
+    assert set_back(task, NOON).due == due
+    assert set_back(set_back(task, NOON), NOON + seconds(1)) == set_back(task, NOON)
+
+
+def test_what_is_put_off_as_usual_is_not_due_sooner_by_a_clock_that_is_right() -> None:
+    asked = request_cancel(BOUND_TO_GRACE, NOON)
+    for task in (
+        asked,
+        postpone(asked, NOON + DAY),
+        deliver_cancel(asked, NOON),
+        deliver_cancel(replace(asked, grace=9e9), NOON),
+    ):
+        for now in (task.not_before, NOON + DAY):
+            assert now is not None
+            assert set_back(task, now) is task
 
 
 # --- expired, or never there

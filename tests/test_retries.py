@@ -16,7 +16,7 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Execution
+from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.engines import Engines
@@ -27,7 +27,7 @@ from mcp_workflows.question import Ask
 from mcp_workflows.sameness import SHORTEST_SECRET
 from mcp_workflows.store import open_store
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
-from mcp_workflows.wire.commands import Call, Created, Finished, Outcome, Questions
+from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, Outcome, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
 from tests.in_memory import MODERN, entered, line
 
@@ -214,6 +214,19 @@ async def test_after_the_window_it_is_another_call_with_an_execution_of_its_own(
             here.clock.now += WINDOW
         assert len(set(tasks)) == 3
         assert len(here.engine.handles) == 3
+
+
+async def test_a_window_of_a_clock_that_was_ahead_ends_with_its_task(tmp_path: Path) -> None:
+    async with replica(tmp_path) as here:
+        here.clock.now += timedelta(days=91)
+        first = await here.task("deduped")
+        here.clock.now -= timedelta(days=91)
+        assert await here.task("deduped") == first
+        await here.bridge.cancel(Cancel(task_id=first), ADA)
+        with anyio.fail_after(20):
+            while (await here.bridge.get(Get(task_id=first), ADA)).task.status is not Status.CANCELLED:
+                await anyio.sleep(0.01)
+        assert await here.task("deduped") != first
 
 
 async def test_two_replicas_that_open_a_window_at_once_open_one(tmp_path: Path) -> None:

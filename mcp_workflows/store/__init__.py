@@ -28,7 +28,7 @@ class Caps:
     live_of_owner: int | None = None
     live_of_tool: int | None = None  # of any owner
     live_of_owner_and_tool: int | None = None
-    created_of_owner: int | None = None  # after `since`, also those that have ended or expired since
+    created_of_owner: int | None = None  # after `since`, also ended or expired; none that a clock ahead has dated
     created_of_tool: int | None = None  # likewise, of any owner
     since: datetime | None = None  # None: ever
 
@@ -101,6 +101,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """An engine's rows of any owner, created before that time, neither ended nor known to be started.
 
+        Also those created more than `CLOCKS_DIFFER` after it, by a clock that was ahead.
         Fewest attempts first, then oldest: no row keeps others waiting for ever, and no engine another's.
         """
         ...
@@ -158,7 +159,11 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
-        """Whether this holder has what bears this name until then: free, over, or its own already; atomic."""
+        """Whether this holder has what bears this name until then: free, over, or its own already; atomic.
+
+        A lease that ends more than `CLOCKS_DIFFER` after `until` is void, if `until` is after `now`: all who ask for
+        a name ask for the same length, so the clock that wrote it was ahead.
+        """
         ...
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
@@ -224,6 +229,21 @@ class Seals(Protocol):
         """Encrypt with the first key what is not yet, a batch at a time, while others use the store.
 
         It can be stopped and done again at any time. After the last of these no other key is needed.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksIntegrity(Protocol):
+    """A store that can find out whether what it has on disk is damaged."""
+
+    async def check_integrity(self) -> None:
+        """Look at all of it if that was not done lately, blocking nobody; called every minute.
+
+        Damage is kept: from then on `check` and all that writes raise `StoreUnavailable`, until it is repaired.
+
+        Raises:
+            StoreUnavailable: it cannot be told now.
         """
         ...
 

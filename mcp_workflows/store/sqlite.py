@@ -37,7 +37,8 @@ from mcp_workflows.store import (
 from mcp_workflows.store import sqlite_queries as queries
 from mcp_workflows.store.cipher import Cipher
 from mcp_workflows.store.sqlite_file import (
-    inode_of,
+    OpenFiles,
+    damage_in,
     migrate,
     overwrite,
     prepare,
@@ -69,6 +70,10 @@ _TROUBLE: Final[Mapping[int, tuple[type[StoreError], str]]] = {
 """SQLite's primary result codes: what they are while the file is being opened, and how it is said."""
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_IS_DAMAGED: Final = "the store's file is damaged: stop the server, restore the file from a backup, and start it again"
+INTEGRITY_EVERY: Final = 3600.0  # seconds from one look at the whole file to the next; at once if it may be damaged
+INTEGRITY_UP_TO: Final = 100 * 2**20  # bytes of the file: a thread reads them in about a second
 _PAUSES: Final = (0.001, 0.05)  # seconds between two tries: from, to
 _TRIES: Final = 100  # to empty the write-ahead log while others use it
 
@@ -91,7 +96,9 @@ class SQLiteStore(Store):
         self._notes = sqlite_notes.Notes(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
-        self._inode: int | None = None
+        self._files: OpenFiles | None = None
+        self._damaged = False  # as far as was seen since the file was opened
+        self._checked: float | None = None  # when the whole file was looked at, of the event loop's clock
 
     async def __aenter__(self) -> SQLiteStore:
         """Open the file, creating it (readable by its user only) or migrating it.
@@ -112,7 +119,8 @@ class SQLiteStore(Store):
             except sqlite3.Error as error:
                 raise _translated(error, opening=self._file) from error
             closed_on_error.pop_all()
-        self._opened, self._inode = connection, inode_of(self._path)
+        self._opened, self._files = connection, OpenFiles(self._file, self._path)
+        self._damaged, self._checked = False, None
         return self
 
     def _unlock(self, connection: sqlite3.Connection) -> None:
@@ -135,7 +143,7 @@ class SQLiteStore(Store):
 
     async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
         """Insert durably, or return the row its idempotency key already has."""
-        return await self._do(lambda connection: queries.create(connection, self._rows, task, caps))
+        return await self._write(lambda connection: queries.create(connection, self._rows, task, caps))
 
     async def get(self, task_id: str, owner: str) -> Task | None:
         """The row, if it is this owner's."""
@@ -151,11 +159,12 @@ class SQLiteStore(Store):
             with committing(connection):
                 return queries.change(connection, self._rows, task_id, owner, change)
 
-        return await self._do(step)
+        return await self._write(step)
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
-        """An engine's rows created before that time, neither ended nor known to be started; oldest first."""
-        return await self._many(queries.UNBOUND, utf8(engine), micros(before), limit)
+        """An engine's rows without a handle, created before that time or by a clock that was ahead; oldest first."""
+        ahead = micros(before) + queries.AHEAD
+        return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
     async def everyones(
         self,
@@ -218,7 +227,7 @@ class SQLiteStore(Store):
 
     async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
         """Whether this holder has what bears this name until then."""
-        return await self._do(lambda connection: queries.lease(connection, name, holder, now, until))
+        return await self._write(lambda connection: queries.lease(connection, name, holder, now, until))
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
         """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""
@@ -239,7 +248,7 @@ class SQLiteStore(Store):
         )
         swept = 0
         for step in steps:
-            while done := await self._do(step):
+            while done := await self._write(step):
                 swept += done
                 await anyio.lowlevel.checkpoint()
         return swept
@@ -263,23 +272,44 @@ class SQLiteStore(Store):
     async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
         """The value under this key from now on: what is there already, or else this."""
         note = (utf8(space), utf8(key), value, micros(until))
-        return await self._do(lambda connection: self._notes.add(connection, *note))
+        return await self._write(lambda connection: self._notes.add(connection, *note))
 
     async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
         """Keep this value under this key, whatever was there."""
         note = (utf8(space), utf8(key), value, micros(until))
-        await self._do(lambda connection: self._notes.put(connection, *note))
+        await self._write(lambda connection: self._notes.put(connection, *note))
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes under this name, made once and the same for all who share the file."""
-        return await self._do(lambda connection: sqlite_secrets.secret(connection, self._cipher, name))
+        return await self._write(lambda connection: sqlite_secrets.secret(connection, self._cipher, name))
 
     async def check(self) -> None:
-        """Make sure that the file still is where it was, and write one page of it."""
-        if self._opened and inode_of(self._path) != self._inode:
-            raise StoreUnavailable("the store's file was moved, replaced or deleted while it is open")
-        await self._do(rewrite_version)
+        """Make sure that the file still is where it was and is not known to be damaged, and write one page of it."""
+        await self._write(rewrite_version)
         await self._do(lambda connection: connection.execute(TRY))
+
+    async def check_integrity(self) -> None:
+        """Look at the whole file now and then; see `ChecksIntegrity`."""
+        if self._opened is None or self._path is None or self._files is None:
+            return
+        now = anyio.current_time()
+        if not self._damaged and self._checked is not None and now - self._checked < INTEGRITY_EVERY:
+            return
+        self._files.check()
+        if self._path.stat().st_size > INTEGRITY_UP_TO:
+            return
+        self._checked = now
+        try:
+            damage = await damage_in(self._path)
+        except sqlite3.Error as error:
+            if _code(error) not in _DAMAGED:
+                raise _translated(error) from error
+            damage = str(error)
+        if damage is not None:
+            self._note_damage(damage)
+        elif self._damaged:
+            logger.info("the store's file is whole after all: SQLite's quick check finds no damage")
+            self._damaged = False
 
     async def rekey(self) -> AsyncGenerator[Rekeyed]:
         """Encrypt with the first key what is not yet, a batch at a time; see `Seals`."""
@@ -290,22 +320,22 @@ class SQLiteStore(Store):
             partial(sqlite_rekeying.notes, kept=self._notes, cipher=self._cipher),
         ):
             last = -1
-            while part := await self._do(partial(table, after=last)):
+            while part := await self._write(partial(table, after=last)):
                 last = part.last
                 yield part.done
                 await anyio.lowlevel.checkpoint()
-        left = await self._do(partial(sqlite_rekeying.finish, cipher=self._cipher))
+        left = await self._write(partial(sqlite_rekeying.finish, cipher=self._cipher))
         yield Rekeyed(left=left, cleaned=await self._cleaned())
 
     async def _cleaned(self) -> bool:
         """Whether nothing of what was there before is left in the files."""
         try:
-            await self._do(sqlite_rekeying.rewrite)
+            await self._write(sqlite_rekeying.rewrite)
         except StoreUnavailable as error:
             logger.error("not written anew: %s", error)
             return False
         for _ in range(_TRIES):
-            if await self._do(sqlite_rekeying.empty_log):
+            if await self._write(sqlite_rekeying.empty_log):
                 return True
             await anyio.sleep(_PAUSES[1])
         return False
@@ -313,13 +343,38 @@ class SQLiteStore(Store):
     async def _many(self, query: str, *values: str | int) -> Sequence[Task]:
         return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
 
+    async def _write(self, step: Step[T]) -> T:
+        """Do one step that is to be there later; not in a file that is damaged, of which the rest can be read."""
+
+        def guarded(connection: sqlite3.Connection) -> T:
+            if self._damaged:
+                raise StoreUnavailable(_IS_DAMAGED)
+            return step(connection)
+
+        return await self._do(guarded)
+
     async def _do(self, step: Step[T]) -> T:
-        if self._opened is None:
+        """Do one step; not even a read in a file that was deleted or replaced: see `OpenFiles`."""
+        if self._opened is None or self._files is None:
             raise StoreUnavailable("the store is not open")
+        files = self._files
+
+        def guarded(connection: sqlite3.Connection) -> T:
+            files.check()
+            return step(connection)
+
         try:
-            return await self._patiently(self._opened, step)
+            return await self._patiently(self._opened, guarded)
         except sqlite3.Error as error:
+            if _code(error) in _DAMAGED:
+                self._note_damage(str(error))
             raise _translated(error) from error
+
+    def _note_damage(self, damage: str) -> None:
+        """From now on nothing is written, until it is opened anew or proves to be whole."""
+        if not self._damaged:
+            logger.error("%s; nothing is written to it any more: %s", _IS_DAMAGED, damage)
+        self._damaged = True
 
     async def _patiently(self, connection: sqlite3.Connection, step: Step[T]) -> T:
         """Do one step; while another process has the lock, try again until the busy timeout has passed."""

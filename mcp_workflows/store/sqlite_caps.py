@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from mcp_workflows.store import NO_CAPS, CapReached, Caps
 from mcp_workflows.store.sqlite_rows import at_micros, micros, utf8
-from mcp_workflows.task import Task
+from mcp_workflows.task import CLOCKS_DIFFER, Task
 
 _LIVE: Final = "ended = 0 AND tombstone = 0 AND (expires IS NULL OR expires > :now)"
 _ONE_MORE: Final = "LIMIT 1 OFFSET :cap - 1"  # a row comes out if there are as many as the cap allows
 
 _LIVE_IN: Final = "SELECT 1 FROM tasks INDEXED BY"
 _CREATED_IN: Final = "SELECT created FROM tasks INDEXED BY"
-_SINCE: Final = f"created > :since ORDER BY created DESC {_ONE_MORE}"
+_AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows of a clock that was ahead count for no window
+_SINCE: Final = f"created > :since AND created <= :now + {_AHEAD} ORDER BY created DESC {_ONE_MORE}"
 
 LIVE: Final[Mapping[str, str]] = {
     "live_of_owner": f"{_LIVE_IN} tasks_live WHERE owner = :owner AND {_LIVE} {_ONE_MORE}",

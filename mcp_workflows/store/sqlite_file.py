@@ -1,16 +1,19 @@
-"""The file of an SQLite store: its URL, its place on a disk, and whether it is ours."""
+"""The file of an SQLite store: its URL, its place on a disk, and whether it is ours, still there and whole."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import psutil
+from anyio import to_thread
 
-from mcp_workflows.errors import ConfigError, StoreUnusable
+from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.sqlite_tables import MIGRATIONS
 
 APPLICATION_ID: Final = 0x6D637077  # "mcpw" in the header of the file: it is ours
@@ -117,9 +120,65 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
     return int(connection.execute(query).fetchone()[0])
 
 
-def inode_of(path: Path | None) -> int | None:
-    """Which file is there now; None: none (in memory: never one)."""
+class OpenFiles:
+    """The store's file and the two beside it, as they are right after it was opened.
+
+    While it is open SQLite never makes them anew: a name that leads elsewhere means that somebody deleted or replaced
+    one. What is written from then on is lost, and a process that opens the file now does not see it. Nor can it be
+    read: that process may share the index of the log (`-shm`) with us, and fill it with what is in another file.
+    Source: https://www.sqlite.org/howtocorrupt.html, section 4.
+    """
+
+    def __init__(self, file: str, path: Path | None) -> None:
+        """`file` as it was named, which may be a link, and `path`, where it was opened (None: in memory)."""
+        self._names = () if path is None else (str(Path(file).absolute()), f"{path}-wal", f"{path}-shm")
+        self._opened = self._now()
+
+    def check(self) -> None:
+        """Make sure that each name still leads to the file that is open: some microseconds.
+
+        Raises:
+            StoreUnavailable: one does not.
+        """
+        if self._now() != self._opened:
+            raise StoreUnavailable(
+                "the store's file was deleted, moved or replaced while it was open, so nothing can be read or kept: "
+                "the server has to be restarted with the file that is there now"
+            )
+
+    def _now(self) -> Sequence[tuple[int, int] | None]:
+        return [_place(name) for name in self._names]
+
+
+def _place(name: str) -> tuple[int, int] | None:
+    """Device and inode; None: no file can be found there."""
     try:
-        return path.stat().st_ino if path else None
-    except FileNotFoundError:
+        found = os.stat(name)  # twice as fast as Path.stat, and done before each write
+    except OSError:
         return None
+    return found.st_dev, found.st_ino
+
+
+async def damage_in(path: Path) -> str | None:
+    """What SQLite's quick check finds wrong in the file; None: nothing.
+
+    It reads the whole file, on a connection of its own in a thread, and is interrupted when the caller is cancelled.
+
+    Raises:
+        sqlite3.Error: it cannot be read now, or not at all (`SQLITE_CORRUPT`, `SQLITE_NOTADB`).
+    """
+    opened: list[sqlite3.Connection] = []
+
+    def check() -> str:
+        url = f"{path.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(url, uri=True, isolation_level=None, check_same_thread=False)) as connection:
+            opened.append(connection)
+            return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+
+    try:
+        found = await to_thread.run_sync(check, abandon_on_cancel=True)
+    finally:
+        with suppress(sqlite3.ProgrammingError):  # it is closed already
+            for connection in opened:
+                connection.interrupt()
+    return None if found == "ok" else found

@@ -12,12 +12,14 @@ from typing import Final
 
 from mcp_workflows.store import Caps, sqlite_caps, sqlite_secrets
 from mcp_workflows.store.sqlite_rows import INSERT, Rows, micros, utf8
-from mcp_workflows.task import Task, bury
+from mcp_workflows.task import CLOCKS_DIFFER, Task, bury
 
 BATCH: Final = 200  # rows of one transaction when many are changed: others wait no longer than a few ms
 END_OF_TIME: Final = 2**63 - 1
 LAST_CHARACTER: Final = "\U0010ffff"
 LEFT_FOR: Final = timedelta(days=1)  # what the housekeeping has to do for rows that have expired
+
+AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # what is further ahead, a clock that was ahead has written
 
 _TASK: Final = "SELECT id, owner, task FROM tasks"
 _LONGEST_LIVE: Final = """
@@ -27,8 +29,8 @@ _LONGEST_LIVE: Final = """
 _OF_OTHERS: Final = "SELECT tool, id, owner, task FROM tasks WHERE id = ? AND tombstone = 0"
 _BY_KEY: Final = f"{_TASK} WHERE owner = ? AND tool = ? AND idempotency_key = ?"
 UNBOUND: Final = f"""
-    {_TASK} WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = ? AND created < ?
-    ORDER BY attempts, created, id LIMIT ?
+    {_TASK} WHERE bound = 0 AND ended = 0 AND tombstone = 0 AND engine = ?
+    AND (created < ? OR created > ?) ORDER BY attempts, created, id LIMIT ?
 """
 EVERYONES: Final = f"""
     {_TASK} WHERE tombstone = 0 AND created < :before AND (NOT :live_only OR ended = 0)
@@ -53,6 +55,7 @@ TALLY: Final = """
 _LEASE: Final = """
     INSERT INTO leases (name, holder, until) VALUES (:name, :holder, :until) ON CONFLICT (name) DO UPDATE
     SET holder = excluded.holder, until = excluded.until WHERE holder = excluded.holder OR until <= :now
+    OR (:until > :now AND until > :until + :ahead)
 """
 EXPIRED: Final = f"""
     {_TASK} WHERE tombstone = 0 AND expires <= :now AND (due IS NULL OR expires <= :overdue)
@@ -151,7 +154,8 @@ def of_others(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: S
 
 def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
     """Whether it is this holder's from now on; if it is lost with the machine's power, so is its holder."""
-    values = {"name": utf8(name), "holder": utf8(holder), "now": micros(now), "until": micros(until)}
+    times = {"now": micros(now), "until": micros(until), "ahead": AHEAD}
+    values = {"name": utf8(name), "holder": utf8(holder), **times}
     with waiting_for_no_disk(connection):
         return connection.execute(_LEASE, values).rowcount == 1
 

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.store import Store
-from mcp_workflows.task import Task, accept, bind, bury, observe, refuse, request_cancel
+from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, bury, observe, refuse, request_cancel
 from mcp_workflows.testing.store_reach_contract import StoreReachContract
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
 
@@ -192,6 +192,12 @@ class StoreContract(StoreReachContract):
         assert await store.unbound(young.engine, NOON, 10) == expected
         assert await store.unbound(young.engine, NOON, 2) == expected[:2]
         assert await store.unbound("another", NOON, 10) == []
+
+    async def test_unbound_lists_what_a_clock_that_was_ahead_has_dated(self, store: Store) -> None:
+        """Law: a row dated later than that time, by more than clocks may differ, is not young but wrong."""
+        moments = (NOON, NOON + CLOCKS_DIFFER, NOON + 91 * DAY)
+        *_, ahead = [await store.create(make_task(created=moment)) for moment in moments]
+        assert await store.unbound(ahead.engine, NOON, 10) == [ahead]
 
     async def test_an_owner_sees_their_own_rows_page_by_page_the_youngest_first(self, store: Store) -> None:
         """Law: owned_by gives one owner's rows that have not expired, also those of one moment, each on one page."""

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.store import CapReached, Caps, Count, Store
-from mcp_workflows.task import Task, bind, observe
+from mcp_workflows.task import CLOCKS_DIFFER, Task, bind, observe
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
 
 
@@ -215,6 +215,16 @@ class StoreReachContract:
         again = first.created + minute
         assert await store.create(make_task(created=again), Caps(**{cap: 2}, since=again - minute))
 
+    @pytest.mark.parametrize("cap", ["created_of_owner", "created_of_tool"])
+    async def test_rows_of_a_clock_that_was_ahead_count_for_no_window(self, store: Store, cap: str) -> None:
+        """Law: a row dated later than now, by more than clocks may differ, keeps nobody out until that time."""
+        caps = Caps(**{cap: 1}, since=NOON - DAY)
+        await store.create(make_task(created=NOON + CLOCKS_DIFFER + timedelta(microseconds=1)))
+        near = await store.create(make_task(created=NOON + CLOCKS_DIFFER, idempotency_key="near"))
+        with pytest.raises(CapReached):
+            await store.create(make_task(), caps)
+        assert await store.create(make_task(created=near.created - DAY), replace(caps, since=NOON - 2 * DAY))
+
     async def test_a_key_that_has_a_row_counts_for_no_cap(self, store: Store) -> None:
         """Law: who asks again for what is there gets it, however many there are."""
         first = await store.create(make_task(idempotency_key="once"))
@@ -252,6 +262,19 @@ class StoreReachContract:
         assert not await store.lease("sweep", "one", now=NOON + 2 * minute, until=NOON + 9 * minute)
         assert await store.lease("sweep", "two", now=NOON + 2 * minute, until=NOON + 2 * minute)  # let go of
         assert await store.lease("sweep", "one", now=NOON + 2 * minute, until=NOON + 3 * minute)
+
+    async def test_a_lease_of_a_clock_that_was_ahead_is_void(self, store: Store) -> None:
+        """Law: a lease further ahead than its own length is free, if that is by more than clocks may differ."""
+        minute = timedelta(minutes=1)
+        assert await store.lease("sweep", "ahead", now=NOON + DAY, until=NOON + DAY + minute)
+        assert await store.lease("sweep", "one", now=NOON, until=NOON + minute)
+        ahead = NOON + CLOCKS_DIFFER
+        assert await store.lease("sweep", "one", now=ahead, until=ahead + minute)
+        assert not await store.lease("sweep", "two", now=NOON, until=NOON + minute)
+        assert not await store.lease("sweep", "two", now=NOON - DAY, until=NOON - DAY)  # lets go of what it has lost
+        assert not await store.lease("sweep", "two", now=NOON, until=NOON + minute)
+        just = timedelta(microseconds=1)
+        assert await store.lease("sweep", "two", now=NOON - just, until=NOON + minute - just)
 
     async def test_of_many_who_ask_for_a_lease_at_once_one_gets_it(self, new_store: Callable[[], Store]) -> None:
         """Law: lease is atomic, also between replicas."""

@@ -138,7 +138,7 @@ class Noting:
         """Since when its data cannot be read, as far as we have seen."""
         key, now = name.note + _UNAVAILABLE, utc_now()
         since = await self._notes.add(key, now.isoformat(), until=now + LONGEST)
-        if since is None:  # it was, and then it could be read for a while
+        if since is None or datetime.fromisoformat(since) > now:  # readable in between; or the clock was set back
             await self._notes.put(key, since := now.isoformat(), until=now + LONGEST)
         return datetime.fromisoformat(since)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -109,6 +109,22 @@ async def test_the_grace_begins_anew_once_it_could_be_shown(
     first, between, again = kept
     assert between is None
     assert str(again) > str(first)
+
+
+async def test_the_grace_begins_anew_if_the_clock_was_set_back_since(
+    stub: Injecting, adapter: GoogleAdapter, notes: MemoryNotes
+) -> None:
+    handle = await adapter.start(start())
+    ref = Ref(workflow="orders", handle=handle)
+    stub.executions[handle].state = State.UNAVAILABLE
+    with pytest.raises(EngineUnavailable):
+        await adapter.describe(ref)
+    (key,) = [key for key in await notes.under("") if key.endswith("/unavailable")]
+    ahead = datetime.now(UTC) + timedelta(days=91)
+    await notes.put(key, ahead.isoformat(), until=ahead)
+    with pytest.raises(EngineUnavailable):
+        await adapter.describe(ref)
+    assert datetime.fromisoformat(str(await notes.get(key))) <= datetime.now(UTC)
 
 
 async def test_what_is_no_handle_of_ours_is_refused_and_what_is_gone_is_not_found(adapter: GoogleAdapter) -> None:
