@@ -1,6 +1,6 @@
 """A circuit breaker for looks at one engine: once its silence is known, one probe at a time is sent to it.
 
-Only looks pass through it. Starts, answers and cancellations are always tried: somebody wants them done now.
+Starts, answers and cancellations that somebody asks for are always tried.
 """
 
 from __future__ import annotations
@@ -66,33 +66,41 @@ class Circuit:
         return self._told if self._open and known else None
 
     @contextmanager
-    def look(self) -> Generator[None]:
-        """One look at the engine; its outcome counts.
+    def admitted(self) -> Generator[None]:
+        """Look at the engine in here; while the circuit is open, this is its probe.
 
         Raises:
             EngineUnavailable: the circuit is open and it is not time for a probe; nothing was sent.
         """
-        began, probe = self._clock(), self._open
-        if probe and (self._probing or began < self._next_probe):
-            raise EngineUnavailable(self._told, sent=False)
+        probe = self._open
+        if probe and (self._probing or self._clock() < self._next_probe):
+            raise EngineUnavailable(self._told)
         self._probing |= probe
+        try:
+            yield
+        finally:
+            self._probing &= not probe
+
+    @contextmanager
+    def counted(self, *, refusal_is_answer: bool = True) -> Generator[None]:
+        """One call to the engine, whose outcome counts; a refusal may come from its adapter."""
+        began = self._clock()
         try:
             yield
         except AdapterBroke:
             raise  # this says nothing about the engine
         except EngineUnavailable as error:
             if not error.throttled:
-                self._fail(began, str(error), probe=probe)
+                self._fail(began, str(error))
             elif error.sent:  # otherwise it was held back here
                 self._succeed()
             raise
         except EngineError:
-            self._succeed()  # a refusal is an answer
+            if refusal_is_answer:
+                self._succeed()
             raise
         else:
             self._succeed()
-        finally:
-            self._probing &= not probe
 
     @property
     def _told(self) -> str:
@@ -106,14 +114,14 @@ class Circuit:
             self._open, self._pause = False, self._settings.first_pause
             self._on_change(None)
 
-    def _fail(self, began: float, reason: str, *, probe: bool) -> None:
+    def _fail(self, began: float, reason: str) -> None:
         if began < self._answered:
             return  # the engine has answered since
         ended = self._failed = self._clock()
         self._failures += 1
         self._since = self._since or self._now() - timedelta(seconds=ended - began)
         self._reason = reason
-        if probe:
+        if self._probing:
             self._pause = min(2 * self._pause, self._settings.longest_pause)
             self._next_probe = ended + self._jittered()
         elif not self._open and self._is_enough(ended - began):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import cached_property
 from types import TracebackType
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 CHECK_PATIENCE = 2.0  # seconds for a look at an engine's health
 PATIENCE = 10.0  # seconds for one call to an engine, its own retries included
-_LOOKS: Final = frozenset({"describe", "sweep"})  # what is not asked while the engine is known to be silent
+_LOOKS: Final = frozenset({"describe", "sweep"})  # these are not made while the engine is known to be silent
+_COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether it is
 
 
 NotesOf = Callable[[str], Notes]  # of an engine, by its name
@@ -239,6 +240,17 @@ class Engines:
         opened = self._opened.get(name)
         return None if opened is None else opened.circuit.silence
 
+    def admitted(self, name: str) -> AbstractContextManager[None]:
+        """Look at this engine in here, whatever that takes; raises `EngineUnavailable` as long as it is silent."""
+        opened = self._opened.get(name)
+        return nullcontext() if opened is None else opened.circuit.admitted()
+
+    def _counted(self, name: str, api: Api) -> AbstractContextManager[None]:
+        opened = self._opened.get(name)
+        if opened is None or api not in _COUNTED:
+            return nullcontext()
+        return opened.circuit.counted(refusal_is_answer=api in _LOOKS)  # of starts, adapters refuse some themselves
+
     @asynccontextmanager
     async def calling(self, name: str, *, api: Api = "other", bounded: bool = True) -> AsyncGenerator[Adapter]:
         """The adapter of this name, for one call; not `bounded` if it is its nature to take as long as it takes.
@@ -249,9 +261,8 @@ class Engines:
         Raises:
             EngineError: what the adapter raised; `EngineUnavailable` when time is up, `AdapterBroke` when it broke.
         """
-        opened = self._opened.get(name)
-        looking = opened.circuit.look() if opened and api in _LOOKS else nullcontext()
-        with looking, self.telemetry.engine_call(name, api, timed=bounded):
+        admitted = self.admitted(name) if api in _LOOKS else nullcontext()
+        with admitted, self._counted(name, api), self.telemetry.engine_call(name, api, timed=bounded):
             async with self._calling(name, bounded=bounded) as adapter:
                 yield adapter
 

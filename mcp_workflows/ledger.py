@@ -386,8 +386,9 @@ class Ledger:
             row = task  # it expired; a plain call that still waits for it gets its result
         if row.cancelled and not task.cancelled:
             self._watch.note(row)  # another replica told a client so: that holds whatever the engine says
-        if not row.ended:
-            row = await self._creation.started(row)
+        if not row.ended and row.handle is None:
+            with self._engines.admitted(row.engine):
+                row = await self._creation.started(row)
             if row.ended:
                 self._record_status(row)
         if row.ended or (handle := row.handle) is None:
