@@ -78,7 +78,7 @@ async def test_an_engine_that_hangs_is_told_in_time_and_the_task_goes_on(
         await told(client, task_id, "no answer since")
         for _ in range(10):
             with stopwatch() as seconds:
-                assert "last known: working" in (await client.get(task_id))["statusMessage"]
+                assert "last known: " in (await client.get(task_id))["statusMessage"]
                 assert seconds() < 1, "its silence is known"
         own_dev_server.thaw()
         await recovered(client, task_id)
