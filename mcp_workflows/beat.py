@@ -188,7 +188,7 @@ class Beat:
             self.woken.set()
         wanted = watched.followers or watched.doubtful or (self.sweeping and self.wanted(watched))
         due = anyio.current_time() + self._look_pace(watched.task)
-        self.schedule(watched, due if wanted and not watched.task.ended else FOREVER)
+        self.schedule(watched, due if watched.unsaved_end or (wanted and not watched.task.ended) else FOREVER)
         self._forget()
 
     def _next(self, watched: Watched) -> float:
@@ -206,7 +206,7 @@ class Beat:
             return
         self._forgot = now
         for task_id, watched in list(self.watched.items()):
-            idle = not (watched.flight or watched.followers)
+            idle = not (watched.flight or watched.followers or watched.unsaved_end)
             if idle and (watched.task.ended or now - watched.asked > max(FORGET_AFTER, self._interest(watched))):
                 del self.watched[task_id]
                 self.doubts.drop(watched)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from mcp_workflows.adapter import Status
 from mcp_workflows.audit import Audit, Event, silent
 from mcp_workflows.calls import Calls
 from mcp_workflows.door import Door
-from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
+from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
 from mcp_workflows.guard import NO_RIGHTS, Guard, Rights, not_found
 from mcp_workflows.ledger import Ledger, expired
 from mcp_workflows.limits import UNLIMITED, Limits
@@ -101,8 +101,9 @@ class Bridge:
 
     async def get(self, command: Get, principal: Principal) -> Described:
         """`tasks/get`: the task after a look, or as it was known last when the engine gives no answer."""
-        task, rights = await self._door.found(command.task_id, principal)
-        found = await self._described(task, rights, principal)
+        by = self._ledger.deadline()
+        task, rights = await self._door.found(command.task_id, principal, by=by)
+        found = await self._described(task, rights, principal, by)
         if found is None:
             raise not_found()
         return found
@@ -112,21 +113,20 @@ class Bridge:
 
         Unlike `get` that is no denial: somebody who approved has done nothing wrong.
         """
-        task = await self._ledger.found(command.task_id, principal.id, self._guard.beyond(principal))
+        by = self._ledger.deadline()
+        task = await self._ledger.found(command.task_id, principal.id, self._guard.beyond(principal), by=by)
         if task is None or self._ledger.over(task):
             return None
-        return await self._described(task, await self._guard.rights(task, principal), principal)
+        return await self._described(task, await self._guard.rights(task, principal), principal, by)
 
-    async def _described(self, task: Task, rights: Rights, principal: Principal) -> Described | None:
-        task, trouble = await self._ledger.current(task)
+    async def _described(self, task: Task, rights: Rights, principal: Principal, by: float) -> Described | None:
+        task, trouble = await self._ledger.current(task, by=by)
         if not rights.reads(task):
             return None
         seen = self._door.view(task, rights, principal)
         if task.ended:
             self._door.record(Event.RETRIEVE, principal, task)
-        if trouble is None:
-            return Described(task=seen)
-        return Described(task=replace(seen, message=f"{trouble}; last known: {seen.message or seen.status}"))
+        return Described(task=_with_trouble(seen, trouble), is_saved=self._ledger.unsaved(task) is None)
 
     async def may_answer(self, command: Get, principal: Principal) -> None:
         """Whether they may answer what this task asks, now or later.
@@ -155,8 +155,9 @@ class Bridge:
         Raises:
             RequestError: it has ended already.
         """
-        found, rights = await self._door.found(command.task_id, principal, Verb.CANCEL)
-        task, _ = await self._ledger.current(found)
+        by = self._ledger.deadline()
+        found, rights = await self._door.found(command.task_id, principal, Verb.CANCEL, by=by)
+        task, _ = await self._ledger.current(found, by=by)
         heard = task.cancelled is None and (task := await self._ledger.cancel(task, told=True)).cancelled is not None
         if not heard:
             raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
@@ -172,8 +173,12 @@ class Bridge:
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
         rows, following = await self._ledger.page(principal.id, command.cursor, PAGE)
-        seen = [(row, await self._guard.rights(row, principal)) for row in rows]
-        shown = [self._door.view(row, rights, principal) for row, rights in seen if rights.reads(row)]
+        seen = [(row, trouble, await self._guard.rights(row, principal)) for row, trouble in rows]
+        shown = [
+            _with_trouble(self._door.view(row, rights, principal), trouble)
+            for row, trouble, rights in seen
+            if rights.reads(row)
+        ]
         return Listed(tasks=shown, next_cursor=following)
 
     async def questions(self, command: List, principal: Principal) -> Listed:
@@ -184,19 +189,31 @@ class Bridge:
         """
         tools = self._guard.beyond(principal)
         rows, following = await self._ledger.page_of(tools, principal.id, command.cursor, PAGE) if tools else ((), None)
-        open_rows = [row for row in rows if row.seen.status is Status.INPUT_REQUIRED]
+        open_rows = [row for row, _ in rows if row.seen.status is Status.INPUT_REQUIRED]
         seen = [(row, await self._guard.rights(row, principal)) for row in open_rows]
         shown = [self._door.view(row, rights, principal) for row, rights in seen if rights.answer]
         return Listed(tasks=shown, next_cursor=following)
 
     async def listen(self, command: Listen, principal: Principal) -> Sequence[Task]:
         """The tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
-        found: list[Task] = []
-        for task_id in command.task_ids:
-            with suppress(RequestError):
-                task, _ = await self._door.found(task_id, principal)
-                found.append(task)
-        return found
+        by = self._ledger.deadline()
+        found: dict[str, Task] = {}
+        unread: list[StoreError] = []
+
+        async def find(task_id: str) -> None:
+            try:
+                found[task_id], _ = await self._door.found(task_id, principal, by=by)
+            except StoreError as error:
+                unread.append(error)
+            except RequestError:
+                pass
+
+        async with anyio.create_task_group() as group:
+            for task_id in command.task_ids:
+                group.start_soon(find, task_id)
+        if unread:
+            raise unread[0]
+        return [found[task_id] for task_id in command.task_ids if task_id in found]
 
     async def follow(self, task: Task, on_change: OnView, principal: Principal) -> None:
         """Call `on_change` with each state of the task, until it has ended or `on_change` returned True.
@@ -216,7 +233,8 @@ class Bridge:
                 raise not_found()
             if current.ended:
                 self._door.record(Event.RETRIEVE, principal, current)
-            return await on_change(self._door.view(current, rights, principal))
+            seen = self._door.view(current, rights, principal)
+            return await on_change(_with_trouble(seen, self._ledger.unsaved(current)))
 
         left = self._ledger.left(task)
         admitted = left if principal.expires is None else (principal.expires - self._ledger.now()).total_seconds()
@@ -235,7 +253,11 @@ class Bridge:
 
     async def read(self, command: Read, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, with the same check of ownership."""
-        task, _ = await self._door.found(command.task_id, principal)
+        by = self._ledger.deadline()
+        task, rights = await self._door.found(command.task_id, principal, by=by)
+        task, _ = await self._ledger.current(task, by=by)
+        if not rights.reads(task):
+            raise not_found()
         if task.execution.status not in {Status.SUCCEEDED, Status.FAILED} or protocol_error(task.execution):
             raise RequestError(INVALID_PARAMS, "Resource not found: the task has no result (yet)")
         self._door.record(Event.RETRIEVE, principal, task)
@@ -247,3 +269,10 @@ class Bridge:
             return False
         self._door.record_again(principal, task)
         return True
+
+
+def _with_trouble(task: TaskView, trouble: str | None) -> TaskView:
+    """The task with a message that says what is wrong with what is told of it."""
+    if trouble is None:
+        return task
+    return replace(task, message=f"{trouble}; last known: {task.message or task.status}")

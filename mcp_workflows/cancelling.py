@@ -9,7 +9,7 @@ from datetime import datetime
 from mcp_workflows.audit import Audit, Event, record_of, silent
 from mcp_workflows.capabilities import Terminates
 from mcp_workflows.engines import Engines
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StoreError
 from mcp_workflows.sight import ref_of
 from mcp_workflows.store import Store, changed
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, request_cancel
@@ -36,7 +36,11 @@ class Cancelling:
         except EngineError as error:
             logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
             return task
-        return await changed(self._store, task, lambda row: deliver_cancel(row, self._clock()))
+        try:
+            return await changed(self._store, task, lambda row: deliver_cancel(row, self._clock()))
+        except StoreError as error:  # the look that delivered it goes on
+            logger.warning("a cancellation that engine %r took is sent again: %s", task.engine, error)
+            return task
 
     async def attend(self, task: Task, look: Look) -> None:
         """Do what is due for it, if it still is; `look` is a fresh look, which also delivers a cancellation.

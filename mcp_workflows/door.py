@@ -34,22 +34,29 @@ class Door:
         self._limits = limits
         self._audit = audit
 
-    async def found(self, task_id: str, principal: Principal, verb: Verb = Verb.SEE) -> tuple[Task, Rights]:
+    async def found(
+        self, task_id: str, principal: Principal, verb: Verb = Verb.SEE, *, by: float = float("inf")
+    ) -> tuple[Task, Rights]:
         """The task and what this principal may do with it, that verb among it: the only way from an id to a task.
+
+        A read has the deadline `by`, see `Ledger.deadline`.
 
         Raises:
             RequestError: it is unknown, or not theirs to see (these look alike), or expired; or they may see it, and no
                 more.
         """
         self._meters.guess(principal, task_id)
-        task = await self._ledger.found(task_id, principal.id, self._guard.beyond(principal))
+        task = await self._ledger.found(task_id, principal.id, self._guard.beyond(principal), by=by)
         if task is None:
             self._guard.denied(principal, task_id=task_id, reason="there is no such task for them")
             self._meters.missed(principal)
             raise not_found()
         rights = await self._guard.rights(task, principal)
         if not rights.see and principal.id != task.owner:
-            task, _ = await self._ledger.current(task)  # they see it while it asks: perhaps since a moment ago
+            until = min(by, self._ledger.deadline())
+            task, _ = await self._ledger.current(
+                task, by=until
+            )  # they see it while it asks: perhaps since a moment ago
         if not rights.reads(task):
             self._guard.denied(principal, task=task, reason="may not see it")
             self._meters.missed(principal)

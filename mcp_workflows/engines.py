@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from mcp_workflows.adapter import Adapter, Execution, Failure, Status
 from mcp_workflows.capabilities import Allowance, Checks, Finding, Notes, Remembers, Route, Routes
+from mcp_workflows.circuit import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.telemetry import Api, Telemetry
 
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 CHECK_PATIENCE = 2.0  # seconds for a look at an engine's health
 PATIENCE = 10.0  # seconds for one call to an engine, its own retries included
+_LOOKS: Final = frozenset({"describe", "sweep"})  # these are not made while the engine is known to be silent
+_COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether it is
 
 
 NotesOf = Callable[[str], Notes]  # of an engine, by its name
@@ -72,6 +75,13 @@ class Opened:
         self._calls = 0  # under way
         self._stopping = anyio.Event()
         self._idle = anyio.Event()
+        self.circuit = Circuit(on_change=self._log_silence)
+
+    def _log_silence(self, silence: str | None) -> None:
+        if silence is None:
+            logger.warning("engine %r answers again", self.name)
+        else:
+            logger.warning("engine %r: %s; reads are answered from the store until it answers", self.name, silence)
 
     async def keep(self, patience: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Open it, until it is to stop and the calls under way have finished, or `patience` seconds have passed."""
@@ -225,16 +235,34 @@ class Engines:
             return None
         return found if isinstance(found, Allowance) else None
 
+    def silence(self, name: str) -> str | None:
+        """Why a look at this engine is not worth waiting for now; None if it is."""
+        opened = self._opened.get(name)
+        return None if opened is None else opened.circuit.silence
+
+    def admitted(self, name: str) -> AbstractContextManager[None]:
+        """Look at this engine in here, whatever that takes; raises `EngineUnavailable` as long as it is silent."""
+        opened = self._opened.get(name)
+        return nullcontext() if opened is None else opened.circuit.admitted()
+
+    def _counted(self, name: str, api: Api) -> AbstractContextManager[None]:
+        opened = self._opened.get(name)
+        if opened is None or api not in _COUNTED:
+            return nullcontext()
+        return opened.circuit.counted(refusal_is_answer=api in _LOOKS)  # of starts, adapters refuse some themselves
+
     @asynccontextmanager
     async def calling(self, name: str, *, api: Api = "other", bounded: bool = True) -> AsyncGenerator[Adapter]:
         """The adapter of this name, for one call; not `bounded` if it is its nature to take as long as it takes.
 
-        `api` is what is asked for, as it is counted.
+        `api` is what is asked for, as it is counted. Looks at an engine that is known to be silent are not made, but
+        for one at a time now and then: see `Circuit`.
 
         Raises:
             EngineError: what the adapter raised; `EngineUnavailable` when time is up, `AdapterBroke` when it broke.
         """
-        with self.telemetry.engine_call(name, api, timed=bounded):
+        admitted = self.admitted(name) if api in _LOOKS else nullcontext()
+        with admitted, self._counted(name, api), self.telemetry.engine_call(name, api, timed=bounded):
             async with self._calling(name, bounded=bounded) as adapter:
                 yield adapter
 
@@ -281,3 +309,5 @@ class Engines:
                     findings[name] = await adapter.check_engine()
         except EngineError as error:
             findings[name] = Finding(ok=False, text=str(error))
+        if (silence := self.silence(name)) and not findings[name].ok:
+            findings[name] = replace(findings[name], text=f"{findings[name].text}; looks at tasks: {silence}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle are nobody's work in hand any more
 HEAL_EVERY = 5.0  # seconds
-HEAL_AT_ONCE = 100  # rows
+HEAL_BATCH = 100  # rows of one engine
+HEAL_AT_ONCE = 8  # starts at one engine: each writes the row, and many at once would hold up all requests
 SWEEP_EVERY = 5.0  # seconds
 SWEEP_LEASE = timedelta(seconds=20)  # who sweeps goes on doing so
 KEEP_EVERY = 60.0  # seconds until it is asked again whether it is time
@@ -178,14 +179,27 @@ class Housekeeping:
         before = self._clock() - HEAL_AFTER
         async with anyio.create_task_group() as group:
             for engine in self._engines.names:
-                for row in await self._store.unbound(engine, before, HEAL_AT_ONCE):
-                    group.start_soon(self._heal_one, row)
+                if rows := await self._store.unbound(engine, before, HEAL_BATCH):
+                    group.start_soon(self._heal_engine, engine, rows)
 
-    async def _heal_one(self, task: Task) -> None:
+    async def _heal_engine(self, engine: str, rows: Sequence[Task]) -> None:
+        """Start what can be; of an engine that is known to be silent, the rest waits for the next round."""
+        turns = anyio.Semaphore(HEAL_AT_ONCE)
+        async with anyio.create_task_group() as group:
+            for row in rows:
+                await turns.acquire()
+                if silence := self._engines.silence(engine):
+                    logger.warning("tasks are not started yet: engine %r: %s", engine, silence)
+                    return
+                group.start_soon(self._heal_one, row, turns)
+
+    async def _heal_one(self, task: Task, turn: anyio.Semaphore) -> None:
         try:
             await self._heal(task)
         except WorkflowsError as error:
             logger.warning("a %s task is not started yet: engine %r: %s", task.tool, task.engine, error)
+        finally:
+            turn.release()
 
     # --- what is due
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
@@ -31,6 +31,8 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     ExecutionNotFound,
     RequestError,
+    StoreError,
+    StoreUnavailable,
 )
 from mcp_workflows.housekeeping import ClockCheck, Housekeeping, uptime
 from mcp_workflows.limits import UNLIMITED, Limits
@@ -46,12 +48,16 @@ from mcp_workflows.watch import Listener, Watch
 logger = logging.getLogger(__name__)
 
 LATE = 10.0  # seconds of age from which an answer says how old it is
-PATIENCE = 3.0  # seconds a reader waits for a look before it gets the last known state
+PATIENCE = 3.0  # seconds until a read is answered, whatever engines and the store do
+_FOR_THE_STORE = 0.25  # seconds of these that are kept to read what is known, when a look takes too long
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 EXPIRED = "Task expired: its time to live is over"
 _START_KEYS = "start-keys"  # the name of their salt in the store
 _CURSORS = "cursors"  # likewise, of what seals them
 _BEYOND = "beyond "  # before the reader's name in a cursor of other owners' tasks
+
+Known: TypeAlias = tuple[Task, str | None]
+"""A task, and what is wrong with what is told of it: it is old, or not saved."""
 
 
 def utc_now() -> datetime:
@@ -161,13 +167,24 @@ class Ledger:
         take = partial(self.adoption.take, adopted, caps)
         return await self._room.within(caps, take, owner=adopted.owner.id, tool=adopted.tool.name)
 
-    async def found(self, task_id: str, owner: str, beyond: Sequence[str] = ()) -> Task | None:
-        """The task, if it is this owner's, or anybody's of the tools `beyond`; it may have expired, if it is theirs."""
-        task = await self._store.get(task_id, owner)
-        if task is not None or not beyond:
-            return task
-        others = await self._store.of_others(task_id, beyond)
-        return None if others is None or others.expired(self._clock()) else others
+    def deadline(self) -> float:
+        """When a read that begins now is answered at the latest, on the clock of the event loop."""
+        return anyio.current_time() + PATIENCE
+
+    async def found(
+        self, task_id: str, owner: str, beyond: Sequence[str] = (), *, by: float = float("inf")
+    ) -> Task | None:
+        """The task, if it is this owner's, or anybody's of the tools `beyond`; it may have expired, if it is theirs.
+
+        Raises:
+            StoreUnavailable: it cannot be read, or not until the deadline `by`.
+        """
+        with _until(by):
+            task = await self._store.get(task_id, owner)
+            if task is not None or not beyond:
+                return task
+            others = await self._store.of_others(task_id, beyond)
+            return None if others is None or others.expired(self._clock()) else others
 
     def over(self, task: Task) -> bool:
         """Whether it cannot be read any more."""
@@ -177,19 +194,19 @@ class Ledger:
         """Seconds for which it can still be read."""
         return float("inf") if task.expires is None else (task.expires - self._clock()).total_seconds()
 
-    async def page(self, owner: str, cursor: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
-        """One page of the owner's tasks that can be read, newest first, each after a look; where the next begins.
+    async def page(self, owner: str, cursor: str | None, limit: int) -> tuple[Sequence[Known], str | None]:
+        """One page of the owner's tasks that can be read, newest first, each as by `current`; where the next begins.
 
         Raises:
             RequestError: the cursor is not one of ours for this owner.
         """
         return await self._page(owner, cursor, limit, partial(self._store.owned_by, owner))
 
-    async def _looked_at(self, rows: Sequence[Task]) -> Sequence[Task]:
-        looked: dict[str, Task] = {}
+    async def _looked_at(self, rows: Sequence[Task], by: float) -> Sequence[Known]:
+        looked: dict[str, Known] = {}
 
         async def look(row: Task) -> None:
-            looked[row.id], _ = await self.current(row)
+            looked[row.id] = await self.current(row, by=by)
 
         async with anyio.create_task_group() as group:
             for row in rows:
@@ -198,7 +215,7 @@ class Ledger:
 
     async def page_of(
         self, tools: Sequence[str], reader: str, cursor: str | None, limit: int
-    ) -> tuple[Sequence[Task], str | None]:
+    ) -> tuple[Sequence[Known], str | None]:
         """One page of anybody's tasks of these tools that still work, likewise; for whom their rules let see them.
 
         Raises:
@@ -208,28 +225,43 @@ class Ledger:
 
     async def _page(
         self, reader: str, cursor: str | None, limit: int, rows_of: Callable[..., Awaitable[Sequence[Task]]]
-    ) -> tuple[Sequence[Task], str | None]:
+    ) -> tuple[Sequence[Known], str | None]:
+        by = self.deadline()
         before = None if cursor is None else read_cursor(self._cursor_key, reader, cursor)
-        rows = await rows_of(now=self._clock(), limit=limit + 1, before=before)
+        with _until(by):
+            rows = await rows_of(now=self._clock(), limit=limit + 1, before=before)
         shown = rows[:limit]
         following = None
         if len(rows) > limit:
             following = write_cursor(self._cursor_key, reader, (shown[-1].created, shown[-1].id))
-        return await self._looked_at(shown), following
+        return await self._looked_at(shown, by), following
 
-    async def current(self, task: Task) -> tuple[Task, str | None]:
-        """The task after a look; or as known last, and why there was no look, when the engine gives no answer."""
+    async def current(self, task: Task, *, by: float | None = None) -> Known:
+        """The task after a look, or as it was known last if there is no answer by then (or within 3 s), and why.
+
+        An engine that is known to be silent is not waited for.
+        """
         about(task.tool, task.context)
         if task.ended:
             return task, None
-        trouble = "no answer yet"
+        by = self.deadline() if by is None else by
+        silence = self._engines.silence(task.engine)
+        trouble = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_at(anyio.current_time() if silence else by - _FOR_THE_STORE):
                 seen = await self._watch.look(task)
-                return seen, self._lateness(seen)
+                return seen, self._watch.unsaved(seen) or self._lateness(seen)
         except EngineError as error:
+            trouble = f"engine {task.engine}: {silence or error}"
+        except StoreError as error:
             trouble = str(error)
-        return await self._store.get(task.id, task.owner) or task, f"engine {task.engine}: {trouble}"
+        with anyio.move_on_at(by), suppress(StoreError):
+            task = await self._store.get(task.id, task.owner) or task
+        return self._watch.latest(task), trouble
+
+    def unsaved(self, task: Task) -> str | None:
+        """Why this state of it is not in the store, where a restart would lose it; None: it is."""
+        return self._watch.unsaved(task)
 
     def _lateness(self, task: Task) -> str | None:
         """How old what is known is, when an engine is asked for so many that it shows."""
@@ -271,14 +303,22 @@ class Ledger:
         if not fitting or task.handle is None:
             return task
         try:
+            await self._store.check()  # what cannot be noted is not delivered
             async with self._engines.calling(task.engine, api="answer") as adapter:
                 await adapter.answer(ref_of(task, task.handle), fitting)
         except EngineRefused as error:
             raise RequestError(INVALID_PARAMS, f"engine {task.engine} refused the answer: {error}") from None
         except EngineError as error:
             raise _undelivered(task, "answer", error) from None
-        task = await changed(self._store, task, lambda row: accept(row, fitting, self._clock()))
-        self._watch.nudge(task.id)
+        except StoreError as error:
+            raise RequestError(INTERNAL_ERROR, f"the answer was not delivered: {error}; try again") from None
+        try:
+            task = await changed(self._store, task, lambda row: accept(row, fitting, self._clock()))
+        except StoreError as error:
+            said = f"engine {task.engine} took the answer, but that could not be noted: {error}; look at the task first"
+            raise RequestError(INTERNAL_ERROR, said) from None
+        finally:
+            self._watch.nudge(task.id)
         return task
 
     async def cancel(self, task: Task, *, told: bool = False) -> Task:
@@ -295,7 +335,10 @@ class Ledger:
         if not task.may_cancel:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be cancelled here")
         change = tell_cancelled if told else request_cancel
-        task = await changed(self._store, task, lambda row: change(row, self._clock()))
+        try:
+            task = await changed(self._store, task, lambda row: change(row, self._clock()))
+        except StoreError as error:
+            raise RequestError(INTERNAL_ERROR, f"not cancelled: {error}; the task goes on, try again") from None
         self._watch.note(task)
         if task.handle is not None and not task.ended:
             task = await self._cancelling.deliver(task, task.handle)
@@ -339,44 +382,54 @@ class Ledger:
         except EngineError as error:
             raise _undelivered(task, "answer", error) from None
 
-    async def _look(self, task: Task, row: Task | None, asks: Callable[[], None]) -> Task:
-        """One look, kept: the only place where executions are described; `row` is the row if it was read just now."""
+    async def _look(self, task: Task, row: Task | None, asks: Callable[[], None]) -> Known:
+        """One look, kept: the only place where executions are described; `row` is the row if it was read just now.
+
+        Returns the task, and why what was seen is not in the store, if it could not be saved.
+        """
         row = row or await self._store.get(task.id, task.owner) or task
         if row.tombstone and task.handle is not None:
             row = task  # it expired; a plain call that still waits for it gets its result
         if row.cancelled and not task.cancelled:
             self._watch.note(row)  # another replica told a client so: that holds whatever the engine says
-        if not row.ended:
-            row = await self._creation.started(row)
+        if not row.ended and row.handle is None:
+            with self._engines.admitted(row.engine):
+                row = await self._creation.started(row)
             if row.ended:
                 self._record_status(row)
         if row.ended or (handle := row.handle) is None:
-            return row
+            return row, None
+        if task.ended and not row.tombstone:
+            return await self._observed(row, task.execution, task.updated)  # clients may have seen this end: it stays
         if row.cancel_requested and not row.cancel_delivered:
             delivered = await self._cancelling.deliver(row, handle)
             row = row if delivered.tombstone else delivered
         asks()
         execution = await self._describe(row, handle)
         if observe(row, execution, row.updated) is row:
-            return row
+            return row, None
         kept = keepable(sound(execution), self._limits.max_kept_result)
-        seen = await self._observed(row, kept)
-        return observe(row, kept, self._clock()) if seen.tombstone else seen
+        return await self._observed(row, kept, task.updated if task.execution == kept else self._clock())
 
-    async def _observed(self, row: Task, execution: Execution) -> Task:
+    async def _observed(self, row: Task, execution: Execution, at: datetime) -> Known:
         """The row with what was seen; of all replicas, the one whose transaction changes the status records that."""
         told = False
 
         def see(task: Task) -> Task:
             nonlocal told
-            after = observe(task, execution, self._clock())
+            after = observe(task, execution, at)
             told = after.execution.status is not task.execution.status
             return after
 
-        seen = await changed(self._store, row, see)
-        if told and not seen.tombstone:
+        try:
+            seen = await changed(self._store, row, see)
+        except StoreError as error:
+            return observe(row, execution, at), f"not saved: {error}"
+        if seen.tombstone:
+            return observe(row, execution, at), None
+        if told:
             self._record_status(seen)
-        return seen
+        return seen, None
 
     def _record_status(self, task: Task) -> None:
         if self._audit is not silent:
@@ -394,6 +447,16 @@ class Ledger:
             text = f"engine {task.engine} has no such execution any more: its outcome is not known"
             failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)
             return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
+
+
+@contextmanager
+def _until(by: float) -> Generator[None]:
+    """Read from the store in here, until this deadline."""
+    try:
+        with anyio.fail_at(by):
+            yield
+    except TimeoutError:
+        raise StoreUnavailable(f"no answer of the store within {PATIENCE:g} s") from None
 
 
 def _undelivered(task: Task, what: str, error: EngineError) -> RequestError:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_AFTER = 1.0  # seconds, when a patrol or a sweeper broke
 
-Look = Callable[[Task, Task | None, Callable[[], None]], Awaitable[Task]]
+Look = Callable[[Task, Task | None, Callable[[], None]], Awaitable[tuple[Task, str | None]]]
 Listener = Callable[[Task], Awaitable[bool | None]]
 
 
@@ -36,7 +36,8 @@ class Watch:
     """Single flight, a short cache and back-off by age and load, for as many executions as there are.
 
     `look` asks the engine and keeps what it saw; it is called once at a time for each task, with the row if that was
-    read just now, and says when it asks. What sweeps, waits and hints tell (`sight`) only decides when.
+    read just now, and says when it asks. It returns the task, and why that could not be saved, if so. What sweeps,
+    waits and hints tell (`sight`) only decides when.
     """
 
     def __init__(self, look: Look, sight: Sight, pacing: Pacing = SHIPPED) -> None:
@@ -66,11 +67,13 @@ class Watch:
     async def look(self, task: Task, *, urgent: bool = False) -> Task:
         """The task, read just now, after a fresh look, or after one so recent that another is not worth it.
 
+        What could not be saved is returned all the same: see `unsaved`.
+
         When the engine is asked for too many, what is known is good enough for longer (see `pace`), unless it is
         urgent; and who is not known at all waits for its turn.
 
         Raises:
-            EngineUnavailable, StoreUnavailable: what the look raised; it too is kept for a moment.
+            EngineError, StoreError: what the look raised; it too is kept for a moment.
         """
         beat = self._beat(task.engine)
         watched = beat.known(task)
@@ -89,6 +92,16 @@ class Watch:
         if watched.error is not None:
             raise watched.error
         return watched.latest(task)
+
+    def latest(self, task: Task) -> Task:
+        """The task, read just now, or what was seen of it last, if that is newer."""
+        watched = self._beat(task.engine).watched.get(task.id)
+        return task if watched is None else watched.latest(task)
+
+    def unsaved(self, task: Task) -> str | None:
+        """Why what was seen of it last is not in the store; None: it is."""
+        watched = self._beat(task.engine).watched.get(task.id)
+        return None if watched is None else watched.unsaved
 
     def pace(self, task: Task) -> float:
         """Seconds after which it is worth asking again: the older it is and the more there are, the longer."""
@@ -176,7 +189,8 @@ class Watch:
         began, beat = anyio.current_time(), self._beat(watched.task.engine)
         asks = partial(beat.budget.made, watched)
         try:
-            watched.task, watched.error = await self._look(watched.task, row, asks), None
+            watched.task, watched.unsaved = await self._look(watched.task, row, asks)
+            watched.error = None
             watched.sure, watched.heard = began, anyio.current_time()
         except WorkflowsError as error:
             watched.error = error

@@ -20,6 +20,7 @@ class Watched:
 
     task: Task  # as seen last
     error: WorkflowsError | None = None  # why the last look failed
+    unsaved: str | None = None  # why what the last one saw is not in the store
     began: float = NEVER  # of the last look that landed
     at: float = NEVER  # when that landed, or when a sweep found nothing new
     heard: float = NEVER  # when the engine last answered about it
@@ -47,8 +48,13 @@ class Watched:
 
     @property
     def sweepable(self) -> bool:
-        """Whether a sweep can say that nothing is new; what has to be started or cancelled needs a look."""
-        return self.listed and not self.error
+        """Whether a sweep can say that nothing is new; what has to be started, cancelled or saved needs a look."""
+        return self.listed and not self.error and not self.unsaved
+
+    @property
+    def unsaved_end(self) -> bool:
+        """Whether clients may have seen an end that is not in the store: it must get there."""
+        return self.unsaved is not None and self.task.ended is not None
 
     @property
     def listed(self) -> bool:

@@ -15,12 +15,12 @@ import anyio
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Execution, Ref, Status
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.pacing import Pacing
-from mcp_workflows.store import open_store
+from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
@@ -149,13 +149,20 @@ class Place:
 
 
 @asynccontextmanager
-async def place(folder: Path, engine: MemoryAdapter, pacing: Pacing, *more: Tool) -> AsyncGenerator[Place]:
+async def place(
+    folder: Path,
+    engine: MemoryAdapter,
+    pacing: Pacing,
+    *more: Tool,
+    patience: float = PATIENCE,
+    store: Store | None = None,
+) -> AsyncGenerator[Place]:
     """A ledger with this engine."""
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
-        engines = await stack.enter_async_context(Engines({"memory": engine}))
+        opened = await stack.enter_async_context(store or open_store(f"sqlite:///{folder}/tasks.db"))
+        engines = await stack.enter_async_context(Engines({"memory": engine}, patience=patience))
         ledger = await stack.enter_async_context(
-            Ledger(store=store, engines=engines, retention=RETENTION, pacing=pacing)
+            Ledger(store=opened, engines=engines, retention=RETENTION, pacing=pacing)
         )
         tools = {tool.name: tool for tool in (*memory_tools(), *more)}
         yield Place(Bridge(tools=tools, ledger=ledger, retention=RETENTION), ledger, engines, {})

@@ -24,6 +24,7 @@ from starlette.applications import Starlette
 from mcp_workflows import Tool, Workflows, attach
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.store import Store
 from tests.stopwatch import stopwatch
 
 VERSION = "2026-07-28"
@@ -173,7 +174,7 @@ class Site:
 @asynccontextmanager
 async def site(
     *,
-    store: str,
+    store: Store | str,
     tools: Sequence[Tool] | None = None,
     adapters: Mapping[str, Adapter] | None = None,
     authenticated: bool = False,

@@ -29,6 +29,7 @@ from mcp_workflows.wire.commands import Call, Created, Get, TaskView
 from samples.conformance.workflows import ALL
 from tests.dev_server import DevServer
 from tests.served import Peer, peer, site, told
+from tests.stopwatch import stopwatch
 from tests.turnstile import turnstile
 
 pytestmark = pytest.mark.anyio
@@ -74,7 +75,11 @@ async def test_an_engine_that_hangs_is_told_in_time_and_the_task_goes_on(
     ):
         task_id = await started(client)
         own_dev_server.freeze()
-        await told(client, task_id, "no answer")
+        await told(client, task_id, "no answer since")
+        for _ in range(10):
+            with stopwatch() as seconds:
+                assert "last known: " in (await client.get(task_id))["statusMessage"]
+                assert seconds() < 1, "its silence is known"
         own_dev_server.thaw()
         await recovered(client, task_id)
 

@@ -152,7 +152,7 @@ async def test_an_engine_that_is_down_keeps_no_other_engines_rows_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AFTER", timedelta(0))
-    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AT_ONCE", 2)
+    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_BATCH", 2)
     tools = [*memory_tools(), Tool(name="elsewhere", engine="down", workflow="forever")]
     down = MemoryAdapter(MemorySettings(name=f"{tmp_path}-down"))
     async with replica(tmp_path, patience=0.1, tools=tools, more={"down": down}) as (bridge, engine):

@@ -228,7 +228,7 @@ class Middleware:
             return known.copy()
         outcome = await self._do(command, principal)
         result = self._envelope.around(ctx, wire.render(outcome))
-        if isinstance(outcome, Described) and outcome.task.started_by is None:
+        if isinstance(outcome, Described) and outcome.is_saved and outcome.task.started_by is None:
             self._ended.keep(outcome.task, principal.id, result)
         return result
 

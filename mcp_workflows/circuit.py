@@ -1,0 +1,136 @@
+"""A circuit breaker for looks at one engine: once its silence is known, one probe at a time is sent to it.
+
+Starts, answers and cancellations that somebody asks for are always tried.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable
+
+_DAY: Final = timedelta(hours=12)  # after that, a time of day alone is misleading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitSettings:
+    """When the circuit opens, and how often an open one is probed; in seconds, but for `failures`."""
+
+    failures: int = 3  # looks without an answer in a row open it
+    longest: float = 3.0  # so does a single one that took so long, if nothing else was answered meanwhile
+    first_pause: float = 0.5  # between the end of a probe and the next one
+    longest_pause: float = 4.0  # the pause doubles up to this, so that recovery shows soon
+    known_for: float = 10.0  # after the last failure; later, silence is not taken for granted any more
+
+
+SETTINGS: Final = CircuitSettings()
+
+
+class Circuit:
+    """Whether one engine answers looks, as far as the calls of this process show."""
+
+    def __init__(
+        self,
+        settings: CircuitSettings = SETTINGS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        on_change: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        """`clock` counts seconds. `on_change` hears why the circuit opened, and None when it closed."""
+        self._settings = settings
+        self._clock = clock
+        self._now = now
+        self._on_change = on_change
+        self._failures = 0  # in a row
+        self._since: datetime | None = None  # when the first of these began
+        self._reason = ""  # the error of the last of them
+        self._failed = self._answered = float("-inf")  # when the last look did
+        self._open = self._probing = False
+        self._pause = settings.first_pause
+        self._next_probe = 0.0
+
+    @property
+    def silence(self) -> str | None:
+        """Why a look is not worth waiting for now; None if it is.
+
+        Failures of long ago do not tell how the engine is now, unless a probe is finding out.
+        """
+        known = self._probing or self._clock() - self._failed < self._settings.known_for
+        return self._told if self._open and known else None
+
+    @contextmanager
+    def admitted(self) -> Generator[None]:
+        """Look at the engine in here; while the circuit is open, this is its probe.
+
+        Raises:
+            EngineUnavailable: the circuit is open and it is not time for a probe; nothing was sent.
+        """
+        probe = self._open
+        if probe and (self._probing or self._clock() < self._next_probe):
+            raise EngineUnavailable(self._told)
+        self._probing |= probe
+        try:
+            yield
+        finally:
+            self._probing &= not probe
+
+    @contextmanager
+    def counted(self, *, refusal_is_answer: bool = True) -> Generator[None]:
+        """One call to the engine, whose outcome counts; a refusal may come from its adapter."""
+        began = self._clock()
+        try:
+            yield
+        except AdapterBroke:
+            raise  # this says nothing about the engine
+        except EngineUnavailable as error:
+            if not error.throttled:
+                self._fail(began, str(error))
+            elif error.sent:  # otherwise it was held back here
+                self._succeed()
+            raise
+        except EngineError:
+            if refusal_is_answer:
+                self._succeed()
+            raise
+        else:
+            self._succeed()
+
+    @property
+    def _told(self) -> str:
+        since = self._since or self._now()
+        form = "%H:%M:%S UTC" if self._now() - since < _DAY else "%Y-%m-%d %H:%M:%S UTC"
+        return f"no answer since {since.strftime(form)} ({self._reason})"
+
+    def _succeed(self) -> None:
+        self._failures, self._since, self._answered = 0, None, self._clock()
+        if self._open:
+            self._open, self._pause = False, self._settings.first_pause
+            self._on_change(None)
+
+    def _fail(self, began: float, reason: str) -> None:
+        if began < self._answered:
+            return  # the engine has answered since
+        ended = self._failed = self._clock()
+        self._failures += 1
+        self._since = self._since or self._now() - timedelta(seconds=ended - began)
+        self._reason = reason
+        if self._probing:
+            self._pause = min(2 * self._pause, self._settings.longest_pause)
+            self._next_probe = ended + self._jittered()
+        elif not self._open and self._is_enough(ended - began):
+            self._open = True
+            self._next_probe = ended + self._jittered()
+            self._on_change(self._told)
+
+    def _is_enough(self, waited: float) -> bool:
+        return self._failures >= self._settings.failures or waited >= self._settings.longest
+
+    def _jittered(self) -> float:
+        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  # replicas shall not probe in step
