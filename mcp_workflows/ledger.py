@@ -287,7 +287,7 @@ class Ledger:
             RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
         """
         async with self._answering.setdefault(task.id, anyio.Lock()):  # an answer and its contrary: one at a time
-            row = await changed(self._store, task, lambda row: row)  # what cannot be noted afterwards is not delivered
+            row = await self._store.get(task.id, task.owner) or task
             return await self._answer(row, responses, principal)
 
     async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
