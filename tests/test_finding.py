@@ -318,23 +318,23 @@ async def test_a_process_that_was_held_up_starts_nothing_until_it_has_looked(tmp
 # --- refusals
 
 
-async def test_a_definite_refusal_closes_the_row(tmp_path: Path, clock: Clock) -> None:
+async def test_a_definite_refusal_leaves_no_row(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         here.engine.faults.refused_starts = 1
         task = new_task(clock)
         with pytest.raises(EngineRefused):
             await here.create(task)
-        assert _failure(await here.row(task)).kind == NOT_STARTED
+        assert await here.store.get(task.id, task.owner) is None
         assert not here.engine.handles
 
 
-async def test_what_surely_never_arrived_closes_the_row(tmp_path: Path, clock: Clock) -> None:
+async def test_what_surely_never_arrived_leaves_no_row(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         here.engine.faults.unavailable = frozenset({"start"})
         task = new_task(clock)
         with pytest.raises(EngineUnavailable):
             await here.create(task)
-        assert _failure(await here.row(task)).kind == NOT_STARTED
+        assert await here.store.get(task.id, task.owner) is None
 
 
 async def test_a_later_refusal_closes_nothing(tmp_path: Path, clock: Clock) -> None:

@@ -89,9 +89,11 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def change(
-        self, task_id: str, owner: str, change: Callable[[Task], Task], *, durable: bool = True
+        self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
     ) -> Task | None:
         """Apply a pure function to the row in one transaction and return the row as it is then.
+
+        A function that returns None deletes the row: it is as if it had never been, for its key and for all caps.
 
         If it need not be durable, it may be lost with the machine's power, though not with the process; a store that
         saves nothing by that makes it durable all the same.
