@@ -40,6 +40,8 @@ _WHOSE: Final[Mapping[str, tuple[bool, bool]]] = {
 }
 """Which rows count for it: those of the owner, those of the tool."""
 
+NO_MORE: Final = Caps(created_of_owner=0)  # not one more; what an idempotency key already stands for is found
+
 
 def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
     """The caps for one more task of this tool."""

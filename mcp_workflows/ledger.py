@@ -174,6 +174,8 @@ class Ledger:
     async def page(self, owner: str, cursor: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
         """One page of the owner's tasks that can be read, newest first, each after a look; where the next begins.
 
+        What is pending is left out: it may be deleted yet, and then nobody shall have seen it.
+
         Raises:
             RequestError: the cursor is not one of ours for this owner.
         """
@@ -204,12 +206,13 @@ class Ledger:
         self, reader: str, cursor: str | None, limit: int, rows_of: Callable[..., Awaitable[Sequence[Task]]]
     ) -> tuple[Sequence[Task], str | None]:
         before = None if cursor is None else read_cursor(self._cursor_key, reader, cursor)
-        rows = await rows_of(now=self._clock(), limit=limit + 1, before=before)
+        now = self._clock()
+        rows = await rows_of(now=now, limit=limit + 1, before=before)
         shown = rows[:limit]
         following = None
         if len(rows) > limit:
             following = write_cursor(self._cursor_key, reader, (shown[-1].created, shown[-1].id))
-        return await self._looked_at(shown), following
+        return await self._looked_at([row for row in shown if not row.pending(now)]), following
 
     async def current(self, task: Task) -> tuple[Task, str | None]:
         """The task after a look; or as known last, and why there was no look, when the engine gives no answer."""

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
-from mcp_workflows.creation import NOT_STARTED, OUTCOME_UNKNOWN, Creation
+from mcp_workflows.creation import OUTCOME_UNKNOWN, Creation
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.ledger import Ledger

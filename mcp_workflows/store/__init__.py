@@ -28,7 +28,7 @@ class Caps:
     live_of_owner: int | None = None
     live_of_tool: int | None = None  # of any owner
     live_of_owner_and_tool: int | None = None
-    created_of_owner: int | None = None  # after `since`, also those that have ended or expired since
+    created_of_owner: int | None = None  # after `since`, also those that have ended or expired since; not deleted ones
     created_of_tool: int | None = None  # likewise, of any owner
     since: datetime | None = None  # None: ever
 
