@@ -106,7 +106,8 @@ class Room:
         whose = (owner if by_owner else None, tool if by_tool else None)
         if not self._may_look(whose):
             return False
-        rows = await self._store.longest_live(owner=whose[0], tool=whose[1], now=self._now(), limit=LOOKED_AT)
+        now = self._now()
+        rows = await self._store.longest_live(owner=whose[0], tool=whose[1], now=now, limit=LOOKED_AT)
         seen: list[Task] = []
 
         async def look(row: Task) -> None:
@@ -116,7 +117,8 @@ class Room:
         with anyio.move_on_after(LOOKED_FOR):
             async with anyio.create_task_group() as group:
                 for row in rows:
-                    group.start_soon(look, row)
+                    if not row.pending(now):
+                        group.start_soon(look, row)
         return any(row.ended for row in seen)
 
     def _may_look(self, whose: tuple[str | None, str | None]) -> bool:
