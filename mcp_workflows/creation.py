@@ -84,7 +84,7 @@ class Creation:
         Raises:
             CapReached: there may be no more; nothing was started.
             RequestError: the key stands for another call, or for a task that has expired.
-            EngineRefused: nothing was started, no row is left of it, and the key is free again.
+            EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
             EngineUnavailable: likewise: the engine cannot be reached.
         """
         task = attempt(task, self._clock())  # with its first start noted: one commit for both

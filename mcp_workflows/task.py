@@ -22,7 +22,7 @@ LIFECYCLE: Mapping[Status, frozenset[Status]] = {
 
 STARTING = Execution(status=Status.RUNNING, message="starting")
 DELIVERING = timedelta(seconds=15)  # whoever asks to cancel delivers it, for so long; then the housekeeping does
-CREATING = timedelta(seconds=30)  # a call that creates a task knows by then whether the engine has it
+CREATING = timedelta(seconds=30)  # an attempt to start is over by then: three times what a call to an engine may take
 SHORTEST_PAUSE = timedelta(seconds=30)  # until the housekeeping tries again what did not work
 LONGEST_PAUSE = timedelta(minutes=10)
 
