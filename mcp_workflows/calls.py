@@ -13,7 +13,7 @@ from mcp_workflows.adoption import Adopted
 from mcp_workflows.ask import Declined, Dialogue, questions, read_dialogue, still_to_ask, take, write_dialogue
 from mcp_workflows.audit import Event
 from mcp_workflows.behalf import on_behalf_of
-from mcp_workflows.capping import caps_of
+from mcp_workflows.capping import NO_MORE, caps_of
 from mcp_workflows.confirming import confirmation
 from mcp_workflows.creation import digest
 from mcp_workflows.door import Door
@@ -144,17 +144,26 @@ class Calls:
     async def _begin(
         self, tool: Tool, task: Task, same: Same, call: Call, principal: Principal, report: Report
     ) -> Outcome:
+        caps = caps_of(self._limits, tool, self._ledger.now())
+        in_vain = self._meters.vain(principal)
         try:
-            caps = caps_of(self._limits, tool, self._ledger.now())
-            row = await self._ledger.create(task, caps, window=same.window)
+            row = await self._ledger.create(task, NO_MORE if in_vain else caps, window=same.window)
+        except LimitReached as reached:
+            raise in_vain or reached from None
         except EngineRefused as error:
-            return Finished(result=tool_error(f"Engine {tool.engine} refused to start {tool.workflow}: {error}"))
+            text = f"Engine {tool.engine} refused to start {tool.workflow}: {error}"
+            return self._started_nothing(principal, text)
         except EngineUnavailable as error:
             text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
-            return Finished(result=tool_error(text))
+            return self._started_nothing(principal, text)
         outcome = "ok" if row.id == task.id else "again"
         self._door.record(Event.CREATE, principal, row, outcome=outcome, arguments=call.arguments)
         return await self._replies.of_new(tool, row, call, principal, report)
+
+    def _started_nothing(self, principal: Principal, text: str) -> Finished:
+        """What is said when the engine was asked in vain; it counts, as no task does."""
+        self._meters.started_nothing(principal)
+        return Finished(result=tool_error(text))
 
     async def _watch(self, tool: Tool, call: Call, principal: Principal, report: Report) -> Outcome:
         """A task of an execution that runs already; from there on as if it had been started here."""

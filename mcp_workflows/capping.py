@@ -40,6 +40,8 @@ _WHOSE: Final[Mapping[str, tuple[bool, bool]]] = {
 }
 """Which rows count for it: those of the owner, those of the tool."""
 
+NO_MORE: Final = Caps(created_of_owner=0)  # not one more; what an idempotency key already stands for is found
+
 
 def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
     """The caps for one more task of this tool."""
@@ -104,7 +106,8 @@ class Room:
         whose = (owner if by_owner else None, tool if by_tool else None)
         if not self._may_look(whose):
             return False
-        rows = await self._store.longest_live(owner=whose[0], tool=whose[1], now=self._now(), limit=LOOKED_AT)
+        now = self._now()
+        rows = await self._store.longest_live(owner=whose[0], tool=whose[1], now=now, limit=LOOKED_AT)
         seen: list[Task] = []
 
         async def look(row: Task) -> None:
@@ -114,7 +117,8 @@ class Room:
         with anyio.move_on_after(LOOKED_FOR):
             async with anyio.create_task_group() as group:
                 for row in rows:
-                    group.start_soon(look, row)
+                    if not row.pending(now):
+                        group.start_soon(look, row)
         return any(row.ended for row in seen)
 
     def _may_look(self, whose: tuple[str | None, str | None]) -> bool:

@@ -1,7 +1,9 @@
 """Durable, retry-safe creation: the row first, its attempt noted, then the start, then the handle is bound.
 
 A crash between any two loses nothing: a row without a handle is healed by starting again under the same key, or, where
-the engine does not dedupe by key, by looking for its execution first. See docs/decisions/0014.
+the engine does not dedupe by key, by looking for its execution first. A row that a call is answered with before it is
+known to be started is marked as acknowledged: whatever becomes of the attempts so far, it is started later. A row that
+nobody knows of is deleted if nothing was started. See docs/decisions/0014.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from weakref import WeakValueDictionary
 
 import anyio
@@ -29,11 +32,22 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.searching import Searching, check_not_late, not_known, order_of, promised
 from mcp_workflows.store import NO_CAPS, Caps, Store, changed
-from mcp_workflows.task import CLOCKS_DIFFER, Task, attempt, bind, lose, outgrow, refuse
+from mcp_workflows.task import (
+    CLOCKS_DIFFER,
+    CREATING,
+    Task,
+    acknowledge,
+    attempt,
+    bind,
+    lose,
+    outgrow,
+    refuse,
+    retract,
+)
 
 logger = logging.getLogger(__name__)
 
-NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed before anything was started
+NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed, as its engine refused to start anything
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
@@ -81,6 +95,11 @@ class Creation:
         self._is_steady = is_steady
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._searching = Searching(engines, clock)
+        self._again: Mapping[StartGuarantee, Callable[[Task], Awaitable[Task]]] = {
+            StartGuarantee.KEYED: self._restarted,
+            StartGuarantee.FINDABLE: self._sought,
+            StartGuarantee.ONCE: self._resolved,
+        }
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: Window | None = None) -> Task:
         """Insert the row and start it, or return the task that this idempotency key already stands for.
@@ -88,7 +107,7 @@ class Creation:
         Raises:
             CapReached: there may be no more; nothing was started.
             RequestError: the key stands for another call, or for a task that has expired.
-            EngineRefused: nothing was started; the row is closed and the key is free again.
+            EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
             EngineUnavailable: likewise: the engine cannot be reached.
         """
         task = attempt(task, self._clock())  # with its first start noted: one commit for both
@@ -97,10 +116,10 @@ class Creation:
                 await changed(self._store, row, outgrow)
                 continue  # whoever inserts first now opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
-            row = await self._begun(row, self.started)
-            if not _closed(row):
+            begun = await self._begun(row, self.started)
+            if begun is not None and not _closed(begun):
                 self._engines.telemetry.prevented(row.engine, row.tool)
-                return row  # or else the key is free again: it was closed while we waited
+                return begun  # or else the key is free again: it was not started
         return row
 
     async def _inserted(self, task: Task, caps: Caps) -> Task:
@@ -110,17 +129,17 @@ class Creation:
             with anyio.CancelScope(shield=True):
                 row = await self._store.create(task, caps)
                 if row.id == task.id:
-                    row = await self._begun(row, self._start)
+                    row = await self._begun(row, self._start) or row
         return row
 
-    async def _begun(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task:
-        """The row, started; or still starting, when nobody knows."""
+    async def _begun(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:
+        """The row, started; or acknowledged while nobody knows. None: it is gone, as it was not started."""
         try:
             return await start(row)
         except EngineUnavailable as error:
             if not error.sent:
                 raise
-            return await self._store.get(row.id, row.owner) or row
+            return await self._store.change(row.id, row.owner, acknowledge)
 
     async def started(self, task: Task) -> Task:
         """The task with its handle, started or found under its key if it has none yet; single flight per task.
@@ -133,15 +152,35 @@ class Creation:
         row = task
         if row.handle is not None or row.ended:
             return row
+        promise = promised(self._engines.get(row.engine), row)
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await (self._sought if self._searching.possible(row) else self._restarted)(row)
+                row = await self._again[promise](row)
         return row
 
     async def _restarted(self, task: Task) -> Task:
-        """The task, started again under its key; not if that is not safe: see `_start`."""
-        row = _live(await changed(self._store, task, lambda row: attempt(row, self._clock())))
+        """KEYED: the task, started again under its key."""
+        row = _live(await self._store.change(task.id, task.owner, lambda row: attempt(row, self._clock())))
         return row if row.handle is not None or row.ended else self._healed(await self._start(row))
+
+    async def _resolved(self, task: Task) -> Task:
+        """ONCE: the task, started if no attempt can have started it; lost, if one can that is over.
+
+        Raises:
+            EngineUnavailable: one is under way.
+        """
+        row = _live(await self._store.get(task.id, task.owner))
+        if row.handle is not None or row.ended:
+            return row
+        if not row.attempts:
+            return self._healed(await self._start(await self._claimed(row)))
+        if self._clock() < (row.attempted or row.created) + CREATING:
+            raise not_known()
+        return await self._lost(row)
+
+    async def _lost(self, row: Task) -> Task:
+        lost = await self._store.change(row.id, row.owner, lambda task: lose(task, OUTCOME_UNKNOWN, self._clock()))
+        return _live(lost)
 
     def _healed(self, row: Task) -> Task:
         if row.handle is not None:
@@ -153,24 +192,26 @@ class Creation:
 
     async def _start(self, row: Task) -> Task:
         """The row, whose attempt is noted, with its handle; a bind that a power cut undoes heals under the key."""
+        promise = promised(self._engines.get(row.engine), row)
         try:
             async with self._engines.calling(row.engine, api="start") as adapter:
                 promise = promised(adapter, row)
                 check_not_late(adapter, row, self._clock())
-                once = promise is StartGuarantee.ONCE and row.attempts > 1
-                handle = None if once else await adapter.start(order_of(row))
+                if promise is StartGuarantee.ONCE and row.attempts > 1:
+                    raise not_known()
+                handle = await adapter.start(order_of(row))
         except EngineRefused as error:
-            if not await self._close(row, str(error), final=error.final):
+            if not await self._dropped(row, self._refusal(error)):
                 raise EngineUnavailable(
                     f"refused for now ({error}), and an earlier attempt may have started it"
                 ) from None
             raise
         except EngineUnavailable as error:
-            if error.sent or not await self._close(row, "nothing was started"):
-                raise EngineUnavailable(str(error), throttled=error.throttled) from None
-            raise
-        if handle is None:
-            return await changed(self._store, row, lambda task: lose(task, OUTCOME_UNKNOWN, self._clock()))
+            if error.sent and promise is StartGuarantee.ONCE:
+                return await self._lost(row)
+            if not error.sent and await self._dropped(row, retract):
+                raise
+            raise EngineUnavailable(str(error), throttled=error.throttled) from None
         if promise is StartGuarantee.FINDABLE and row.attempts > 1:
             handle = await self._find(row) or handle  # an earlier attempt may have been very late: the oldest counts
         return await self._bind(row, handle, promise)
@@ -215,7 +256,7 @@ class Creation:
         try:
             return await self._searching.find(row)
         except StartConflict as conflict:
-            if await self._close(row, str(conflict), final=True):
+            if _closed(await changed(self._store, row, self._refusal(conflict))):
                 raise
             raise not_known(str(conflict)) from None
 
@@ -229,7 +270,7 @@ class Creation:
 
         def claim(found: Task) -> Task:
             nonlocal ours
-            ours = found.attempts == row.attempts
+            ours = (found.attempts, found.attempted) == (row.attempts, row.attempted)
             return attempt(found, self._clock()) if ours else found
 
         claimed = _live(await self._store.change(row.id, row.owner, claim))
@@ -237,10 +278,21 @@ class Creation:
             raise not_known()
         return claimed
 
-    async def _close(self, task: Task, reason: str, *, final: bool = False) -> bool:
-        """Whether it is certain that nothing was started: then the row is closed and its key is free."""
-        failure = Failure(text=reason, kind=NOT_STARTED, code=INTERNAL_ERROR)
-        return _closed(await changed(self._store, task, lambda row: refuse(row, failure, self._clock(), final=final)))
+    def _refusal(self, error: EngineRefused) -> Callable[[Task], Task]:
+        failure = Failure(text=str(error), kind=NOT_STARTED, code=INTERNAL_ERROR)
+        return partial(refuse, failure=failure, at=self._clock(), final=error.final)
+
+    async def _dropped(self, task: Task, otherwise: Callable[[Task], Task]) -> bool:
+        """Whether its key is free, now that our attempt has certainly started nothing.
+
+        A row that nobody knows of is deleted, well before others may see it, as their clocks differ a little.
+        """
+
+        def drop(row: Task) -> Task | None:
+            return None if row.pending(self._clock() + CREATING / 2) else otherwise(row)
+
+        row = await self._store.change(task.id, task.owner, drop)
+        return row is None or _closed(row)
 
 
 def _closed(task: Task) -> bool:
@@ -251,7 +303,7 @@ def _closed(task: Task) -> bool:
 def _live(row: Task | None) -> Task:
     """The row, if it is still there to be started."""
     if row is None or row.tombstone:
-        raise EngineUnavailable("it expired before it was known whether it was started")
+        raise EngineUnavailable("it was not started, or has expired before that was known")
     return row
 
 

@@ -197,6 +197,8 @@ class Ledger:
     async def page(self, owner: str, cursor: str | None, limit: int) -> tuple[Sequence[Known], str | None]:
         """One page of the owner's tasks that can be read, newest first, each as by `current`; where the next begins.
 
+        What is pending is left out: it may be deleted yet, and then nobody shall have seen it.
+
         Raises:
             RequestError: the cursor is not one of ours for this owner.
         """
@@ -228,13 +230,14 @@ class Ledger:
     ) -> tuple[Sequence[Known], str | None]:
         by = self.deadline()
         before = None if cursor is None else read_cursor(self._cursor_key, reader, cursor)
+        now = self._clock()
         with _until(by):
-            rows = await rows_of(now=self._clock(), limit=limit + 1, before=before)
+            rows = await rows_of(now=now, limit=limit + 1, before=before)
         shown = rows[:limit]
         following = None
         if len(rows) > limit:
             following = write_cursor(self._cursor_key, reader, (shown[-1].created, shown[-1].id))
-        return await self._looked_at(shown, by), following
+        return await self._looked_at([row for row in shown if not row.pending(now)], by), following
 
     async def current(self, task: Task, *, by: float | None = None) -> Known:
         """The task after a look, or as it was known last if there is no answer by then (or within 3 s), and why.

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import lru_cache
+from math import ceil
 from typing import Final
 
 from mcp_workflows.access import Principal
@@ -75,6 +76,7 @@ class Meters:
         self._audit = audit
         self._polls = _Rate(limits.polls_per_minute, clock)
         self._misses = _Rate(limits.failed_lookups_per_minute, clock)
+        self._vain = _Rate(limits.creates_per_minute, clock)
         self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._open: dict[str, int] = {}
         self._all_open = 0
@@ -127,6 +129,21 @@ class Meters:
         self._shown.move_to_end(known)
         if len(self._shown) > MOST_SHOWN:
             self._shown.popitem(last=False)
+
+    # --- calls that start nothing
+
+    def vain(self, principal: Principal) -> LimitReached | None:
+        """What a call hears that would try one more start, if too many of theirs have started nothing."""
+        wait = self._vain.wait(whose_meter(principal))
+        if not wait:
+            return None
+        after = max(wait, _SHORTEST_WAIT)
+        text = f"at most {self._limits.creates_per_minute} calls of one caller may fail to start anything in a minute"
+        return LimitReached(f"{text}: try again in {ceil(after)} s; nothing was started", retry_after=after)
+
+    def started_nothing(self, principal: Principal) -> None:
+        """One more did: the engine was asked, and no task is left of it that could count."""
+        self._vain.take(whose_meter(principal))
 
     # --- what stays open
 

@@ -75,10 +75,6 @@ class Searching:
         self._clock = clock
         self._vain: dict[str, _Vain] = {}  # of the last few seconds, by task id
 
-    def possible(self, row: Task) -> bool:
-        """Whether this row is to be found rather than started again."""
-        return promised(self._engines.get(row.engine), row) is StartGuarantee.FINDABLE
-
     def settled(self, row: Task, at: datetime) -> bool:
         """Whether a search that began then sees all attempts there were."""
         adapter = self._engines.get(row.engine)

@@ -23,6 +23,7 @@ LIFECYCLE: Mapping[Status, frozenset[Status]] = {
 STARTING = Execution(status=Status.RUNNING, message="starting")
 DELIVERING = timedelta(seconds=15)  # whoever asks to cancel delivers it, for so long; then the housekeeping does
 CLOCKS_DIFFER = timedelta(minutes=1)  # of replicas, at most; a time further ahead was written by a clock that was ahead
+CREATING = timedelta(seconds=30)  # an attempt to start is over by then: three times what a call to an engine may take
 SHORTEST_PAUSE = timedelta(seconds=30)  # until the housekeeping tries again what did not work
 LONGEST_PAUSE = timedelta(minutes=10)
 
@@ -49,8 +50,9 @@ class Task:
     output_schema: Mapping[str, JSON] | None = None
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
     fingerprint: str  # of the client's arguments: the same idempotency key must mean the same call
-    attempts: int = 0  # to start it; noted before each, as it may have been started from then on
+    attempts: int = 0  # that may have started it; each is noted before it is made
     attempted: datetime | None = None  # when the last of them began; None: none did, or an older version noted it
+    acknowledged: bool = False  # a call was answered with it before it was known to be started
     handle: str | None = None  # None: not known to be started
     execution: Execution = STARTING
     ended: datetime | None = None
@@ -98,6 +100,12 @@ class Task:
         if not self.cancel_delivered:
             return self.cancel_requested
         return None if self.grace is None else self.cancel_requested + timedelta(seconds=self.grace)
+
+    def pending(self, now: datetime) -> bool:
+        """Whether nobody knows of it yet: its first start is under way, and no call was answered with it."""
+        if self.acknowledged or self.handle is not None or self.ended or self.attempts != 1:
+            return False
+        return self.attempted is not None and now < self.attempted + CREATING
 
     def expired(self, now: datetime) -> bool:
         """Whether its time to live is over."""
@@ -221,8 +229,15 @@ def set_back(task: Task, now: datetime) -> Task:
     return _touched(task, replace(task, cancel_requested=min(task.cancel_requested, now), not_before=until), now)
 
 
+def acknowledge(task: Task) -> Task:
+    """A call is answered with it before it is known to be started: from now on it is not given up."""
+    if task.handle is not None or task.ended or task.tombstone or task.acknowledged:
+        return task
+    return replace(task, acknowledged=True)
+
+
 def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -> Task:
-    """It was not started: closed, and its idempotency key is free again.
+    """The engine refused to start it: closed, and its idempotency key is free again.
 
     Not if another attempt may have started it, unless the refusal is final for all attempts.
     """
@@ -230,6 +245,16 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
         return task
     closed = observe(task, Execution(status=Status.FAILED, failure=failure), at)
     return replace(closed, idempotency_key=None, arguments=None)
+
+
+def retract(task: Task) -> Task:
+    """The attempt never reached the engine, and the task is kept: to be started later, as if it had not been tried.
+
+    Not if another attempt may have started it.
+    """
+    if task.handle is not None or task.ended or task.attempts != 1:
+        return task
+    return replace(task, attempts=0, acknowledged=True)
 
 
 def lose(task: Task, failure: Failure, at: datetime) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
-from mcp_workflows.creation import NOT_STARTED, OUTCOME_UNKNOWN, Creation
+from mcp_workflows.creation import OUTCOME_UNKNOWN, Creation
 from mcp_workflows.engines import Engines
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, StartConflict
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.searching import order_of
@@ -304,16 +304,18 @@ async def test_many_looks_on_two_replicas_start_one(tmp_path: Path, clock: Clock
 
 
 class Held(FindableMemoryAdapter):
-    """Its first start takes far longer than anything may."""
+    """Its first start takes far longer than anything may; then it fails, if there is an error."""
 
-    def __init__(self, given: FindableMemorySettings) -> None:
+    def __init__(self, given: FindableMemorySettings, error: EngineError | None = None) -> None:
         super().__init__(given)
-        self.entered, self.go_on = anyio.Event(), anyio.Event()
+        self.entered, self.go_on, self.error = anyio.Event(), anyio.Event(), error
 
     async def start(self, start: Start) -> str:
         """When the test says so."""
         self.entered.set()
         await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
         return await super().start(start)
 
 
@@ -330,6 +332,52 @@ async def test_a_start_that_comes_after_another_replicas_is_cancelled(tmp_path: 
         first, second = other.engine.handles
         assert (await other.handle(await other.row(task)), await late.handle(await late.row(task))) == (first, first)
         assert (await late.status(task, first), await late.status(task, second)) == (Status.RUNNING, Status.CANCELLED)
+
+
+async def met(folder: Path, clock: Clock, first: Held, other: MemoryAdapter) -> Sequence[Task | EngineError]:
+    """What two calls of one key hear whose replicas meet: the first one's start ends when the other has its answer."""
+    async with replica(folder, clock, first) as one, replica(folder, clock, other) as two:
+        heard: list[Task | EngineError] = []
+
+        async def call(here: Replica) -> None:
+            try:
+                heard.append(await here.create(new_task(clock, idempotency_key="k", key="k")))
+            except EngineError as error:
+                heard.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, one)
+            await first.entered.wait()
+            await call(two)
+            first.go_on.set()
+        return heard
+
+
+async def test_a_task_that_one_replica_has_handed_out_is_not_given_up_by_another_that_could_not_start_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    down = EngineUnavailable("nothing listens there", sent=False)
+    two, one = await met(tmp_path, clock, Held(settings(tmp_path), down), FindableMemoryAdapter(settings(tmp_path)))
+    assert isinstance(one, Task)
+    assert isinstance(two, Task)
+    assert one.id == two.id
+    async with replica(tmp_path, clock) as here:
+        assert NOT_KNOWN in await here.unknown(one)
+        clock.time += SETTLING
+        assert [await here.handle(one)] == here.engine.handles
+
+
+async def test_a_task_that_was_handed_out_fails_with_the_reason_for_which_its_engine_refused_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    refused = EngineRefused("no such workflow")
+    two, one = await met(tmp_path, clock, Held(settings(tmp_path), refused), FindableMemoryAdapter(settings(tmp_path)))
+    assert one is refused
+    assert isinstance(two, Task)
+    async with replica(tmp_path, clock) as here:
+        assert _failure(await here.row(two)).text == "no such workflow"
+        again = await here.create(new_task(clock, idempotency_key="k", key="k"))
+        assert (again.id != two.id, [again.handle]) == (True, here.engine.handles)
 
 
 async def test_an_execution_that_shows_up_after_the_second_start_is_the_one_that_counts(
@@ -365,23 +413,23 @@ async def test_a_process_that_was_held_up_starts_nothing_until_it_has_looked(tmp
 # --- refusals
 
 
-async def test_a_definite_refusal_closes_the_row(tmp_path: Path, clock: Clock) -> None:
+async def test_a_definite_refusal_leaves_no_row(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         here.engine.faults.refused_starts = 1
         task = new_task(clock)
         with pytest.raises(EngineRefused):
             await here.create(task)
-        assert _failure(await here.row(task)).kind == NOT_STARTED
+        assert await here.store.get(task.id, task.owner) is None
         assert not here.engine.handles
 
 
-async def test_what_surely_never_arrived_closes_the_row(tmp_path: Path, clock: Clock) -> None:
+async def test_what_surely_never_arrived_leaves_no_row(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock) as here:
         here.engine.faults.unavailable = frozenset({"start"})
         task = new_task(clock)
         with pytest.raises(EngineUnavailable):
             await here.create(task)
-        assert _failure(await here.row(task)).kind == NOT_STARTED
+        assert await here.store.get(task.id, task.owner) is None
 
 
 async def test_a_later_refusal_closes_nothing(tmp_path: Path, clock: Clock) -> None:
@@ -489,6 +537,27 @@ class Blind(MemoryAdapter):
     """Says that executions can be found, and cannot find them."""
 
     starts = StartGuarantee.FINDABLE
+
+
+class HeldOnce(Held):
+    """Never started twice, as nobody could know."""
+
+    starts = StartGuarantee.ONCE
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["starts", "unreachable"])
+async def test_the_outcome_of_a_start_that_is_under_way_elsewhere_is_not_said_to_be_unknown(
+    tmp_path: Path, clock: Clock, down: bool
+) -> None:
+    error = EngineUnavailable("nothing listens there", sent=False) if down else None
+    here, there = (HeldOnce(settings(tmp_path), each) for each in (error, None))
+    there.go_on.set()
+    two, one = await met(tmp_path, clock, here, there)
+    assert isinstance(one, Task)
+    assert isinstance(two, Task)
+    assert (one.id, two.ended, two.handle) == (two.id, None, None)
+    async with replica(tmp_path, clock, there) as later:
+        assert [await later.handle(one)] == later.engine.handles
 
 
 async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock: Clock) -> None:

@@ -25,12 +25,13 @@ from mcp_workflows.ledger import SETTLING, Ledger
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store import open_store
 from mcp_workflows.task import Task, observe
-from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, Listen, TaskView, Update
+from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
 from tests.served import memory_tools
 
 pytestmark = pytest.mark.anyio
 
 RETENTION = timedelta(days=90)
+ANNA = Principal(id="anna")
 
 
 @asynccontextmanager
@@ -282,7 +283,7 @@ class Flaky(MemoryAdapter):
         self.entered.set()
         if when == "waiting":
             await self.go_on.wait()
-        elif when == "before" and error:
+        if when in {"before", "waiting"} and error:
             raise error
         handle = await super().start(start)
         if error and when != "never":
@@ -339,6 +340,22 @@ async def test_a_replica_that_cannot_start_closes_nothing_that_another_is_starti
         assert len({task.task_id for task in ids}) == 1
         assert (await until(one, ids[0].task_id, Status.RUNNING)).error is None
         assert len(engine.handles) == 1
+
+
+@pytest.mark.parametrize("error", [UNSENT, EXPIRED, LOST, None], ids=["unreachable", "refused", "lost", "started"])
+async def test_no_list_has_a_task_that_may_turn_out_to_be_none(tmp_path: Path, error: EngineError | None) -> None:
+    slow = Flaky(MemorySettings(name=str(tmp_path)), ("waiting", error))
+    async with replica(tmp_path, engine=slow) as (one, _), replica(tmp_path) as (two, _):
+        async with anyio.create_task_group() as group:
+            command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True)
+            group.start_soon(one.call, command, ANNA, _quiet)
+            await slow.entered.wait()
+            for bridge in (one, two):
+                assert (await bridge.tasks(List(), ANNA)).tasks == []
+            slow.script.append(("before", LOST))  # what looks for it afterwards is not told either
+            slow.go_on.set()
+        for bridge in (one, two):
+            assert len((await bridge.tasks(List(), ANNA)).tasks) == (0 if error in {UNSENT, EXPIRED} else 1)
 
 
 async def test_of_an_answer_and_its_contrary_at_once_the_engine_gets_one(tmp_path: Path) -> None:

@@ -211,6 +211,22 @@ def test_a_caller_without_a_name_who_guesses_is_told_the_same_of_every_id_but_th
     metered.guess(eve, "nobodys")
 
 
+def test_calls_that_start_nothing_are_metered_by_caller_and_those_that_start_something_are_not() -> None:
+    here, clock, _ = meters(creates_per_minute=60)
+    for _ in range(60):
+        assert here.vain(ANNA) is None
+        here.started_nothing(ANNA)
+    reached = here.vain(ANNA)
+    assert reached is not None
+    assert (reached.code, reached.retry_after) == (LIMIT_REACHED, 1.0)
+    assert "at most 60 calls of one caller may fail to start anything in a minute: try again in 1 s" in reached.message
+    assert here.vain(BEN) is None
+    clock.now += 1
+    assert here.vain(ANNA) is here.vain(ANNA) is None
+    here.started_nothing(ANNA)
+    assert here.vain(ANNA)
+
+
 def test_memory_of_tasks_that_were_shown_is_bounded() -> None:
     metered, _, _ = meters(failed_lookups_per_minute=1)
     eve = stranger("192.0.2.1")

@@ -26,7 +26,7 @@ from mcp_workflows.limits import DEFAULTS, UNLIMITED, Limits, ToolLimits
 from mcp_workflows.memory import MemorySettings
 from mcp_workflows.sidecar import build, http_app
 from mcp_workflows.store import open_store
-from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, Outcome, Update
+from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Outcome, Update
 from tests.here import elder
 from tests.in_memory import entered, line
 from tests.places import Counting
@@ -188,6 +188,40 @@ async def test_creations_are_bounded_by_the_minute_over_all_replicas(tmp_path: P
         assert [(record.event, record.tool) for record in two.records if record.event is Event.LIMIT] == [
             (Event.LIMIT, "echo")
         ]
+
+
+@pytest.mark.parametrize("cap", ["creates_per_minute", "tasks_per_principal"])
+@pytest.mark.parametrize("down", [True, False], ids=["unreachable", "refused"])
+async def test_calls_that_start_nothing_leave_no_row_that_counts(tmp_path: Path, cap: str, down: bool) -> None:
+    rare = Tool(name="rare", engine="memory", workflow="forever", limits=ToolLimits(creates_per_minute=3))
+    async with replica(tmp_path, only(**{cap: 3}), rare) as here:
+        if down:
+            here.engine.faults.unavailable = frozenset({"start"})
+        else:
+            here.engine.faults.refused_starts = 2
+        for _ in range(2):
+            assert "tasks of" not in (await here.refused("rare", key="k" * 32))["text"]
+        assert (await here.bridge.tasks(List(), ANNA)).tasks == []
+        here.engine.faults.unavailable = frozenset()
+        for number in range(3):
+            await here.create("rare", key=str(number) * 32)
+        assert "at most 3 tasks of" in (await here.refused("rare"))["text"]
+
+
+async def test_who_goes_on_calling_in_vain_is_held_back_before_the_engine_is_asked(tmp_path: Path) -> None:
+    async with replica(tmp_path, only(creates_per_minute=3)) as here:
+        task_id = await here.create("forever", key="k" * 32)
+        here.engine.faults.unavailable = frozenset({"start"})
+        for _ in range(3):
+            assert "cannot be reached, nothing was started" in (await here.refused("forever"))["text"]
+        asked = here.engine.calls["start"]
+        told = await here.refused("forever")
+        assert "at most 3 calls of one caller may fail to start anything in a minute: try again in" in told["text"]
+        assert 0 < told["mcp-workflows/retryAfterMs"] <= 20_000
+        assert here.engine.calls["start"] == asked
+        assert [record.event for record in here.records if record.event is Event.LIMIT] == [Event.LIMIT]
+        assert await here.create("forever", key="k" * 32) == task_id
+        assert "cannot be reached" in (await here.refused("forever", BEN))["text"]
 
 
 async def test_creations_of_a_tool_are_bounded_for_all_together(tmp_path: Path) -> None:

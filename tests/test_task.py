@@ -11,16 +11,19 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.task import (
+    CREATING,
     LIFECYCLE,
     STARTING,
     Task,
     accept,
+    acknowledge,
     attempt,
     bind,
     bury,
     observe,
     refuse,
     request_cancel,
+    retract,
 )
 from mcp_workflows.testing import make_task
 
@@ -149,6 +152,39 @@ def test_each_attempt_is_counted_with_its_time() -> None:
 )
 def test_what_cannot_be_started_any_more_is_not_attempted(task: Task) -> None:
     assert attempt(task, LATER) is task
+
+
+@pytest.mark.parametrize(
+    ("task", "pending"),
+    [
+        (attempt(make_task(), NOON), True),
+        (attempt(make_task(), NOON - CREATING), False),
+        (acknowledge(attempt(make_task(), NOON)), False),
+        (attempt(attempt(make_task(), NOON), NOON), False),
+        (bind(attempt(make_task(), NOON), "handle", NOON), False),
+        (refuse(attempt(make_task(), NOON), Failure(text="no"), NOON), False),
+        (make_task(), False),
+    ],
+    ids=["first attempt", "long ago", "acknowledged", "second attempt", "started", "closed", "never tried"],
+)
+def test_a_task_is_pending_while_its_first_start_is_under_way_and_nobody_knows_of_it(task: Task, pending: bool) -> None:
+    assert task.pending(NOON) is pending
+
+
+def test_an_attempt_that_never_reached_the_engine_is_taken_back_and_the_task_stays() -> None:
+    task = retract(attempt(make_task(), NOON))
+    assert (task.attempts, task.acknowledged, task.ended) == (0, True, None)
+    assert attempt(task, LATER).attempts == 1
+
+
+def test_an_attempt_is_not_taken_back_while_another_may_have_started_it() -> None:
+    for task in (attempt(attempt(make_task(), NOON), LATER), bound_task(Status.SUCCEEDED), retract(make_task())):
+        assert retract(task) is task
+
+
+def test_what_is_known_to_be_started_or_over_needs_no_acknowledgement() -> None:
+    for task in (bound_task(), refuse(make_task(), Failure(text="no"), NOON), bury(make_task())):
+        assert acknowledge(task) is task
 
 
 def test_binding_keeps_the_handle_and_lets_the_arguments_go() -> None:

@@ -28,7 +28,9 @@ class Caps:
     live_of_owner: int | None = None
     live_of_tool: int | None = None  # of any owner
     live_of_owner_and_tool: int | None = None
-    created_of_owner: int | None = None  # after `since`, also ended or expired; none that a clock ahead has dated
+    created_of_owner: int | None = (
+        None  # after `since`, also ended or expired; none deleted or dated ahead of the clock
+    )
     created_of_tool: int | None = None  # likewise, of any owner
     since: datetime | None = None  # None: ever
 
@@ -89,9 +91,11 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def change(
-        self, task_id: str, owner: str, change: Callable[[Task], Task], *, durable: bool = True
+        self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
     ) -> Task | None:
         """Apply a pure function to the row in one transaction and return the row as it is then.
+
+        A function that returns None deletes the row: it is as if it had never been, for its key and for all caps.
 
         If it need not be durable, it may be lost with the machine's power, though not with the process; a store that
         saves nothing by that makes it durable all the same.

@@ -150,7 +150,7 @@ class SQLiteStore(Store):
         return await self._do(lambda connection: self._rows.get(connection, task_id, owner))
 
     async def change(
-        self, task_id: str, owner: str, change: Callable[[Task], Task], *, durable: bool = True
+        self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
     ) -> Task | None:
         """Apply a pure function to the row in one transaction; nothing is written if it returns the same object."""
         committing = queries.waiting_for_no_disk if not durable else nullcontext

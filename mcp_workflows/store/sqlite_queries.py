@@ -61,6 +61,7 @@ EXPIRED: Final = f"""
     {_TASK} WHERE tombstone = 0 AND expires <= :now AND (due IS NULL OR expires <= :overdue)
     ORDER BY expires LIMIT :limit
 """
+_DELETE: Final = "DELETE FROM tasks WHERE id = ?"
 _BURY_UNREAD: Final = "UPDATE tasks SET tombstone = 1, due = NULL, task = '' WHERE id = ?"
 _FORGET: Final = """
     DELETE FROM tasks WHERE id IN (SELECT id FROM tasks WHERE tombstone = 1 AND expires < ? ORDER BY expires LIMIT ?)
@@ -97,14 +98,16 @@ def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | No
 
 
 def change(
-    connection: sqlite3.Connection, rows: Rows, task_id: str, owner: str, change: Callable[[Task], Task]
+    connection: sqlite3.Connection, rows: Rows, task_id: str, owner: str, change: Callable[[Task], Task | None]
 ) -> Task | None:
-    """Apply a pure function to a row; nothing is written if it returns the same object."""
+    """Apply a pure function to a row, delete it for None; nothing is written if it returns the same object."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         before = rows.get(connection, task_id, owner)
         after = None if before is None else change(before)
-        if before is not None and after is not None and after is not before:
+        if before is not None and after is None:
+            connection.execute(_DELETE, (utf8(before.id),))
+        elif before is not None and after is not None and after is not before:
             sqlite_secrets.mark(connection, rows.cipher)
             rows.update(connection, before, after)
     return after

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
-from mcp_workflows.store import Store
+from mcp_workflows.store import Caps, Store
 from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, bury, observe, refuse, request_cancel
 from mcp_workflows.testing.store_reach_contract import StoreReachContract
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
@@ -140,6 +140,21 @@ class StoreContract(StoreReachContract):
         await store.change(first.id, first.owner, lambda row: refuse(row, Failure(text="no"), NOON))
         second = make_task(idempotency_key="once")
         assert await store.create(second) == second
+
+    async def test_a_change_to_none_deletes_the_row(self, new_store: Callable[[], Store]) -> None:
+        """Law: a change that returns None deletes the row: its key is free, and it counts for no cap."""
+        caps = Caps(live_of_owner=1, live_of_tool=1, created_of_owner=1, created_of_tool=1)
+        async with new_store() as one, new_store() as other:
+            task = await one.create(make_task(idempotency_key="once"), caps)
+            assert await other.change(task.id, "ben", lambda row: None) is None
+            assert await other.get(task.id, task.owner) == task
+            assert await other.change(task.id, task.owner, lambda row: None) is None
+            assert await one.get(task.id, task.owner) is None
+            assert await one.change(task.id, task.owner, lambda row: bind(row, "handle", NOON)) is None
+            assert await one.owned_by(task.owner, now=NOON, limit=10) == []
+            assert await one.unbound(task.engine, NOON + DAY, 10) == []
+            again = make_task(idempotency_key="once")
+            assert await one.create(again, caps) == again
 
     async def test_no_change_is_lost_between_replicas(self, new_store: Callable[[], Store]) -> None:
         """Law: change is one transaction, whoever else is changing the row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,3 +100,33 @@ async def test_two_replicas_start_once_and_a_question_outlives_the_one_that_is_k
             await second.answer(ids[0], **{key: YES})
             assert (await second.until(ids[0]))["status"] == "completed"
     assert len(executions(google_engine, workflow)) == 1
+
+
+async def test_what_two_replicas_hand_out_while_the_engine_is_down_is_started_when_it_is_back(
+    own_google_engine: GoogleEngine, tmp_path: Path
+) -> None:
+    workflow = own_google_engine.deploy("nap", flows.NAP)
+    config = configured(tmp_path, own_google_engine.address, {"it": {"workflow": workflow}}, **SETTLING)
+    with sidecar(config) as one, sidecar(config) as two:
+        async with peer(one.url) as first, peer(two.url) as second:
+            own_google_engine.kill()
+            told: dict[int, set[str]] = {key: set() for key in range(40)}
+
+            async def call(client: Peer, key: int) -> None:
+                result = (await client.call("it", meta={"mcp-workflows/idempotencyKey": f"{key:032}"})).result
+                if result["resultType"] == "task":
+                    told[key].add(result["taskId"])
+                else:
+                    assert "nothing was started" in str(result), result
+
+            with anyio.fail_after(60):
+                while not any(told.values()):  # until the replicas have met on one
+                    async with anyio.create_task_group() as group:
+                        for key, client in product(told, (first, second)):
+                            group.start_soon(call, client, key)
+            own_google_engine.start()
+            handed_out = [task_id for ids in told.values() for task_id in ids]
+            assert max(len(ids) for ids in told.values()) == 1
+            for task_id in handed_out:
+                assert (await first.until(task_id, within=60))["status"] == "completed"
+    assert len(executions(own_google_engine, workflow)) == len(handed_out)
