@@ -94,6 +94,8 @@ def is_allowed(value: str, allowed: Collection[str]) -> bool:
     """Whether a header is one of these hosts or origins, which are as `host` and `origin` return them."""
     value = value.lower()
     name, _, port = value.rpartition(":")
+    if port == "*":
+        return False
     is_port = port.isascii() and port.isdecimal()
     return value in allowed or f"{value}:*" in allowed or (is_port and f"{name}:*" in allowed)
 
@@ -145,17 +147,18 @@ class AllowedHosts:
     def _refusal(self, headers: Headers) -> Response | None:
         name, source = headers.get("host", ""), headers.get("origin")
         if not is_allowed(name, self._hosts):
-            self._refused.warn(f"a request was refused: its Host is {name[:100]!r}, see server.allowed_hosts")
+            self._refused.warn(f"a request was refused: its Host, {name[:100]!r}, is none that is allowed")
             return PlainTextResponse("Invalid Host header", _MISDIRECTED)
         if source is not None and self._origins is not None and not is_allowed(source, self._origins):
-            self._refused.warn(f"a request was refused: its Origin is {source[:100]!r}, see server.allowed_origins")
+            self._refused.warn(f"a request was refused: its Origin, {source[:100]!r}, is none that is allowed")
             return PlainTextResponse("Invalid Origin header", _FORBIDDEN)
         return None
 
 
 class Cors(CORSMiddleware):
-    """ASGI middleware: pages of these origins may send to one path what clients of both revisions send, and read the
-    answers, errors too. It stands outside of all that refuses: a preflight has no token.
+    """ASGI middleware: pages of these origins may call one path, in both revisions, and read answers and errors.
+
+    It stands outside of all that refuses requests: a preflight has no token.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], path: str) -> None:
@@ -170,7 +173,7 @@ class Cors(CORSMiddleware):
             await self.app(scope, receive, send)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Yes to the headers that clients have, and to those that tools name."""
+        """Allow the headers that clients send, and `Mcp-Param-*`, whose names tools choose."""
         asked = request_headers.get("access-control-request-headers", "")
         names = {name.strip().lower() for name in asked.split(",") if name.strip()}
         if refused := sorted(name for name in names - _ASKED if not name.startswith(_PARAMETER)):

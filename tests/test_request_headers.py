@@ -58,7 +58,7 @@ async def raw(url: str, head: Sequence[str], body: str = "") -> tuple[int, str]:
         ("LocalHost:80", "localhost:*", True),
         ("localhost:80.evil.example", "localhost:*", False),
         ("localhost:", "localhost:*", False),
-        ("localhost:*", "localhost:8931", False),
+        ("localhost:*", "localhost:*", False),
         ("localhost:٣", "localhost:*", False),
         ("localhost:²", "localhost:*", False),
         ("localhost:80:80", "localhost:*", False),
@@ -150,45 +150,42 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"host": "127.0.0.1:80.evil.example"}, 421),
-        ({"host": "localhost:80.evil.example"}, 421),
-        ({"host": "[::1]:80.evil.example"}, 421),
-        ({"host": "public.example.evil.example"}, 421),
-        ({"host": "workflows.example:80"}, 421),
-        ({"host": "any.example:443.evil.example"}, 421),
-        ({"origin": "http://localhost:80.evil.example"}, 403),
-        ({"origin": "https://page.example.evil.example"}, 403),
-        ({"origin": "https://page.example:80"}, 403),
-        ({"origin": "http://public.example"}, 403),
-        ({"origin": "null"}, 403),
-        ({"origin": ""}, 403),
-        ({"host": "LOCALHOST:80"}, 200),
-        ({"host": "[::1]"}, 200),
-        ({"host": "WORKFLOWS.example"}, 200),
-        ({"host": "any.example:9"}, 200),
-        ({"host": "[2001:db8::1]:8443"}, 200),
-        ({"host": "public.example"}, 200),
-        ({"host": "public.example:443"}, 200),
-        ({"origin": "https://public.example"}, 200),
-        ({"origin": "https://app.example"}, 200),
-        ({"origin": "https://page.example"}, 200),
-        ({"origin": "http://LOCALHOST:6274"}, 200),
-    ],
-)
-async def test_hosts_and_origins_are_let_in_to_the_letter(
-    tmp_path: Path, headers: Mapping[str, str], status: int
-) -> None:
+HOSTS_AND_ORIGINS: Sequence[tuple[Mapping[str, str], int]] = [
+    ({"host": "127.0.0.1:80.evil.example"}, 421),
+    ({"host": "localhost:80.evil.example"}, 421),
+    ({"host": "[::1]:80.evil.example"}, 421),
+    ({"host": "public.example.evil.example"}, 421),
+    ({"host": "workflows.example:80"}, 421),
+    ({"host": "any.example:443.evil.example"}, 421),
+    ({"origin": "http://localhost:80.evil.example"}, 403),
+    ({"origin": "https://page.example.evil.example"}, 403),
+    ({"origin": "https://page.example:80"}, 403),
+    ({"origin": "http://public.example"}, 403),
+    ({"origin": "null"}, 403),
+    ({"origin": ""}, 403),
+    ({"host": "LOCALHOST:80"}, 200),
+    ({"host": "[::1]"}, 200),
+    ({"host": "WORKFLOWS.example"}, 200),
+    ({"host": "any.example:9"}, 200),
+    ({"host": "[2001:db8::1]:8443"}, 200),
+    ({"host": "public.example"}, 200),
+    ({"host": "public.example:443"}, 200),
+    ({"origin": "https://public.example"}, 200),
+    ({"origin": "https://app.example"}, 200),
+    ({"origin": "https://page.example"}, 200),
+    ({"origin": "http://LOCALHOST:6274"}, 200),
+]
+
+
+async def test_hosts_and_origins_are_let_in_to_the_letter(tmp_path: Path) -> None:
     async with over_http(scene(tmp_path, ECHO, SETTINGS)) as url, peer(url) as client:
-        async with client.response("tools/list", headers=headers) as response:
-            assert response.status_code == status
-        elders = {"accept": ACCEPT, **headers}
         body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello({})}
-        assert (await client.http.post(url, json=body, headers=elders)).status_code == status
-        enginez = await client.http.get(url.replace("/mcp", "/enginez"), headers=headers)
-        assert enginez.status_code == status
+        for headers, status in HOSTS_AND_ORIGINS:
+            async with client.response("tools/list", headers=headers) as response:
+                found = [response.status_code]
+            found.append((await client.http.post(url, json=body, headers={"accept": ACCEPT, **headers})).status_code)
+            found.append((await client.http.get(url.replace("/mcp", "/enginez"), headers=headers)).status_code)
+            assert (headers, found) == (headers, [status] * 3)
 
 
 async def test_hosts_of_the_listener_for_operators_are_compared_to_their_end(tmp_path: Path) -> None:
@@ -228,20 +225,26 @@ async def test_of_two_tokens_neither_counts(tmp_path: Path, key_server: KeyServe
         assert here.denied == []
 
 
-@pytest.mark.parametrize(
-    "name", ["Host", "Origin", "Mcp-Session-Id", "Mcp-Protocol-Version", "Content-Length", "Authorization"]
-)
-@pytest.mark.parametrize("path", ["/mcp", "/enginez"])
-async def test_a_header_that_counts_once_comes_once(tmp_path: Path, name: str, path: str) -> None:
-    values = {"host": "localhost", "origin": PAGE, "mcp-session-id": "x", "mcp-protocol-version": OLD}
+ONE = {
+    "host": "localhost",
+    "origin": PAGE,
+    "authorization": "Bearer x",
+    "mcp-session-id": "x",
+    "mcp-protocol-version": OLD,
+    "content-length": "0",  # the one that `raw` sends, and this
+}
+
+
+async def test_a_header_that_counts_once_comes_once(tmp_path: Path) -> None:
     async with over_http(scene(tmp_path, ECHO)) as url:
-        sent = {"host": "localhost", "accept": ACCEPT, "content-type": "application/json"}
-        first = {} if name == "Content-Length" else {name.lower(): values.get(name.lower(), "x")}
-        head = [f"POST {path} HTTP/1.1", *(f"{key}: {value}" for key, value in {**sent, **first}.items())]
-        status, _ = await raw(
-            url, [*head, f"{name}: {'0' if name == 'Content-Length' else values.get(name.lower(), 'y')}"]
-        )
-        assert status == 400
+        for path in ("/mcp", "/enginez", "/healthz"):
+            head = [f"GET {path} HTTP/1.1", "host: localhost", f"accept: {ACCEPT}"]
+            statuses: dict[str, int] = {}
+            for name, value in ONE.items():
+                first = [] if name in {"host", "content-length"} else [f"{name}: {value}"]
+                statuses[name], _ = await raw(url, [*head, *first, f"{name.title()}: {value}"])
+            assert statuses == dict.fromkeys(ONE, 400), path
+            assert (await raw(url, head))[0] == (400 if path == "/mcp" else 200), "400: no session"
 
 
 # --- Last-Event-ID
