@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -115,14 +114,22 @@ class CleanHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = [(name.lower(), value.strip(b" \t")) for name, value in scope["headers"]]
-        found = Counter(name for name, _ in headers if name in ONCE)
-        if twice := sorted(name.decode() for name, times in found.items() if times > 1):
-            error = {"code": _INVALID_REQUEST, "message": f"the header {twice[0]} was sent more than once"}
-            answer = JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, _BAD_REQUEST)
-            await answer(scope, receive, send)
-            return
+        headers: list[tuple[bytes, bytes]] = []
+        seen: set[bytes] = set()
+        for given, value in scope["headers"]:
+            name = given.lower()
+            if name in seen:
+                await _refusal_of_two(name)(scope, receive, send)
+                return
+            if name in ONCE:
+                seen.add(name)
+            headers.append((name, value.strip(b" \t")))
         await self._app({**scope, "headers": headers}, receive, send)
+
+
+def _refusal_of_two(name: bytes) -> Response:
+    error = {"code": _INVALID_REQUEST, "message": f"the header {name.decode()} was sent more than once"}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, _BAD_REQUEST)
 
 
 class AllowedHosts:

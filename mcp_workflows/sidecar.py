@@ -274,11 +274,12 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     )
     if admission is not None:
         mcp.add_middleware(Admitting, admission=admission)
+    [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
     guards = [Middleware(AllowedHosts, **_allowed(config, host))]
     enginez = Route("/enginez", probes.engines(sidecar.workflows), middleware=guards)  # tells more than the others
     app = Starlette(
         routes=[
-            Route(PATH, mcp, middleware=guards),  # what asks who it is stands around this path alone
+            Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # no other path looks at tokens
             Route("/healthz", probes.alive(sidecar.workflows)),
             Route("/readyz", probes.ready(sidecar.workflows, sidecar.ending)),
             *([] if sidecar.ops or admission is not None else [enginez]),

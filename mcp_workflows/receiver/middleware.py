@@ -270,7 +270,7 @@ class Middleware:
         if command is not None:
             self._meters.poll(principal, len(command.task_ids))
         with self._meters.listening(principal):
-            serve = partial(call_next, ctx)
+            serve: Callable[[], Awaitable[HandlerResult]] = partial(call_next, ctx)
             if command is not None:
                 tasks = await self.offer.entered.listen(command, principal)
                 serve = partial(Listening(ctx, self.offer.entered, tasks, principal).serve, call_next)
