@@ -10,7 +10,7 @@ from datetime import timedelta
 from importlib.metadata import version
 from typing import Annotated, Any, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.access import Authorizer
@@ -28,6 +28,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.exposing import Laying, as_found
 from mcp_workflows.gate import ToolGate
 from mcp_workflows.limits import DEFAULTS, Limits
+from mcp_workflows.request_headers import exact_origin, host, origin
 from mcp_workflows.schema import Schema
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
@@ -75,11 +76,20 @@ class ServerSettings(BaseModel):
     strict_headers: bool = Field(
         default=False, description="Refuse `tasks/*` requests over HTTP that have no `Mcp-Name` header."
     )
-    allowed_hosts: list[str] = Field(
-        default_factory=list, description="`Host` headers to accept besides the address that is listened on."
+    allowed_hosts: list[Annotated[str, AfterValidator(host)]] = Field(
+        default_factory=list,
+        description="`Host` headers to accept besides the address that is listened on: `workflows.example.com`, with "
+        "`:8443` for that port, with `:*` for any.",
     )
-    allowed_origins: list[str] = Field(
-        default_factory=list, description="`Origin` headers of browsers to accept besides loopback."
+    allowed_origins: list[Annotated[str, AfterValidator(origin)]] = Field(
+        default_factory=list,
+        description="`Origin` headers of browsers to accept besides loopback: `https://app.example.com`; ports as "
+        "with hosts.",
+    )
+    cors: list[Annotated[str, AfterValidator(exact_origin)]] = Field(
+        default_factory=list,
+        description="Origins whose pages may call `/mcp` from a browser and read the answers: `http://localhost:6274`. "
+        "They are allowed origins too.",
     )
     public_url: ServerUrl | None = Field(
         default=None,

@@ -56,8 +56,8 @@ class Limits(BaseModel):
     )
     open_listens_per_principal: Most | None = Field(
         default=100,
-        description="Requests of one principal that stay open for tasks at the same time, per process: "
-        "`subscriptions/listen` with task ids, `tasks/result`, `task_wait`. Of anonymous callers: per address.",
+        description="Requests of one principal that stay open at the same time, per process: `subscriptions/listen`, "
+        "`tasks/result`, `task_wait`. Of anonymous callers: per address.",
     )
     open_listens: Most | None = Field(default=1000, description="The same of all callers together.")
     sessions_per_principal: Most | None = Field(

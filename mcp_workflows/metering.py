@@ -149,7 +149,7 @@ class Meters:
 
     @contextmanager
     def listening(self, principal: Principal) -> Generator[None]:
-        """While a request stays open for tasks.
+        """While a request stays open: for tasks, or for whatever else the server tells.
 
         Raises:
             LimitReached: too many are.
@@ -157,10 +157,10 @@ class Meters:
         who, limits = whose_meter(principal), self._limits
         own = self._open.get(who, 0)
         if limits.open_listens_per_principal is not None and own >= limits.open_listens_per_principal:
-            text = f"at most {limits.open_listens_per_principal} requests of one caller may wait for tasks: end one"
+            text = f"at most {limits.open_listens_per_principal} requests of one caller may stay open: end one"
             raise self._reached(principal, text)
         if limits.open_listens is not None and self._all_open >= limits.open_listens:
-            text = f"at most {limits.open_listens} requests of all callers may wait for tasks: poll, or try again later"
+            text = f"at most {limits.open_listens} requests of all callers may stay open: poll, or try again later"
             raise self._reached(principal, text)
         self._open[who] = own + 1
         self._all_open += 1

@@ -18,14 +18,15 @@ from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from mcp_workflows import probes
 from mcp_workflows.access import is_loopback
 from mcp_workflows.exporting import Scrape
 from mcp_workflows.receiver import Workflows
+from mcp_workflows.request_headers import AllowedHosts, hosts_of
 from mcp_workflows.stopping import Ending
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def ops_app(workflows: Workflows, ending: Ending, scrape: Scrape, host: str) -> 
             Route("/readyz", probes.ready(workflows, ending)),
             Route("/enginez", probes.engines(workflows)),
         ],
-        middleware=[Middleware(_NamesOfLoopback)] if is_loopback(host) else [],
+        middleware=[Middleware(AllowedHosts, hosts=hosts_of(host))] if is_loopback(host) else [],
     )
 
 
@@ -80,20 +81,3 @@ class _Beside(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         """None."""
         yield
-
-
-class _NamesOfLoopback:
-    """ASGI middleware that turns away whoever calls this machine by another name."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or not."""
-        if scope["type"] == "http":
-            host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            name = host.rpartition(":")[0] if ":" in host.rpartition("]")[2] else host
-            if not is_loopback(name.strip("[]")):
-                await PlainTextResponse("Invalid Host header", status_code=421)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)

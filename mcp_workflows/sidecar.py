@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,12 +16,10 @@ import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route
 
 from mcp_workflows import probes
 from mcp_workflows.access import LOCAL, Principal
@@ -38,6 +36,7 @@ from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.admission import Admission
 from mcp_workflows.receiver.admitting import Admitting
+from mcp_workflows.request_headers import USUAL_PORTS, AllowedHosts, CleanHeaders, Cors, hosts_of
 from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, ending_on_signals
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,6 @@ MAX_BODY = 4 * 1024 * 1024  # bytes of one request, where its arguments have no 
 _AROUND = 64 * 1024  # bytes of a request beside its arguments and answers
 _STOP_WITHIN = 3  # seconds for requests under way when it is told to stop
 _IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, who else send a request into one just closed
-_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,31 +264,38 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     admission = sidecar.admission
     if admission is not None:
         admission.serve_at(resource_of(config, host, port))
-    open_to_all = not (sidecar.ops or config.server.auth)
-    asked = _not_for_strangers(sidecar, _security(config, host, port))
-    engines = [Route("/enginez", asked)] if open_to_all else []
-    app = sidecar.server.streamable_http_app(
+    mcp = sidecar.server.streamable_http_app(
         streamable_http_path=PATH,
         auth=None if admission is None else admission.sdk_settings,
         token_verifier=admission,
         max_request_body_size=_max_body(config.limits),
         session_idle_timeout=config.server.session_idle.total_seconds(),
         max_sessions=config.server.max_sessions,
-        transport_security=_security(config, host, port),
-        custom_starlette_routes=[
-            Route("/healthz", probes.alive(sidecar.workflows)),
-            Route("/readyz", probes.ready(sidecar.workflows, sidecar.ending)),
-            *engines,
-        ],
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # it looks at prefixes
         host=host,
     )
     if admission is not None:
-        app.router.routes[:0] = admission.routes  # before the SDK's own, which knows one issuer only
-        app.add_middleware(Admitting, admission=admission, path=PATH)
-    app.mount(MOUNTED_AT, sidecar.workflows.inbound)  # whatever the Host: a token protects it
+        mcp.add_middleware(Admitting, admission=admission)
+    [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
+    guards = [Middleware(AllowedHosts, **_allowed(config, host))]
+    enginez = Route("/enginez", probes.engines(sidecar.workflows), middleware=guards)  # tells more than the others
+    app = Starlette(
+        routes=[
+            Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # no other path looks at tokens
+            Route("/healthz", probes.alive(sidecar.workflows)),
+            Route("/readyz", probes.ready(sidecar.workflows, sidecar.ending)),
+            *([] if sidecar.ops or admission is not None else [enginez]),
+            *(() if admission is None else admission.routes),
+            Mount(MOUNTED_AT, sidecar.workflows.inbound),  # whatever the Host: a token protects it
+        ],
+        lifespan=mcp.router.lifespan_context,
+    )
+    app.router.redirect_slashes = False  # a redirect would go to whatever Host says
     app.add_middleware(Attentive)
     app.add_middleware(Ended, ending=sidecar.ending)
-    app.add_middleware(_Trimmed)
+    app.add_middleware(CleanHeaders)
+    if config.server.cors:
+        app.add_middleware(Cors, origins=config.server.cors, path=PATH)
     return app
 
 
@@ -303,22 +308,6 @@ def resource_of(config: Config, host: str, port: int) -> str:
     """The URL by which clients know the server, and for which their tokens must be."""
     address = config.server.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return f"{address}{PATH}"
-
-
-class _Trimmed:
-    """Header values without the blanks around them, which are not part of them and which httptools leaves there.
-
-    Source: RFC 9110, section 5.5.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, trimmed."""
-        if scope["type"] == "http":
-            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
-        await self._app(scope, receive, send)
 
 
 def _tell_who_cannot_call(workflows: Workflows) -> None:
@@ -348,26 +337,15 @@ def _listen(host: str, port: int, option: str = "--http") -> socket.socket:
     return listening
 
 
-def _security(config: Config, host: str, port: int) -> TransportSecuritySettings:
-    """Which Host and Origin headers are let in: a page on the web must not reach a sidecar on this machine."""
-    names = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}
-    hosts = sorted({f"{name}:*" for name in names} | names | {f"{name}:{port}" for name in names})
-    public = [] if config.server.public_url is None else [urlsplit(config.server.public_url)]
-    return TransportSecuritySettings(
-        allowed_hosts=[*hosts, *(parts.netloc for parts in public), *config.server.allowed_hosts],
-        allowed_origins=[
-            *(f"http://{name}:*" for name in sorted(names)),
-            *(f"{parts.scheme}://{parts.netloc}" for parts in public),
-            *config.server.allowed_origins,
-        ],
-    )
-
-
-def _not_for_strangers(sidecar: Sidecar, security: TransportSecuritySettings) -> probes.Endpoint:
-    """How the engines are, for the same Host headers as `/mcp`: it tells more than a stranger should know."""
-    check, answer = TransportSecurityMiddleware(security), probes.engines(sidecar.workflows)
-
-    async def guarded(request: Request) -> Response:
-        return await check.validate_request(request) or await answer(request)
-
-    return guarded
+def _allowed(config: Config, host: str) -> Mapping[str, Collection[str]]:
+    """The `Host` and `Origin` headers that are let in."""
+    settings = config.server
+    names = hosts_of(host)
+    hosts, origins = {*names, *settings.allowed_hosts}, {f"http://{name}" for name in names}
+    if settings.public_url is not None:
+        public = urlsplit(settings.public_url.lower())
+        port = USUAL_PORTS[public.scheme]
+        name = public.netloc.removesuffix(port)
+        hosts |= {name, public.netloc if public.port else f"{name}{port}"}
+        origins.add(f"{public.scheme}://{name}")
+    return {"hosts": hosts, "origins": {*origins, *settings.allowed_origins, *settings.cors}}

@@ -23,6 +23,8 @@ from mcp_workflows.access.settings import AuthSettings, Owner
 from mcp_workflows.receiver.admission import Admission, Admitted, principal_of
 from tests.here import OLD, Elder, hello
 from tests.identified import challenge, house, jwks
+from tests.test_identity_ways import ALICE, HERE, Desk
+from tests.test_identity_ways import desk as desk
 from tests.tokens import ISSUER, KeyServer, signer
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +84,42 @@ async def test_while_an_issuer_cannot_be_asked_nobody_is_let_in_and_told_to_come
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         assert "nothing-here" not in answer.text
         assert [record.outcome for record in here.denied] == ["refused"]
+
+
+ELSEWHERE = [
+    "/healthz",
+    "/readyz",
+    "/enginez",
+    "/.well-known/oauth-protected-resource",
+    "/.well-known/oauth-protected-resource/mcp",
+    "/engines/memory/callback",
+    "/engines/memory",
+    "/engines",
+    "/mcp/",
+    "/mcp/more",
+    "//mcp",
+    "/",
+    "/nothing-here",
+]
+
+
+@pytest.mark.parametrize("works", [True, False], ids=["it answers", "it is down"])
+async def test_a_token_is_asked_about_on_the_path_of_mcp_alone(
+    tmp_path: Path, desk: Desk, caplog: pytest.LogCaptureFixture, works: bool
+) -> None:
+    async with house(tmp_path, {"introspection": [desk.settings(cache="0s", audience=HERE)]}) as here:
+        desk.answers["opaque"] = ALICE if works else None
+        sent = {"authorization": "Bearer opaque"}
+        for path in ELSEWHERE:
+            for method in ("GET", "POST"):
+                url = here.url.replace("/mcp", path)
+                response = await here.http.request(method, url, headers=sent, json={})
+                assert response.status_code in {200, 401, 404, 405}, (path, response.text)
+        assert desk.forms == []
+        assert here.denied == []
+        assert (await here.ping("opaque")).status_code == (200 if works else 503)
+        assert [form["token"] for form in desk.forms] == ["opaque"]
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 async def test_behind_a_proxy_everything_goes_by_the_public_url(tmp_path: Path, key_server: KeyServer) -> None:

@@ -154,3 +154,24 @@ async def test_over_http_strangers_are_told_to_come_later_and_users_are_let_in(
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             assert (await here.ping("good")).status_code == 200
             busy.slow.set()
+
+
+async def test_made_up_tokens_on_other_paths_keep_nobody_out(tmp_path: Path, busy: Busy) -> None:
+    async with house(tmp_path, {"introspection": [busy.desk.settings(cache="0s", audience=HERE)]}) as here:
+        busy.desk.answers["new"] = ALICE
+        sent = list[int]()
+
+        async def send(number: int, path: str) -> None:
+            headers = {"authorization": f"Bearer made-up-{number}"}
+            sent.append((await here.http.post(here.url.replace("/mcp", path), headers=headers)).status_code)
+
+        async with anyio.create_task_group() as group:
+            with anyio.fail_after(20):
+                for number in range(OF_ONE + WAITING):
+                    for path in ("/healthz", "/engines/memory/callback", "/nothing-here"):
+                        group.start_soon(send, number, path)
+                assert (await here.ping("new")).status_code == 200
+                while len(sent) < 3 * (OF_ONE + WAITING):
+                    await anyio.sleep(0.005)
+            busy.slow.set()
+        assert busy.held == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from mcp_workflows import Tool
@@ -382,12 +383,47 @@ async def test_open_streams_are_bounded_and_end_with_their_client(tmp_path: Path
         async with client.stream("subscriptions/listen", wanted) as (_, frames):
             assert (await anext(frames))["method"] == "notifications/subscriptions/acknowledged"
             refused = await client.send("subscriptions/listen", wanted)
-            assert (refused.code, "may wait for tasks" in refused.error["message"]) == (-32050, True)
+            assert (refused.code, "of one caller may stay open" in refused.error["message"]) == (-32050, True)
         with anyio.fail_after(10):
             while True:
                 async with client.stream("subscriptions/listen", wanted) as (_, frames):
                     if "error" not in await anext(frames):
                         break
+
+
+async def test_a_stream_that_names_no_tasks_is_open_too(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/tasks.db", "limits": only(open_listens_per_principal=2)}
+    wanted: dict[str, Any] = {"notifications": {"toolsListChanged": True}}
+    async with (
+        site(authenticated=True, **settings) as served,
+        peer(served.url, token="anna") as anna,
+        peer(served.url, token="ben") as ben,
+        anna.stream("subscriptions/listen", wanted) as (_, first),
+        anna.stream("subscriptions/listen", {"notifications": {}}) as (_, second),
+    ):
+        for frames in (first, second):
+            acknowledged = await anext(frames)
+            assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+            assert "taskIds" not in acknowledged["params"]["notifications"]
+        refused = await anna.send("subscriptions/listen", wanted)
+        assert (refused.code, "of one caller may stay open" in refused.error["message"]) == (-32050, True)
+        task_id = (await anna.call("forever")).result["taskId"]
+        assert (await anna.send("subscriptions/listen", {"notifications": {"taskIds": [task_id]}})).code == -32050
+        async with ben.stream("subscriptions/listen", wanted) as (_, frames):
+            assert "error" not in await anext(frames)
+
+
+async def test_streams_that_a_server_without_sessions_opens_are_bounded(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/tasks.db", "limits": only(open_listens_per_principal=1)}
+    accept = {"accept": "text/event-stream"}
+    async with (
+        site(transport={"stateless_http": True}, **settings) as served,
+        httpx2.AsyncClient() as http,
+        http.stream("GET", served.url, headers=accept) as standing,
+    ):
+        assert standing.status_code == 200
+        refused = await http.get(served.url, headers=accept)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, -32050)
 
 
 async def test_a_blocked_result_of_2025_11_25_is_open_too(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ class Stream:
             self._more.set()
         self.over.set()
 
+    async def ends(self) -> None:
+        """Until the server has ended it."""
+        with anyio.fail_after(PATIENCE):
+            await self.over.wait()
+
     async def until(self, text: str) -> Frame:
         """The first frame with this text in it."""
         with anyio.fail_after(PATIENCE):
@@ -52,14 +57,21 @@ class Stream:
 
 async def listening(group: TaskGroup, client: Peer, task_id: str) -> Stream:
     """`subscriptions/listen` to a task, and its first state."""
+    stream = await listening_to(group, client, {"taskIds": [task_id]})
+    await stream.until("input_required")
+    return stream
+
+
+async def listening_to(group: TaskGroup, client: Peer, wanted: Mapping[str, Any]) -> Stream:
+    """`subscriptions/listen`, acknowledged."""
     stream = Stream()
 
     async def run() -> None:
-        async with client.stream("subscriptions/listen", {"notifications": {"taskIds": [task_id]}}) as (_, frames):
+        async with client.stream("subscriptions/listen", {"notifications": wanted}) as (_, frames):
             await stream.read(frames)
 
     group.start_soon(run)
-    await stream.until("input_required")
+    await stream.until("notifications/subscriptions/acknowledged")
     return stream
 
 
@@ -120,8 +132,12 @@ async def test_a_stream_gets_nothing_more_when_its_token_is_no_good(
         before = len(bad.frames)
         await owner.modern.answer(task, question={"action": "accept", "content": ANSWER})
         assert MARK in str(await good.until("completed"))
-        await said(caplog, "a subscription to a task ended: Task not found")
-        assert bad.frames[before:] == []
+        if ending == "expired":
+            await bad.ends()
+        else:
+            await said(caplog, "a subscription to a task ended: Task not found")
+        assert MARK not in str(bad.frames[before:])
+        assert [frame for frame in bad.frames[before:] if "method" in frame] == []
 
 
 @pytest.mark.parametrize("ending", ["revoked", pytest.param("expired", marks=pytest.mark.slow)])
@@ -145,6 +161,27 @@ async def test_a_session_of_2025_11_25_gets_nothing_more_when_its_token_is_no_go
         assert "Task not found" in str(await blocked.until("error"))
         assert MARK not in str([*stream.frames[before:], *blocked.frames])
         assert task not in str(stream.frames[before:])
+
+
+@pytest.mark.parametrize("ending", ["revoked", "expired"])
+async def test_a_stream_on_which_nothing_happens_ends_with_its_token(
+    tmp_path: Path, providers: Providers, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr("mcp_workflows.receiver.streams.RECHECK_SECONDS", 0.05 if ending == "revoked" else 3600.0)
+    async with two_tokens(tmp_path, providers, ending) as (place, owner, other, end), streams() as group:
+        task = await place.task("ask")
+        kinds: list[Mapping[str, Any]] = [{"toolsListChanged": True}, {}, {"taskIds": [task]}]
+        good = [await listening_to(group, owner.modern, kind) for kind in kinds]
+        good.append(await standing(group, owner.elder))
+        listens = [await listening_to(group, other.modern, kind) for kind in kinds]
+        get = await standing(group, other.elder)
+        await end()
+        for stream in (*listens, get):
+            await stream.ends()
+        for stream in listens:
+            closed = stream.frames[-1]
+            assert closed["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == closed["id"]
+        assert [stream.over.is_set() for stream in good] == [False] * 4
 
 
 async def test_a_session_hears_nothing_of_the_tasks_of_others(tmp_path: Path, providers: Providers) -> None:

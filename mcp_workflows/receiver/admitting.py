@@ -17,16 +17,18 @@ _LATER: Final = {"Retry-After": "5"}
 
 
 class Admitting:
-    """What the SDK does not do around its own look at tokens; the ASGI middleware right outside of it."""
+    """What the SDK does not do around its own look at tokens; the ASGI middleware right outside of it.
 
-    def __init__(self, app: ASGIApp, admission: Admission, path: str) -> None:
+    Both stand around `/mcp` alone: nobody asks about a token that comes to another path.
+    """
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app = app
         self._admission = admission
-        self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request of the path that tokens protect; pass on all others."""
-        if scope["type"] != "http" or scope["path"] != self._path:
+        """Serve one request."""
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         peer = scope.get("client")

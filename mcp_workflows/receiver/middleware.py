@@ -9,10 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.request_state import RequestStateBoundary
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import jsonrpc
 from pydantic import ValidationError
 
@@ -30,7 +32,7 @@ from mcp_workflows.receiver.in_core import METHODS, InCore, asks_forms
 from mcp_workflows.receiver.leaving import note_retry_after, while_there
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.session import connection_of
-from mcp_workflows.receiver.streams import Listening, Progress
+from mcp_workflows.receiver.streams import Listening, Progress, while_admitted
 from mcp_workflows.result import limit_result, task_of
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
@@ -261,14 +263,21 @@ class Middleware:
         return self._envelope.around(ctx, _render(ctx, document))
 
     async def _listen(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        command = wire.parse_listen(ctx.params or {}, client_of(ctx)) if is_modern(ctx) else None
-        if command is None:
+        if not is_modern(ctx):
             return await call_next(ctx)
+        command = wire.parse_listen(ctx.params or {}, client_of(ctx))
         principal = self.callers.principal(ctx)
-        self._meters.poll(principal, len(command.task_ids))
+        if command is not None:
+            self._meters.poll(principal, len(command.task_ids))
         with self._meters.listening(principal):
-            tasks = await self.offer.entered.listen(command, principal)
-            return await Listening(ctx, self.offer.entered, tasks, principal).serve(call_next)
+            serve: Callable[[], Awaitable[HandlerResult]] = partial(call_next, ctx)
+            if command is not None:
+                tasks = await self.offer.entered.listen(command, principal)
+                serve = partial(Listening(ctx, self.offer.entered, tasks, principal).serve, call_next)
+            result = await while_admitted(principal, serve)
+        if result is None:  # the client may listen again, with a new token
+            return types.SubscriptionsListenResult(_meta={SUBSCRIPTION_ID_META_KEY: ctx.request_id})
+        return result
 
     def _strict(self, ctx: Context) -> bool:
         return self._strict_headers and ctx.request is not None

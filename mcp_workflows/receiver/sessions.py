@@ -1,14 +1,17 @@
-"""How many sessions of 2025-11-25 and before one caller may open over HTTP: the SDK counts those of all together."""
+"""What the SDK leaves open of sessions of 2025-11-25 and before over HTTP.
+
+It counts those of all callers together, not those of each; and its GET streams outlive their token.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
@@ -20,14 +23,17 @@ from mcp_workflows.access import Principal
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.metering import Meters, whose_meter
 from mcp_workflows.receiver.envelope import AnyServer, streamable_http_of
+from mcp_workflows.receiver.streams import while_admitted
 
 SPARE: Final = 1000  # sessions that may have ended and are still remembered here, beside as many as are open
 
 _SESSION: Final = MCP_SESSION_ID_HEADER.encode()
 _VERSION: Final = MCP_PROTOCOL_VERSION_HEADER.encode()
 _WITH_SESSIONS: Final = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
+_LAST_EVENT: Final = LAST_EVENT_ID_HEADER.encode()
 _NONE: Final = ""  # no session has this id
 _FIRST_ERROR: Final = 400
+_UNAUTHORIZED: Final = 401
 _TOO_MANY_REQUESTS: Final = 429
 
 
@@ -105,16 +111,74 @@ class Sessions:
                 self._forget_ended(who)
 
 
+class StandaloneStreams:
+    """In front of the SDK's own application: a GET stream ends with the token that it came with.
+
+    There is one for each session, and sessions are counted. Where a server keeps no sessions, the streams are.
+    `Last-Event-ID` is taken off where no events are kept, so the client gets a new stream: the SDK would not answer.
+    """
+
+    def __init__(
+        self, app: ASGIApp, sender: Callable[[Request], Principal], meters: Meters, *, resumes: bool, counts: bool
+    ) -> None:
+        self._app = app
+        self._sender = sender
+        self._meters = meters
+        self._resumes = resumes
+        self._counts = counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        if not self._resumes:
+            scope = {**scope, "headers": [each for each in scope["headers"] if each[0] != _LAST_EVENT]}
+        principal = self._sender(Request(scope))
+        try:
+            with self._meters.listening(principal) if self._counts else nullcontext():
+                await _until_refused(self._app, principal, scope, receive, send)
+        except LimitReached as reached:
+            await _refusal(reached)(scope, receive, send)
+
+
+async def _until_refused(app: ASGIApp, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a stream, and end it as HTTP does when the principal would not be let in any more."""
+    begun = False
+
+    async def sent(message: Message) -> None:
+        nonlocal begun
+        begun = True
+        await send(message)
+
+    async def serve() -> bool:
+        await app(scope, receive, sent)
+        return True
+
+    if await while_admitted(principal, serve):
+        return
+    if begun:
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    else:
+        await Response(status_code=_UNAUTHORIZED)(scope, receive, send)
+
+
 @contextmanager
-def bounded(server: AnyServer, sender: Callable[[Request], Principal], meters: Meters) -> Generator[None]:
-    """While in here, the sessions of each caller are bounded, if the server is served over HTTP and keeps any."""
+def bounded(
+    server: AnyServer, sender: Callable[[Request], Principal], meters: Meters, *, sessions: bool
+) -> Generator[None]:
+    """While in here, the streams and, if wanted, the sessions of each caller are bounded on a server over HTTP."""
     sdks = streamable_http_of(server)
-    if sdks is None or sdks.stateless:
+    if sdks is None:
         yield
         return
     inner = sdks.asgi_app  # reads the body, so what is refused was read
-    live = sdks._server_instances  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    app, inner.app = inner.app, Sessions(inner.app, live, sender, meters)
+    app = front = inner.app
+    if sessions and not sdks.stateless:
+        live = sdks._server_instances  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        front = Sessions(app, live, sender, meters)
+    resumes = sdks.event_store is not None and not sdks.stateless
+    inner.app = StandaloneStreams(front, sender, meters, resumes=resumes, counts=sdks.stateless)
     try:
         yield
     finally:

@@ -1,24 +1,28 @@
-"""What a request's stream carries besides its response: progress of a waiting call, tasks that are listened to."""
+"""What a request's stream carries besides its response: progress of a waiting call, tasks that are listened to.
+
+A stream that nothing but its client would end lasts no longer than the token it came with.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import mcp_types as types
+from anyio.abc import TaskGroup
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.session import ServerSession
-from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
 
 from mcp_workflows import adapter
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Execution
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.ledger import utc_now
 from mcp_workflows.task import Task
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import TaskView
@@ -26,7 +30,9 @@ from mcp_workflows.wire.commands import TaskView
 logger = logging.getLogger(__name__)
 
 _RISE = 0.001  # progress must rise with each notification, also when only the message changed
+RECHECK_SECONDS: Final = 60.0  # between two looks at the token of an open stream; it may have been revoked
 
+T = TypeVar("T")
 
 Send = Callable[[float, float | None, str | None], Awaitable[None]]  # a value, its total, a message
 
@@ -72,19 +78,11 @@ class Listening:
     async def serve(self, call_next: CallNext) -> HandlerResult:
         """The stream, until the client closes it."""
         session = cast("ServerSession", _Acknowledging(self._ctx.session, self))
-        result: HandlerResult = None
-        refused: MCPError | ValidationError | None = None
-        async with anyio.create_task_group() as group:
+        async with _beside() as group:
             for task in self._tasks:
                 group.start_soon(self._pump, task)
-            try:
-                result = await call_next(replace(self._ctx, session=session))
-            except (MCPError, ValidationError) as error:  # as it is: out of the group it would be one of a group
-                refused = error
-            group.cancel_scope.cancel()
-        if refused is not None:
-            raise refused
-        return result
+            return await call_next(replace(self._ctx, session=session))
+        return None  # never: nothing else ends the group
 
     async def acknowledge(
         self, session: ServerSession, notification: types.SubscriptionsAcknowledgedNotification
@@ -131,3 +129,37 @@ class _Acknowledging:
             await self._listening.acknowledge(self._session, notification)
         else:
             await self._session.send_notification(notification, related_request_id)
+
+
+async def while_admitted(principal: Principal, serve: Callable[[], Awaitable[T]]) -> T | None:
+    """Return what `serve` returns; None if it was cancelled, as the principal would not be let in any more.
+
+    That is when the time of their token is over, or when it is refused at a look every `RECHECK_SECONDS`.
+    """
+    if principal.expires is None and principal.recheck is None:
+        return await serve()
+    async with _beside() as group:
+        group.start_soon(_cancel_once_refused, principal, group.cancel_scope)
+        return await serve()
+    return None
+
+
+async def _cancel_once_refused(principal: Principal, stream: anyio.CancelScope) -> None:
+    while True:
+        left = RECHECK_SECONDS if principal.expires is None else (principal.expires - utc_now()).total_seconds()
+        await anyio.sleep(min(left, RECHECK_SECONDS))
+        if await principal.renewed(utc_now()) is None:
+            logger.info("a stream was ended: the token that it came with is not good any more")
+            stream.cancel()
+            return
+
+
+@asynccontextmanager
+async def _beside() -> AsyncGenerator[TaskGroup]:
+    """A task group that ends with its body; an error comes out as it is, without a group around it."""
+    try:
+        async with anyio.create_task_group() as group:
+            yield group
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

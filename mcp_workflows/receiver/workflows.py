@@ -112,8 +112,9 @@ class Workflows:
             self._census = Census(self._store, self._engines, self._telemetry)
             group.start_soon(self._census.run)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
-            if self._limits.sessions_per_principal is not None:
-                stack.enter_context(bounded(self._server, self.middleware.callers.sender, self._meters))
+            counted = self._limits.sessions_per_principal is not None
+            sender = self.middleware.callers.sender
+            stack.enter_context(bounded(self._server, sender, self._meters, sessions=counted))
             stack.enter_context(limited_values(self._server, self._limits.max_json_values))
             self._stack = stack.pop_all()
         return self

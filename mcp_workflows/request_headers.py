@@ -1,0 +1,194 @@
+"""Checks of request headers before anything acts on them: headers that come once, `Host`, `Origin`, and CORS."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Collection
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_workflows.seldom import Seldom
+
+logger = logging.getLogger(__name__)
+
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+USUAL_PORTS: Final = {"http": ":80", "https": ":443"}  # browsers leave it out
+ONCE: Final = frozenset({b"authorization", b"host", b"mcp-protocol-version", b"mcp-session-id", b"origin"})
+_INVALID_REQUEST: Final = -32600  # JSON-RPC 2.0, section 5.1
+_BAD_REQUEST: Final = 400
+_FORBIDDEN: Final = 403
+_MISDIRECTED: Final = 421
+
+_PORT: Final = r"(?::(?:\d{1,5}|\*))?"
+_HOST: Final = re.compile(rf"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\]){_PORT}")
+_ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://{_HOST.pattern}")
+_IPV6: Final = re.compile(r"\[(.+)\]")
+
+_METHODS: Final = ("GET", "POST", "DELETE", "OPTIONS")
+_ASKED: Final = frozenset({"authorization", "content-type", "accept", "accept-language", "content-language"}) | {
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+}
+_PARAMETER: Final = "mcp-param-"  # 2026-07-28: a tool's own headers begin so
+_SHOWN: Final = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
+_PRIVATE_NETWORK: Final = "access-control-request-private-network"
+
+
+def host(text: str) -> str:
+    """A host as `Host` headers have it, in the spelling in which they are compared; `:*` is any port, or none.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _HOST.fullmatch(text.lower()):
+        raise ValueError("must be a host: workflows.example.com, [::1], with :8443 or :* (any port) or no port")
+    return _compressed(text.lower())
+
+
+def origin(text: str) -> str:
+    """An origin as browsers send it; `:*` is any port, or none.
+
+    Raises:
+        ValueError: it is none, or all pages could have it.
+    """
+    if text == "*" or text.lower() == "null":
+        raise ValueError(f"{text} would let in pages of anybody; name each origin: https://app.example.com")
+    if not _ORIGIN.fullmatch(text.lower()):
+        raise ValueError("must be an origin, without a path: https://app.example.com or http://localhost:6274")
+    scheme, _, name = _compressed(text.lower()).partition("://")
+    return f"{scheme}://{name.removesuffix(USUAL_PORTS.get(scheme, ':'))}"
+
+
+def exact_origin(text: str) -> str:
+    """The same with one port.
+
+    Raises:
+        ValueError: it is none, or has any port.
+    """
+    if text.endswith(":*"):
+        raise ValueError("must be one origin, with its port: http://localhost:6274")
+    return origin(text)
+
+
+def hosts_of(address: str) -> set[str]:
+    """The hosts by which a server that listens on an address can be reached: that one, and those of loopback."""
+    own = f"[{ipaddress.IPv6Address(address.partition('%')[0])}]" if ":" in address else address.lower()
+    return {f"{name}:*" for name in (*_LOOPBACK, own)}
+
+
+def _compressed(text: str) -> str:
+    return _IPV6.sub(lambda found: f"[{ipaddress.IPv6Address(found[1])}]", text)
+
+
+def is_allowed(value: str, allowed: Collection[str]) -> bool:
+    """Whether a header is one of these hosts or origins, which are as `host` and `origin` return them."""
+    value = value.lower()
+    name, _, port = value.rpartition(":")
+    if port == "*":
+        return False
+    is_port = port.isascii() and port.isdecimal()
+    return value in allowed or f"{value}:*" in allowed or (is_port and f"{name}:*" in allowed)
+
+
+class CleanHeaders:
+    """ASGI middleware: no blanks around values, and nothing twice that counts once.
+
+    The blanks are no part of a value (RFC 9110, section 5.5), and httptools leaves them there. Of two headers a proxy
+    in front may have looked at one, and what comes after this at the other.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: list[tuple[bytes, bytes]] = []
+        seen: set[bytes] = set()
+        for given, value in scope["headers"]:
+            name = given.lower()
+            if name in seen:
+                await _refusal_of_two(name)(scope, receive, send)
+                return
+            if name in ONCE:
+                seen.add(name)
+            headers.append((name, value.strip(b" \t")))
+        await self._app({**scope, "headers": headers}, receive, send)
+
+
+def _refusal_of_two(name: bytes) -> Response:
+    error = {"code": _INVALID_REQUEST, "message": f"the header {name.decode()} was sent more than once"}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, _BAD_REQUEST)
+
+
+class AllowedHosts:
+    """ASGI middleware: a page on the web must not reach a server on this machine or its network.
+
+    It could by a name of its own that leads here (DNS rebinding): `Host`; or from its own origin: `Origin`.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str] | None = None) -> None:
+        """`origins` None: of any."""
+        self._app = app
+        self._hosts, self._origins = hosts, origins
+        self._refused = Seldom(logger)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] == "http" and (refusal := self._refusal(Headers(scope=scope))) is not None:
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        name, source = headers.get("host", ""), headers.get("origin")
+        if not is_allowed(name, self._hosts):
+            self._refused.warn(f"a request was refused: its Host, {name[:100]!r}, is none that is allowed")
+            return PlainTextResponse("Invalid Host header", _MISDIRECTED)
+        if source is not None and self._origins is not None and not is_allowed(source, self._origins):
+            self._refused.warn(f"a request was refused: its Origin, {source[:100]!r}, is none that is allowed")
+            return PlainTextResponse("Invalid Origin header", _FORBIDDEN)
+        return None
+
+
+class Cors(CORSMiddleware):
+    """ASGI middleware: pages of these origins may call one path, in both revisions, and read answers and errors.
+
+    It stands outside of all that refuses requests: a preflight has no token.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str], path: str) -> None:
+        super().__init__(app, origins, allow_methods=_METHODS, allow_headers=["*"], expose_headers=_SHOWN)
+        self._path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a preflight; pass other requests on."""
+        if scope["type"] == "http" and scope["path"] == self._path:
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Allow the headers that clients send, and `Mcp-Param-*`, whose names tools choose."""
+        asked = request_headers.get("access-control-request-headers", "")
+        names = {name.strip().lower() for name in asked.split(",") if name.strip()}
+        if refused := sorted(name for name in names - _ASKED if not name.startswith(_PARAMETER)):
+            return PlainTextResponse(f"Disallowed CORS headers: {', '.join(refused)}"[:500], _BAD_REQUEST)
+        known = MutableHeaders(raw=list(request_headers.raw))
+        private = _PRIVATE_NETWORK in known
+        del known[_PRIVATE_NETWORK]
+        answer = super().preflight_response(known)
+        if private and "access-control-allow-origin" in answer.headers:
+            answer.headers["Access-Control-Allow-Private-Network"] = "true"  # the origin is named in the configuration
+        return answer
