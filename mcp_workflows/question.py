@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from mcp_workflows.display_text import cleaned, is_blank
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.mapping import Template
 from mcp_workflows.schema import PRIMITIVES, Schema, check_field, check_form, check_schema
@@ -24,12 +25,25 @@ def check_template(value: Any) -> None:  # any JSON value
         raise ValueError(str(error)) from None
 
 
+def check_message(text: str) -> None:
+    """Whether a text that a person is to read is a template, and says something.
+
+    Raises:
+        ValueError: it does not (pydantic wants one of these).
+    """
+    if is_blank(text):
+        raise ValueError("must say something: nothing of this can be seen")
+    check_template(text)
+
+
 class Question(BaseModel):
     """What a person is asked, and the form they fill in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    message: str = Field(description="What the person reads; may hold {{placeholders}} over the arguments.")
+    message: str = Field(
+        description="What the person reads; may hold {{placeholders}} over the arguments, which stand between « and »."
+    )
     schema_: Schema = Field(
         alias="schema",
         description="A primitive schema (wrapped as one property named like the question) or a flat object schema.",
@@ -38,7 +52,7 @@ class Question(BaseModel):
     @field_validator("message")
     @classmethod
     def _message_is_template(cls, message: str) -> str:
-        check_template(message)
+        check_message(message)
         return message
 
     @field_validator("schema_")
@@ -58,8 +72,10 @@ class Question(BaseModel):
         return {"type": "object", "properties": {name: self.schema_}, "required": [name]}
 
     def params(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The params of `elicitation/create`."""
-        return {"mode": "form", "message": Template(self.message).text(scope), "requestedSchema": self.form(name)}
+        """The params of `elicitation/create`; a message that is nothing but values begins with the question's name."""
+        template = Template(self.message)
+        lead = f"{cleaned(name)}: " if template.wordless else ""
+        return {"mode": "form", "message": lead + template.message(scope), "requestedSchema": self.form(name)}
 
     def answers(self, name: str) -> frozenset[str]:
         """The names an answer can fill."""

@@ -27,7 +27,7 @@ from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ToolGate
 from mcp_workflows.limits import ToolLimits
 from mcp_workflows.mapping import Template
-from mcp_workflows.question import Ask, check_template
+from mcp_workflows.question import Ask, check_message, check_template
 from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema, complain
 
 MAX_RESULT_BYTES = 1_000_000
@@ -165,7 +165,8 @@ class Tool(BaseModel):
     confirm: str | None = Field(
         default=None,
         description="What a person must say yes to before each start, after all other questions; may hold "
-        "{{placeholders}}. Clients that cannot ask are refused. See docs/retries.md.",
+        "{{placeholders}}, whose values stand between « and ». Clients that cannot ask are refused. See "
+        "docs/retries.md.",
         examples=["Charge {{amount}}?"],
     )
     dedupe: Duration | None = Field(
@@ -249,11 +250,18 @@ class Tool(BaseModel):
             raise ValueError("is another way to write args: [...]; leave one of the two out")
         return send
 
-    @field_validator("confirm", "on_behalf_of")
+    @field_validator("on_behalf_of")
     @classmethod
-    def _texts_are_templates(cls, value: Any) -> Any:  # a text, or texts by name
-        check_template(value)
-        return value
+    def _texts_are_templates(cls, texts: dict[str, str]) -> dict[str, str]:
+        check_template(texts)
+        return texts
+
+    @field_validator("confirm")
+    @classmethod
+    def _says_what_to_confirm(cls, text: str | None) -> str | None:
+        if text is not None:
+            check_message(text)
+        return text
 
     @field_validator("options")
     @classmethod
