@@ -77,7 +77,7 @@ def _cleaned_texts(name: str, value: JSON) -> JSON:
     if isinstance(value, dict):
         return {key: _cleaned_texts(key, each) for key, each in cast("dict[str, JSON]", value).items()}
     if isinstance(value, list):
-        return [_cleaned_texts(name, each) for each in cast("list[JSON]", value)]
+        return [_cleaned_texts(name, each) for each in cast("Sequence[JSON]", value)]
     return value
 
 

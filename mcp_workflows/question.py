@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from mcp_workflows.display_text import cleaned, is_blank
 from mcp_workflows.errors import ConfigError
@@ -25,15 +25,32 @@ def check_template(value: Any) -> None:  # any JSON value
         raise ValueError(str(error)) from None
 
 
-def check_message(text: str) -> None:
-    """Whether a text that a person is to read is a template, and says something.
+def check_visible(text: str) -> str:
+    """Return a text that a person is to read.
 
     Raises:
-        ValueError: it does not (pydantic wants one of these).
+        ValueError: nothing of it can be seen (pydantic wants one of these).
     """
     if is_blank(text):
         raise ValueError("must say something: nothing of this can be seen")
-    check_template(text)
+    return text
+
+
+def check_message(text: str) -> str:
+    """Return a text that a person is to read, with its placeholders.
+
+    Raises:
+        ValueError: nothing of it can be seen, or its placeholders are wrong.
+    """
+    check_template(check_visible(text))
+    return text
+
+
+Visible = Annotated[str, AfterValidator(check_visible)]
+"""A text that a person reads."""
+
+Message = Annotated[str, AfterValidator(check_message)]
+"""A text with placeholders that a person reads."""
 
 
 class Question(BaseModel):
@@ -41,19 +58,13 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    message: str = Field(
+    message: Message = Field(
         description="What the person reads; may hold {{placeholders}} over the arguments, which stand between « and »."
     )
     schema_: Schema = Field(
         alias="schema",
         description="A primitive schema (wrapped as one property named like the question) or a flat object schema.",
     )
-
-    @field_validator("message")
-    @classmethod
-    def _message_is_template(cls, message: str) -> str:
-        check_message(message)
-        return message
 
     @field_validator("schema_")
     @classmethod

@@ -276,6 +276,7 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = [
     ({"confirm": "Charge {{amount?"}, "braces"),
     ({"confirm": "{{nonsense(amount)}}"}, "nonsense"),
     ({"confirm": ""}, "must say something"),
+    ({"title": "\u3164"}, "must say something"),
     ({"confirm": " \u200b\u202e"}, "must say something"),
     ({"ask": {"to": {"message": " ", "schema": {"type": "string"}}}}, "must say something"),
     ({"ask": {"confirm": {"message": "?", "schema": {"type": "string"}}}}, "rename it"),
