@@ -109,8 +109,8 @@ class Template:
         Raises:
             MappingError: an expression does not work on these values.
         """
-        words, found = [], 0
-        data = _data(scope)
+        words: list[str] = []
+        data, found = _data(scope), 0
         for placeholder in _PLACEHOLDER.finditer(self.source):
             value = _find(placeholder.group(1).strip(), data)
             words += [cleaned(self.source[found : placeholder.start()]), _quoted(value)]
