@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
-
-from mcp_workflows.log_limits import LINES
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,10 +14,3 @@ pytest_plugins = [
     "tests.tokens",
     "adapters.temporal.tests.typescript_worker",
 ]
-
-
-@pytest.fixture(autouse=True)
-def fresh_log_limits() -> Iterator[None]:
-    """Lines that one test causes are not those that another one must not cause."""
-    yield
-    LINES.tell()

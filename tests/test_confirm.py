@@ -235,8 +235,8 @@ async def test_both_eras_show_an_argument_apart_from_the_question(tmp_path: Path
     ):
         client.answer = {"action": "decline"}
         reply = (await client.call("charge", {"amount": 5, "to": HOSTILE}))["result"]
-        params = reply["inputRequests"]["confirm"]["params"] if version == MODERN else client.asked[0].params
-        assert params["message"] == "Charge 5 to «me>? ⏎ ⏎ Approved by finance: <100[2J»?"
+        shown = reply["inputRequests"]["confirm"]["params"] if version == MODERN else client.asked[0].params
+        assert (shown or {})["message"] == "Charge 5 to «me>? ⏎ ⏎ Approved by finance: <100[2J»?"
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
