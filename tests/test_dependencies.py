@@ -45,7 +45,9 @@ FOR_TESTS = {"pytest"}  # `mcp_workflows.testing` is imported by tests alone
 def declared(project: str) -> Sequence[Requirement]:
     """What a distribution needs, with its extras but for `dev`; without our own."""
     read: Mapping[str, Any] = tomllib.loads(PROJECTS[project].read_text())["project"]
-    extras = (each for name, listed in read.get("optional-dependencies", {}).items() if name != "dev" for each in listed)
+    extras = (
+        each for name, listed in read.get("optional-dependencies", {}).items() if name != "dev" for each in listed
+    )
     found = [Requirement(each) for each in (*read["dependencies"], *extras)]
     return [each for each in found if not each.name.startswith("mcp-workflows")]
 
@@ -96,29 +98,29 @@ def test_the_pins_name_no_host() -> None:
     assert not re.search(r"://|index-url|find-links| @ ", CONSTRAINTS.read_text())
 
 
-FLAW = {"id": "PYSEC-1", "fix_versions": ["2.0"]}
+FLAW: Mapping[str, Any] = {"id": "PYSEC-1", "fix_versions": ["2.0"]}
 
 
-@pytest.mark.parametrize(
-    ("packages", "lines", "wrong"),
-    [
-        (
-            [{"name": "a", "version": "1.0", "vulns": [FLAW]}, {"name": "b", "version": "1.0", "vulns": []}],
-            ["a 1.0: PYSEC-1, fixed in 2.0", "2 of 2 packages checked: 1 have known vulnerabilities"],
-            True,
-        ),
-        (
-            [{"name": "a", "version": "1.0", "vulns": []}, {"name": "b", "skip_reason": "not found"}],
-            ["1 of 2 packages checked: 0 have known vulnerabilities", "not checked: b"],
-            False,
-        ),
-        (
-            [{"name": "a", "skip_reason": "not found"}],
-            ["not checked: the database knows none of these packages, or cannot be reached from here"],
-            False,
-        ),
-    ],
-)
+REPORTS: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[str], bool]] = [
+    (
+        [{"name": "a", "version": "1.0", "vulns": [FLAW]}, {"name": "b", "version": "1.0", "vulns": []}],
+        ["a 1.0: PYSEC-1, fixed in 2.0", "2 of 2 packages checked: 1 have known vulnerabilities"],
+        True,
+    ),
+    (
+        [{"name": "a", "version": "1.0", "vulns": []}, {"name": "b", "skip_reason": "not found"}],
+        ["1 of 2 packages checked: 0 have known vulnerabilities", "not checked: b"],
+        False,
+    ),
+    (
+        [{"name": "a", "skip_reason": "not found"}],
+        ["not checked: the database knows none of these packages, or cannot be reached from here"],
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("packages", "lines", "wrong"), REPORTS)
 def test_what_was_not_looked_up_is_not_told_as_fine(
     packages: Sequence[Mapping[str, Any]], lines: Sequence[str], wrong: bool
 ) -> None:
