@@ -13,7 +13,7 @@ NODE_READY := node_modules/.ready
 PYPROJECTS := pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check format conformance clients bench clean
+.PHONY: help demo up test test-all test-lowest check check-deps lock format conformance clients bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -27,11 +27,20 @@ up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=tem
 test: $(PYTHON_READY) $(NODE_READY)  ## all tests but the slow ones
 	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-test-all: $(PYTHON_READY) $(NODE_READY)  ## all tests
+test-all: $(PYTHON_READY) $(NODE_READY) test-lowest  ## all tests
 	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+test-lowest: $(PYTHON_READY)  ## tests that need no engine, with the lowest versions that our bounds allow
+	@scripts/test-lowest
 
 check: $(PYTHON_READY)  ## format, lint and types, changing nothing
 	@scripts/check
+
+check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of constraints.txt; needs the network
+	@$(RUN) scripts.check_deps "$$(scripts/install-uv)"
+
+lock: $(PYTHON_READY)  ## write constraints.txt anew: the newest versions that our bounds allow, with hashes
+	@scripts/lock
 
 format: $(PYTHON_READY)  ## format the code and fix what the linter can
 	@$(RUN) ruff format

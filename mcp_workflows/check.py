@@ -22,6 +22,7 @@ from mcp_workflows.check_exposed import Looks
 from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
 from mcp_workflows.config import Config, Engine, StoreSettings
 from mcp_workflows.config_telemetry import AuditSettings
+from mcp_workflows.display_text import cleaned
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.inbound import addresses
@@ -116,7 +117,8 @@ class Checkup:
             table.add_column(heading, overflow="fold")
         for row in self.rows:
             state = Text(row.state, style=_STYLES[row.state])
-            table.add_row(row.kind, Text(row.name), Text(" / ".join(row.details.values())), state, _sentence(row))
+            what = cleaned(" / ".join(row.details.values()))
+            table.add_row(row.kind, Text(cleaned(row.name)), Text(what), state, _sentence(row))
         return table
 
 
@@ -124,7 +126,7 @@ def _sentence(row: Row) -> Text:
     if row.finding is None:
         return Text("its adapter cannot tell")
     hint = f"\n-> {row.finding.hint}" if row.finding.hint else ""
-    return Text(f"{row.finding.text}{hint}")
+    return Text(cleaned(f"{row.finding.text}{hint}"))  # of what engines say nothing may steer the terminal
 
 
 async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> Checkup:

@@ -35,7 +35,10 @@ GUARDS: Final[Mapping[Where, str]] = {
 
 
 def left_empty(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    """Where one of them is written with nothing behind it, and what is wrong with that."""
+    """Where one of them is written with nothing behind it, and what is wrong with that.
+
+    `data` is workflows.yaml, or a file that it includes.
+    """
     for pattern, without in GUARDS.items():
         for where in _nulls(data, pattern, ()):
             yield where, f"is left empty, and without it {without}: say what it shall be, or take it out"

@@ -1,7 +1,7 @@
 """The configuration as it is in the end, for people to read and to keep: without any secret.
 
 What came from outside stands there as its `${NAME}`. What is a secret by its model or by its name, and was written
-into the file all the same, is starred out.
+into the file all the same, is starred out; so is all that stands below a key that the models do not know.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -37,6 +37,8 @@ _TOKEN = re.compile(  # wherever it was pasted; prose about them has no digits
 )
 _QUERY = re.compile(r"([?&][^=&#\s]*(?:secret|passw|token|key|signature)[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
 _ONLY_OUTSIDE = re.compile(r"\$\{([^}:]+)(:-[^}]*)?\}|\$\{(file:[^}]+)\}")
+_ADAPTER = "adapter"
+_ELSEWHERE = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})  # these say what may stand there
 _HOLDING = ("items", "additionalProperties")
 _TOOLS = frozenset({"tools", "defaults", "rules"})  # numbers there are just numbers
 _NO_SECRETS_IN = ("input", "output", "schema")  # JSON Schemas: their keys are names of things
@@ -116,9 +118,10 @@ class _Redacting:
     def value(self, value: Any, where: Where, schemas: Sequence[Schema]) -> Any:  # any JSON value
         meant = [each for schema in schemas for each in self._meant(schema)]
         if isinstance(value, dict):
-            entries = cast("Mapping[str, Any]", value)
-            return {key: self.value(entry, (*where, key), list(_under(meant, key))) for key, entry in entries.items()}
+            return self._mapping(cast("Mapping[str, Any]", value), where, meant)
         if isinstance(value, list):
+            if meant and not any(_takes(each, "array") for each in meant):
+                return HIDDEN
             items = cast("Sequence[Any]", value)
             below = [each["items"] for each in meant if isinstance(each.get("items"), dict)]
             return [self.value(item, (*where, index), below) for index, item in enumerate(items)]
@@ -127,6 +130,21 @@ class _Redacting:
         secret = any(each.get("format") == "password" for each in whole) or _named_secret(where)
         plain = isinstance(value, bool | None) or (not isinstance(value, str) and where[0] in _TOOLS)
         return self._scalar(value, where, secret=secret and not plain)
+
+    def _mapping(self, entries: Mapping[str, Any], where: Where, meant: Sequence[Schema]) -> Mapping[str, Any]:
+        """The entries by the models of their keys; an engine's by the model of its adapter alone."""
+        fitting = [each for each in meant if _of_adapter(each, entries.get("adapter"))]
+        shown: dict[str, Any] = {}
+        for key, entry in entries.items():
+            here, schemas = (*where, key), list(_under(fitting, key))
+            free = not meant or any(_open(each, free=where[:1] != () and where[0] in _TOOLS) for each in fitting)
+            if schemas or free or key == _ADAPTER:
+                shown[key] = self.value(entry, here, schemas)
+            elif isinstance(entry, dict | list):
+                shown[key] = HIDDEN
+            else:
+                shown[key] = self._scalar(entry, here, secret=True)
+        return shown
 
     def _scalar(self, value: Any, where: Where, *, secret: bool) -> Any:  # any JSON scalar
         written = value if isinstance(value, str) and self._source.is_lost(where) else self._as_written(where)
@@ -160,6 +178,29 @@ def _under(schemas: Sequence[Schema], key: str) -> Iterator[Schema]:
         found = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
         if isinstance(found, dict):
             yield cast("Schema", found)
+
+
+def _takes(schema: Schema, kind: str) -> bool:
+    """Whether a value of this JSON type may stand there, as far as this schema says itself."""
+    types = schema.get("type")
+    if types is None:
+        return not schema.keys() & _ELSEWHERE
+    return types == kind or (isinstance(types, list) and kind in types)
+
+
+def _open(schema: Schema, *, free: bool) -> bool:
+    """Whether it takes keys that it does not name; `free`: also those beside keys that it names."""
+    if not _takes(schema, "object"):
+        return False
+    return schema.get("additionalProperties", "properties" not in schema) is True and (
+        free or "properties" not in schema
+    )
+
+
+def _of_adapter(schema: Schema, adapter: object) -> bool:
+    """Whether it is not the model of another adapter's settings."""
+    const = schema.get("properties", {}).get(_ADAPTER, {}).get("const")
+    return const is None or const == adapter
 
 
 def _named_secret(where: Where) -> bool:

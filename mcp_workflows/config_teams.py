@@ -163,6 +163,9 @@ class _Composing:
         report = Report(source)
         for key in source.data.keys() - set(TEAM_SECTIONS):
             report.add((key,), f"a file that is included has tools only; anything else belongs in {giver}")
+        for empty, text in left_empty({key: source.data.get(key) for key in TEAM_SECTIONS}):
+            if empty[-1] not in POLICY:  # which is an error anyhow
+                report.add(empty, text)
         tools = source.data.get("tools")
         if not isinstance(tools, dict) or not tools:
             report.add(("tools",), "must be a mapping, by name" if tools else "needs at least one of the tools")

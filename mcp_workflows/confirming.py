@@ -56,10 +56,11 @@ def confirmation(tool: Tool, scope: Mapping[str, JSON]) -> Confirmation | None:
     """
     if tool.confirm is None:
         return None
-    template = Template(tool.confirm)
+    wordless = Template(tool.confirm).wordless  # then only the values would say what a person says yes to
+    template = Template(f"Start {tool.name}? {tool.confirm}" if wordless else tool.confirm)
     if gaps := template.gaps(scope):
         raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to confirm")
-    message = template.text(scope)
+    message = template.message(scope)
     params = {"mode": "form", "message": message, "requestedSchema": _FORM}
     about = digest([tool.name, message, scope["args"]])
     return Confirmation(request=InputRequest(method=ELICIT, params=params), about=about)

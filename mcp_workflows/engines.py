@@ -9,16 +9,17 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import cached_property
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
-from mcp_workflows.adapter import Adapter, Execution, Failure, Status
+from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, InputRequest, Status
 from mcp_workflows.capabilities import Allowance, Checks, Finding, Notes, Remembers, Route, Routes
 from mcp_workflows.circuit import Circuit
+from mcp_workflows.display_text import cleaned
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.telemetry import Api, Telemetry
 
@@ -33,10 +34,13 @@ _COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether it i
 NotesOf = Callable[[str], Notes]  # of an engine, by its name
 
 _EXECUTION = TypeAdapter(Execution)
+_FOR_PEOPLE = frozenset({"message", "title", "description", "enumNames", "url"})  # in the params of an elicitation
 
 
 def sound(execution: Execution) -> Execution:
-    """The look as it can be kept: JSON all the way down. A result that is not ends the task with that reason.
+    """The look as it can be kept: JSON all the way down, and texts for people without what cannot be seen in them.
+
+    A result that is no JSON ends the task with that reason.
 
     What a failure brings beside its text is left out if that is what cannot be kept: it has ended all the same.
 
@@ -44,7 +48,7 @@ def sound(execution: Execution) -> Execution:
         EngineUnavailable: it is no look at all; nothing is known.
     """
     try:
-        return _EXECUTION.validate_json(_as_json(execution))
+        return _readable(_EXECUTION.validate_json(_as_json(execution)))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         failure = getattr(execution, "failure", None)
         if isinstance(failure, Failure) and failure.data is not None:
@@ -56,6 +60,28 @@ def sound(execution: Execution) -> Execution:
         text = "the workflow completed, but its result cannot be kept: it is nested too deeply, or is no JSON"
         failure = Failure(text=text, kind="UndecodableResult")
         return replace(execution, status=Status.FAILED, output=None, message=None, failure=failure)
+
+
+def _readable(execution: Execution) -> Execution:
+    """The look with its message and its questions cleaned; the questions of gates are ours, and were."""
+    message = None if execution.message is None else cleaned(execution.message)
+    requests = {key: request if request.gate else _cleaned(request) for key, request in execution.requests.items()}
+    return replace(execution, message=message, requests=requests)
+
+
+def _cleaned(request: InputRequest) -> InputRequest:
+    """A workflow's own question; what stands for an answer in its form (values, patterns) stays as it is."""
+    return replace(request, params={key: _cleaned_texts(key, value) for key, value in request.params.items()})
+
+
+def _cleaned_texts(name: str, value: JSON) -> JSON:
+    if isinstance(value, str):
+        return cleaned(value) if name in _FOR_PEOPLE else value
+    if isinstance(value, dict):
+        return {key: _cleaned_texts(key, each) for key, each in cast("dict[str, JSON]", value).items()}
+    if isinstance(value, list):
+        return [_cleaned_texts(name, each) for each in cast("Sequence[JSON]", value)]
+    return value
 
 
 def _as_json(execution: Execution) -> bytes:

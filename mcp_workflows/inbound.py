@@ -36,7 +36,6 @@ from mcp_workflows.errors import (
     NotAllowed,
     TokenRefused,
 )
-from mcp_workflows.seldom import Seldom
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +99,6 @@ class Inbound:
         """`engines`: those there are now; None: none are open, try again later."""
         self._engines = engines
         self._issuers: dict[tuple[str, str], Issuer] = {}
-        self._strangers, self._failures = Seldom(logger), Seldom(logger)
         paths = ("/{engine}/{path:path}", "/{engine}")  # the second one: told in the log, as any address that is none
         served = [Path(path, self._serve, methods=["POST"]) for path in paths]
         self._router = Router(served, redirect_slashes=False)
@@ -122,18 +120,18 @@ class Inbound:
         try:
             account = await self._admit(request, [route.trusted] if route else everybody)
         except AccessError as error:
-            self._strangers.warn(f"{called} was refused: {error}")
+            logger.warning("%s was refused: %s", called, error)
             return _NOT_LET_IN[type(error)].response()
         if route is None:
-            self._failures.warn(f"{called} by {account} was refused: there is no such address")
+            logger.warning("%s by %s was refused: there is no such address", called, account)
             return _NOWHERE.response()
         try:
             return await _received(engines, engine, route, await _read(request), account)
         except Unfit as error:
-            self._failures.warn(f"{called} by {account} was refused: {error}")
+            logger.warning("%s by %s was refused: %s", called, account, error)
             return error.answer.response()
         except EngineError as error:
-            self._failures.warn(f"{called} by {account} failed: {error}")
+            logger.warning("%s by %s failed: %s", called, account, error)
             return next(answer for kind, answer in _FAILED.items() if isinstance(error, kind)).response(error)
 
     async def _admit(self, request: Request, trusting: Sequence[Trusted]) -> str:

@@ -251,14 +251,14 @@ class Ledger:
         silence = self._engines.silence(task.engine)
         trouble = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:
-            with anyio.move_on_at(anyio.current_time() if silence else by - _FOR_THE_STORE):
+            with anyio.CancelScope(deadline=anyio.current_time() if silence else by - _FOR_THE_STORE):
                 seen = await self._watch.look(task)
                 return seen, self._watch.unsaved(seen) or self._lateness(seen)
         except EngineError as error:
             trouble = f"engine {task.engine}: {silence or error}"
         except StoreError as error:
             trouble = str(error)
-        with anyio.move_on_at(by), suppress(StoreError):
+        with anyio.CancelScope(deadline=by), suppress(StoreError):
             task = await self._store.get(task.id, task.owner) or task
         return self._watch.latest(task), trouble
 

@@ -1,7 +1,8 @@
 """`{{JMESPath}}` templates: the one rule for arguments, messages, ids and answers.
 
 A string that is nothing but one placeholder keeps the type of what it finds; in a longer string it is
-written as text. Bare names mean `args`: `{{order_id}}` is `{{args.order_id}}`.
+written as text. Bare names mean `args`: `{{order_id}}` is `{{args.order_id}}`. In a message to a person each value
+is set apart from the words around it: see `display_text`.
 See https://jmespath.org/specification.html for the expressions.
 """
 
@@ -17,6 +18,7 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions
 
+from mcp_workflows.display_text import cleaned, is_blank, quoted
 from mcp_workflows.errors import ConfigError, MappingError
 
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
@@ -93,8 +95,27 @@ class Template:
         return sorted(missing | unknown)
 
     def text(self, scope: Mapping[str, Any]) -> str:
-        """The same, as a text for people."""
+        """The same, as a text for engines, with the values as they are."""
         return _as_text(self.render(scope))
+
+    @property
+    def wordless(self) -> bool:
+        """Whether it is nothing but placeholders: then it says only what the values say."""
+        return all(is_blank(_PLACEHOLDER.sub("", text)) for text in _strings(self.source))
+
+    def message(self, scope: Mapping[str, Any]) -> str:
+        """The same, as a message to a person: its own words cleaned, each value set apart from them.
+
+        Raises:
+            MappingError: an expression does not work on these values.
+        """
+        words: list[str] = []
+        data, found = _data(scope), 0
+        for placeholder in _PLACEHOLDER.finditer(self.source):
+            value = _find(placeholder.group(1).strip(), data)
+            words += [cleaned(self.source[found : placeholder.start()]), _quoted(value)]
+            found = placeholder.end()
+        return "".join([*words, cleaned(self.source[found:])])
 
 
 def _data(scope: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -177,6 +198,10 @@ def _find(expression: str, data: Mapping[str, Any]) -> Any:
     scope, _, name = expression.partition(".")
     known = data.get(scope) if scope in SCOPES else None
     return _NULL if isinstance(known, Mapping) and name in known else _ABSENT
+
+
+def _quoted(value: Any) -> str:
+    return "" if isinstance(value, _Absent) else quoted(value)
 
 
 def _as_text(value: Any) -> str:

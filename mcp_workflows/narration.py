@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.companions import Name
+from mcp_workflows.display_text import cleaned, quoted
 from mcp_workflows.wire.commands import Listed, ProtocolError, TaskView
 from mcp_workflows.wire.v2025_11_25 import STATUS
 
@@ -61,9 +62,12 @@ def narrate_list(page: Listed) -> dict[str, Any]:
 
 def narrate_questions(page: Listed) -> dict[str, Any]:
     """A page of what tasks of others ask, for who may answer it."""
-    rows = [{**_row(task), "startedBy": task.started_by, "questions": _questions(task.requests)} for task in page.tasks]
+    rows = [
+        {**_row(task), "startedBy": cleaned(task.started_by or ""), "questions": _questions(task.requests)}
+        for task in page.tasks
+    ]
     lines = [
-        f"{task.task_id} {task.tool}, started by {task.started_by} ({task.created.strftime(_TIME)}):\n"
+        f"{task.task_id} {task.tool}, started by {quoted(task.started_by)} ({task.created.strftime(_TIME)}):\n"
         + "\n".join(f"- {key}: {asked['message']}{_form(asked)}" for key, asked in _questions(task.requests).items())
         for task in page.tasks
     ]

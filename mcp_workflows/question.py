@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from mcp_workflows.display_text import cleaned, is_blank
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.mapping import Template
 from mcp_workflows.schema import PRIMITIVES, Schema, check_field, check_form, check_schema
@@ -24,22 +25,46 @@ def check_template(value: Any) -> None:  # any JSON value
         raise ValueError(str(error)) from None
 
 
+def check_visible(text: str) -> str:
+    """Return a text that a person is to read.
+
+    Raises:
+        ValueError: nothing of it can be seen (pydantic wants one of these).
+    """
+    if is_blank(text):
+        raise ValueError("must say something: nothing of this can be seen")
+    return text
+
+
+def check_message(text: str) -> str:
+    """Return a text that a person is to read, with its placeholders.
+
+    Raises:
+        ValueError: nothing of it can be seen, or its placeholders are wrong.
+    """
+    check_template(check_visible(text))
+    return text
+
+
+Visible = Annotated[str, AfterValidator(check_visible)]
+"""A text that a person reads."""
+
+Message = Annotated[str, AfterValidator(check_message)]
+"""A text with placeholders that a person reads."""
+
+
 class Question(BaseModel):
     """What a person is asked, and the form they fill in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    message: str = Field(description="What the person reads; may hold {{placeholders}} over the arguments.")
+    message: Message = Field(
+        description="What the person reads; may hold {{placeholders}} over the arguments, which stand between « and »."
+    )
     schema_: Schema = Field(
         alias="schema",
         description="A primitive schema (wrapped as one property named like the question) or a flat object schema.",
     )
-
-    @field_validator("message")
-    @classmethod
-    def _message_is_template(cls, message: str) -> str:
-        check_template(message)
-        return message
 
     @field_validator("schema_")
     @classmethod
@@ -58,8 +83,10 @@ class Question(BaseModel):
         return {"type": "object", "properties": {name: self.schema_}, "required": [name]}
 
     def params(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The params of `elicitation/create`."""
-        return {"mode": "form", "message": Template(self.message).text(scope), "requestedSchema": self.form(name)}
+        """The params of `elicitation/create`; a message that is nothing but values begins with the question's name."""
+        template = Template(self.message)
+        lead = f"{cleaned(name)}: " if template.wordless else ""
+        return {"mode": "form", "message": lead + template.message(scope), "requestedSchema": self.form(name)}
 
     def answers(self, name: str) -> frozenset[str]:
         """The names an answer can fill."""

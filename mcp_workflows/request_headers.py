@@ -13,8 +13,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_workflows.seldom import Seldom
-
 logger = logging.getLogger(__name__)
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -142,7 +140,6 @@ class AllowedHosts:
         """`origins` None: of any."""
         self._app = app
         self._hosts, self._origins = hosts, origins
-        self._refused = Seldom(logger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -154,10 +151,10 @@ class AllowedHosts:
     def _refusal(self, headers: Headers) -> Response | None:
         name, source = headers.get("host", ""), headers.get("origin")
         if not is_allowed(name, self._hosts):
-            self._refused.warn(f"a request was refused: its Host, {name[:100]!r}, is none that is allowed")
+            logger.warning("a request was refused: its Host, %r, is none that is allowed", name[:100])
             return PlainTextResponse("Invalid Host header", _MISDIRECTED)
         if source is not None and self._origins is not None and not is_allowed(source, self._origins):
-            self._refused.warn(f"a request was refused: its Origin, {source[:100]!r}, is none that is allowed")
+            logger.warning("a request was refused: its Origin, %r, is none that is allowed", source[:100])
             return PlainTextResponse("Invalid Origin header", _FORBIDDEN)
         return None
 

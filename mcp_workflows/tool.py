@@ -26,7 +26,7 @@ from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ToolGate
 from mcp_workflows.limits import ToolLimits
 from mcp_workflows.mapping import Template
-from mcp_workflows.question import Ask, check_template
+from mcp_workflows.question import Ask, Message, Visible, check_template
 from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema
 
 MAX_RESULT_BYTES = 1_000_000
@@ -60,7 +60,7 @@ class Annotations(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    title: str | None = Field(default=None, description="The name people see, if the tool's own title is not set.")
+    title: Visible | None = Field(default=None, description="The name people see, if the tool's own title is not set.")
     readOnlyHint: bool | None = Field(default=None, description="It changes nothing.")
     destructiveHint: bool | None = Field(default=None, description="It may destroy or overwrite something.")
     idempotentHint: bool | None = Field(default=None, description="Doing it twice is like doing it once.")
@@ -95,7 +95,7 @@ class Tool(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="The tool's name, as clients call it.")
     engine: str = Field(description="Which of the engines runs it.")
     workflow: str = Field(min_length=1, description="The workflow in the engine's own naming.")
-    title: str | None = Field(default=None, description="The name people see.")
+    title: Visible | None = Field(default=None, description="The name people see.")
     description: str | None = Field(default=None, description="What the model reads to decide when to call it.")
     input: Schema = Field(
         default_factory=lambda: {"type": "object"}, description="JSON Schema of the arguments (an object)."
@@ -161,10 +161,11 @@ class Tool(BaseModel):
         "let in may call it, and a task is its owner's alone.",
     )
     ask: dict[str, Ask] = Field(default_factory=dict, description="Questions before the start, by name.")
-    confirm: str | None = Field(
+    confirm: Message | None = Field(
         default=None,
         description="What a person must say yes to before each start, after all other questions; may hold "
-        "{{placeholders}}. Clients that cannot ask are refused. See docs/retries.md.",
+        "{{placeholders}}, whose values stand between « and ». Clients that cannot ask are refused. See "
+        "docs/retries.md.",
         examples=["Charge {{amount}}?"],
     )
     dedupe: Duration | None = Field(
@@ -248,11 +249,11 @@ class Tool(BaseModel):
             raise ValueError("is another way to write args: [...]; leave one of the two out")
         return send
 
-    @field_validator("confirm", "on_behalf_of")
+    @field_validator("on_behalf_of")
     @classmethod
-    def _texts_are_templates(cls, value: Any) -> Any:  # a text, or texts by name
-        check_template(value)
-        return value
+    def _texts_are_templates(cls, texts: dict[str, str]) -> dict[str, str]:
+        check_template(texts)
+        return texts
 
     @field_validator("options")
     @classmethod

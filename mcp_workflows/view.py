@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from mcp_workflows.adapter import JSON, Execution, Status
+from mcp_workflows.display_text import cleaned
 from mcp_workflows.errors import RequestError
 from mcp_workflows.result import Large, checked, document, failure_result, fitted, result_uri, tool_error, tool_result
 from mcp_workflows.task import Task
@@ -82,7 +83,7 @@ def _whole(task: Task) -> dict[str, JSON]:
 
 
 def _message(seen: Execution) -> str | None:
-    return seen.failure.text if seen.status is Status.FAILED and seen.failure else seen.message
+    return cleaned(seen.failure.text) if seen.status is Status.FAILED and seen.failure else seen.message
 
 
 def _meta(task: Task, seen: Execution) -> Mapping[str, JSON]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from mcp_workflows.log_limits import LINES
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """Everything here runs on asyncio: temporalio and uvicorn know no other loop."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def fresh_log_limits() -> Iterator[None]:
+    """Lines that one test causes are not those that another one must not cause."""
+    yield
+    LINES.tell()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

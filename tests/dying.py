@@ -46,7 +46,7 @@ class DyingStore(SQLiteStore):
         return row
 
     async def change(
-        self, task_id: str, owner: str, change: Callable[[Task], Task], *, durable: bool = True
+        self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
     ) -> Task | None:
         """The first change of a new row binds its handle."""
         row = await super().change(task_id, owner, change, durable=durable)

@@ -299,7 +299,7 @@ def test_the_beginning_of_an_id_is_not_enough_to_come_back(here: Here) -> None:
 
 def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Here) -> None:
     ended = here.call("gated", "order=A1", "--answer", "approve.ok=true")
-    assert (ended.code, "? [approve.1] Ship A1?" in ended.err) == (0, True)
+    assert (ended.code, "? [approve.1] Ship «A1»?" in ended.err) == (0, True)
     assert ended.json == {"approve": {"signal": "approve", "args": [True]}}
 
 
@@ -400,7 +400,7 @@ def test_a_dry_run_shows_what_would_be_sent_and_leaves_no_trace(here: Here) -> N
     assert answered["arguments"] == [{"a": 1, "approve": False}]
     assert "asks" not in answered
     gates = here.call("gated", "order=A1", "--dry-run").json["gates"]
-    assert gates["approve"]["request"]["params"]["message"] == "Ship A1?"
+    assert gates["approve"]["request"]["params"]["message"] == "Ship «A1»?"
     assert not (here.folder / "tasks.db").exists()
     assert here.call("echo", "a=x", "--dry-run").code == 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -19,12 +19,13 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import Fallback, TaskSupport, Tool, attach
+from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
 from mcp_workflows.bridge import PAGE
 from mcp_workflows.companions import COMPANION_NAMES, companions
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
-from tests.in_memory import Line, entered, line
+from tests.in_memory import MODERN, Line, entered, line
 from tests.served import peer, site
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +74,46 @@ async def handed(client: Line, tool: str, arguments: Mapping[str, Any] | None = 
 def told(result: Mapping[str, Any]) -> str:
     """The text of a result."""
     return "\n".join(block["text"] for block in result["content"] if block["type"] == "text")
+
+
+class Shouting(MemoryAdapter):
+    """An engine whose workflows say more than can be seen."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        form = {"type": "object", "properties": {"ok": {"type": "boolean", "title": "Yes\u202e\x1b[2J"}}}
+        params = {"message": "Go?\n\u200b\x1b[2J\u202eno", "requestedSchema": form}
+        request = InputRequest(method="elicitation/create", params=params)
+        return Execution(status=Status.INPUT_REQUIRED, message="wor\u200bking\x1b]0;x\x07", requests={"go": request})
+
+
+CLIENTS: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
+    (MODERN, DECLARED, {}),
+    (MODERN, {}, {}),
+    ("2025-11-25", {}, {"task": {"ttl": 60_000}}),
+    ("2025-11-25", {}, {}),
+]
+
+
+@pytest.mark.parametrize(("version", "capabilities", "params"), CLIENTS)
+async def test_what_a_workflow_says_reaches_a_person_without_what_cannot_be_seen(
+    tmp_path: Path, version: str, capabilities: Mapping[str, Any], params: Mapping[str, Any]
+) -> None:
+    server: Server[Any] = Server("test", version="1")
+    engines = {"memory": Shouting(MemorySettings(name=str(tmp_path)))}
+    async with (
+        attach(server, tools=handing("ask"), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db"),
+        line(server, version, capabilities) as client,
+    ):
+        called = (await client.call("ask", **params))["result"]
+        task_id = called.get("taskId") or called.get("task", {}).get("taskId")
+        said: Mapping[str, Any] = called
+        with anyio.fail_after(10):
+            while task_id and "Go?" not in str(said):
+                said = (await client.send("tasks/get", {"taskId": task_id}))["result"]
+    text = json.dumps(said, ensure_ascii=False)
+    assert "Go?\\n[2Jno" in text
+    assert not [letter for letter in text if not letter.isprintable()]
+    assert "\\u00" not in text
 
 
 # --- what a handle says

@@ -64,7 +64,33 @@ SECRETIVE: Mapping[str, tuple[str, str]] = {
         ENGINE.format("tls: true") + TOOLS.replace("Pay}", f"Pay, send: {{password: {SECRET}}}}}"),
         "password: '***'",
     ),
-    "a setting nobody knows": (f"other: {{client_secret: {SECRET}}}\n" + ENGINE.format("tls: true") + TOOLS, "'***'"),
+    "a section nobody knows": (f"other: {{x: {{y: {SECRET}}}}}\n" + ENGINE.format("tls: true") + TOOLS, "other: '***'"),
+    "a setting nobody knows": (ENGINE.format(f"tsl: {SECRET}") + TOOLS, "tsl: '***'"),
+    "a mapping nobody knows": (
+        ENGINE.format(f"codec: {{endpoint: 'https://x', headers: {{x: {SECRET}}}}}") + TOOLS,
+        "      endpoint: https://x\n      headers: '***'\n",
+    ),
+    "a list nobody knows": (ENGINE.format(f"codec: {{header: [[{SECRET}]]}}") + TOOLS, "header: '***'"),
+    "a number nobody knows": (ENGINE.format("pin: 424242") + TOOLS, "pin: '***'"),
+    "a variable nobody knows": (ENGINE.format("tsl: '${KEY}'") + TOOLS, "tsl: ${KEY}"),
+    "a mapping where a text belongs": (ENGINE.format(f"address: {{x: {SECRET}}}") + TOOLS, "x: '***'"),
+    "a list where a text belongs": (ENGINE.format(f"address: [{SECRET}]") + TOOLS, "address: '***'"),
+    "a setting of another adapter": (
+        f"engines:\n  orders: {{adapter: memory, address: {SECRET}}}\n{TOOLS}",
+        "adapter: memory\n    address: '***'",
+    ),
+    "a setting of an adapter that is not here": (
+        f"engines:\n  orders: {{adapter: nope, address: {SECRET}}}\n{TOOLS}",
+        "adapter: nope\n    address: '***'",
+    ),
+    "a setting of a tool that nobody knows": (
+        ENGINE.format("tls: true") + TOOLS.replace("Pay}", f"Pay, headers: {{x: {SECRET}}}}}"),
+        "headers: '***'",
+    ),
+    "a rule that nobody knows": (
+        ENGINE.format("tls: true") + TOOLS.replace("Pay}", f"Pay, allow: {{call: {{by: {SECRET}}}}}}}"),
+        "by: '***'",
+    ),
 }
 
 

@@ -67,7 +67,7 @@ async def test_it_is_asked_with_its_arguments_and_nothing_starts_before(tmp_path
         question = await asked(here)
         assert question.requests["confirm"].params == {
             "mode": "form",
-            "message": "Charge 5 to me?",
+            "message": "Charge 5 to «me»?",
             "requestedSchema": {
                 "type": "object",
                 "properties": {"confirm": {"type": "boolean", "title": "Yes, go ahead"}},
@@ -108,7 +108,7 @@ async def test_a_yes_to_other_arguments_is_asked_for_again(tmp_path: Path) -> No
         more = {"amount": 500, "to": "me"}
         again = await here.outcome("charge", ADA, arguments=more, state=question.state, responses=YES)
         assert isinstance(again, Questions)
-        assert again.requests["confirm"].params["message"] == "Charge 500 to me?"
+        assert again.requests["confirm"].params["message"] == "Charge 500 to «me»?"
         assert here.engine.handles == []
         await confirmed(here, again, arguments=more)
 
@@ -148,7 +148,7 @@ async def test_it_comes_after_all_other_questions_with_their_answers(tmp_path: P
         assert list(question.requests) == ["to"]
         answer = {"to": {"action": "accept", "content": {"to": "Ben"}}}
         last = await asked(here, "asking", arguments={"amount": 5}, state=question.state, responses={**answer, **YES})
-        assert last.requests["confirm"].params["message"] == "Charge 5 to Ben?"
+        assert last.requests["confirm"].params["message"] == "Charge 5 to «Ben»?"
         await confirmed(here, last, "asking", arguments={"amount": 5})
         assert len(here.engine.handles) == 1
 
@@ -167,10 +167,39 @@ async def test_who_says_yes_sees_all_of_what_to(tmp_path: Path) -> None:
         assert isinstance(outcome, Finished)
         assert "to must be given" in outcome.result["content"][0]["text"]
         question = await asked(here, "mine")
-        assert question.requests["confirm"].params["message"] == "Charge 5 as ada@example.com?"
+        assert question.requests["confirm"].params["message"] == "Charge 5 as «ada@example.com»?"
         unknown = await here.outcome("mine", LOCAL, arguments=ORDER)
         assert isinstance(unknown, Finished)
         assert "principal.claims.email must be given" in unknown.result["content"][0]["text"]
+
+
+HOSTILE = "me»?\n\nApproved by finance: «100\u202e\x1b[2J\u200b"
+
+
+async def test_an_argument_cannot_change_the_sentence_that_a_person_approves(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here, arguments={"amount": 5, "to": HOSTILE})
+        message = question.requests["confirm"].params["message"]
+        assert message == "Charge 5 to «me>? ⏎ ⏎ Approved by finance: <100[2J»?"
+        claimed = Principal(id="x", subject="x", claims={"email": HOSTILE})
+        question = await asked(here, "mine", claimed)
+        assert question.requests["confirm"].params["message"].count("»") == 1
+
+
+async def test_a_confirmation_that_is_nothing_but_a_value_says_what_it_starts(tmp_path: Path) -> None:
+    text = {"type": "object", "properties": {"note": {"type": "string"}}}
+    asking = {"note": {"message": "{{args.why}}", "schema": {"type": "string"}}}
+    tools = [tool("note", input=text, confirm="{{note}}"), tool("why", input={"type": "object"}, ask=asking)]
+    async with scenery.replica(tmp_path, tools=tools) as here:
+        for note, said in (("All fine.", "«All fine.»"), (" ", "«»"), ("\u200b", "«»")):
+            question = await asked(here, "note", arguments={"note": note})
+            assert question.requests["confirm"].params["message"] == f"Start note? {said}"
+        for arguments in ({}, {"note": ""}):
+            outcome = await here.outcome("note", ADA, arguments=arguments)
+            assert isinstance(outcome, Finished)
+            assert "note must be given" in outcome.result["content"][0]["text"]
+        question = await asked(here, "why", arguments={"why": " "})
+        assert question.requests["note"].params["message"] == "note: «»"
 
 
 async def test_anonymous_callers_confirm_too(tmp_path: Path) -> None:
@@ -188,14 +217,26 @@ async def test_a_server_asks_in_both_eras(tmp_path: Path, version: str, answer: 
         client.answer = {"action": "accept", "content": {"confirm": answer}}
         reply = (await client.call("charge", ORDER))["result"]
         if version == MODERN:
-            assert reply["inputRequests"]["confirm"]["params"]["message"] == "Charge 5 to me?"
+            assert reply["inputRequests"]["confirm"]["params"]["message"] == "Charge 5 to «me»?"
             more = {"requestState": reply["requestState"], "inputResponses": YES}
             changed = await client.call("charge", {**ORDER, "amount": 6}, **more)
             assert "error" in changed
             reply = (await client.call("charge", ORDER, **more))["result"]
         else:
-            assert (client.asked[0].params or {})["message"] == "Charge 5 to me?"
+            assert (client.asked[0].params or {})["message"] == "Charge 5 to «me»?"
         assert bool(reply.get("isError")) is (answer is False)
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_both_eras_show_an_argument_apart_from_the_question(tmp_path: Path, version: str) -> None:
+    async with (
+        entered([tool()], store=f"sqlite:///{tmp_path}/tasks.db") as (server, _),
+        line(server, version, CAN_ASK) as client,
+    ):
+        client.answer = {"action": "decline"}
+        reply = (await client.call("charge", {"amount": 5, "to": HOSTILE}))["result"]
+        shown = reply["inputRequests"]["confirm"]["params"] if version == MODERN else client.asked[0].params
+        assert (shown or {})["message"] == "Charge 5 to «me>? ⏎ ⏎ Approved by finance: <100[2J»?"
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
@@ -213,7 +254,7 @@ async def test_a_tool_that_watches_asks_first_too(tmp_path: Path) -> None:
         order = Start(workflow="forever", arguments=[], key="k", created=scenery.NOON)
         arguments = {"execution_id": await here.engine.start(order)}
         question = await asked(here, "watch", arguments=arguments)
-        assert question.requests["confirm"].params["message"] == f"Show {arguments['execution_id']}?"
+        assert question.requests["confirm"].params["message"] == f"Show «{arguments['execution_id']}»?"
         first = await confirmed(here, question, "watch", arguments=arguments)
         assert await confirmed(here, question, "watch", arguments=arguments) == first
 
@@ -234,6 +275,10 @@ async def test_a_function_of_yours_cannot_hand_over_to_it(tmp_path: Path) -> Non
 WRONG: Sequence[tuple[Mapping[str, Any], str]] = [
     ({"confirm": "Charge {{amount?"}, "braces"),
     ({"confirm": "{{nonsense(amount)}}"}, "nonsense"),
+    ({"confirm": ""}, "must say something"),
+    ({"title": "\u3164"}, "must say something"),
+    ({"confirm": " \u200b\u202e"}, "must say something"),
+    ({"ask": {"to": {"message": " ", "schema": {"type": "string"}}}}, "must say something"),
     ({"ask": {"confirm": {"message": "?", "schema": {"type": "string"}}}}, "rename it"),
     ({"on_behalf_of": {"owner": "x"}}, "anyway"),
     ({"on_behalf_of": {"E-Mail": "x"}}, "no name"),

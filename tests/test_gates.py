@@ -61,7 +61,7 @@ async def test_an_open_gate_is_a_question_with_its_message_filled_in(client: Pee
     assert task["inputRequests"] == {
         "approve.1": {
             "method": "elicitation/create",
-            "params": {"mode": "form", "message": "Ship A1?", "requestedSchema": OK},
+            "params": {"mode": "form", "message": "Ship «A1»?", "requestedSchema": OK},
         }
     }
 
@@ -137,7 +137,7 @@ async def test_a_plain_call_is_asked_by_a_gate_in_another_round(client: Peer) ->
 def test_a_frozen_gate_does_not_change_with_the_tool() -> None:
     gate = approve().freeze("approve", {"args": {"order_id": "A1"}})
     assert isinstance(gate, Gate)
-    assert gate.request.params["message"] == "Ship A1?"
+    assert gate.request.params["message"] == "Ship «A1»?"
     assert gate.send["args"][0] == "{{answer.ok}}"
 
 

@@ -191,7 +191,7 @@ async def test_a_gate_opens_and_what_it_sends_is_seen(tmp_path: Path) -> None:
             task_id = (await client.call("approve_order", {"order_id": "A1"})).result["taskId"]
             asked = (await client.until(task_id, "input_required"))["inputRequests"]
             ((key, request),) = asked.items()
-            assert request["params"]["message"] == "Refund A1?"
+            assert request["params"]["message"] == "Refund «A1»?"
             await client.answer(task_id, **{key: {"action": "accept", "content": {"ok": False}}})
             await client.until(task_id)
     assert t.answers[0]["send"] is False

@@ -28,7 +28,6 @@ from mcp_workflows.config import Config, load_config
 from mcp_workflows.engines import Engines
 from mcp_workflows.inbound import MAX_BODY, Inbound
 from mcp_workflows.reloading import Reloading
-from mcp_workflows.seldom import Seldom
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
@@ -176,25 +175,14 @@ async def test_the_log_says_why_without_the_token_and_not_too_often(
     expired = GOOD.token(exp=1)
     for _ in range(20):
         await stage.post(token=expired)
-    [line] = logged(caplog)
-    assert line == "a call of 'here/input' was refused: it has expired"
+    lines = logged(caplog)
+    assert len(lines) < 10
+    assert set(lines) == {"a call of 'here/input' was refused: it has expired"}
     await stage.post("/engines/he%1bre//input")
-    assert logged(caplog)[1:] == [f"a call of 'he\\x1bre//input' by {ACCOUNT} was refused: there is no such address"], (
-        "one kind of line does not keep others out"
-    )
+    assert logged(caplog)[len(lines) :] == [
+        f"a call of 'he\\x1bre//input' by {ACCOUNT} was refused: there is no such address"
+    ], "one kind of line does not keep others out"
     assert not any(part in caplog.text for part in expired.split("."))
-
-
-def test_what_was_not_logged_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    now = 100.0
-    seldom = Seldom(logging.getLogger("mcp_workflows.inbound"), clock=lambda: now)
-    for _ in range(5):
-        seldom.warn("no")
-    now += 10
-    seldom.warn("no")
-    now += 10
-    seldom.warn("no")
-    assert logged(caplog) == ["no", "no (and 4 more since the last such line)", "no"]
 
 
 async def test_a_new_key_is_taken_while_it_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,8 +496,9 @@ def test_the_operators_commands_have_the_notes_too(tmp_path: Path, monkeypatch: 
     assert seen == [True]
 
 
-def test_the_log_level_of_a_refusal_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    Seldom(logging.getLogger("mcp_workflows.inbound")).warn("no")
+async def test_the_log_level_of_a_refusal_is_a_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
+    await stage.post(token=None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 

@@ -10,9 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Adapter, Ref, Start, Status
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.check import Checkup, Kind, Row
+from mcp_workflows.cli.screen import say
 from mcp_workflows.cli.telling import brief, message_of, page, span, table, told, whole
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
@@ -270,7 +274,9 @@ async def test_arguments_are_never_shown_and_the_result_only_of_one(here: Office
     assert "of the result" not in f"{table([look])}{brief(look)}"
 
 
-async def test_what_workflows_say_does_nothing_to_the_terminal(here: Office) -> None:
+async def test_what_workflows_say_does_nothing_to_the_terminal(
+    here: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = await here.task("echo", {"answer": "\x1b[2J"})
     look = await here.operator.find(task.id)
     loud = replace(look.task.execution, message="\x1b[31mred\r\nsecond")
@@ -279,6 +285,12 @@ async def test_what_workflows_say_does_nothing_to_the_terminal(here: Office) -> 
         assert "\x1b" not in text
         assert "\r" not in text
     assert "\n" not in message_of(loud_look.task)
+    say(f"as last known: \x1b[2J{loud.message}", err=True)
+    assert "\x1b" not in capsys.readouterr().err
+    found = Finding(ok=True, text="it says \x1b[2J")
+    row = Row(kind=Kind.TOOL, name="a\x1b[2J", details={"workflow": "\x1b]0;x\x07"}, finding=found)
+    Console().print(Checkup(rows=[row]).as_table())
+    assert "\x1b" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

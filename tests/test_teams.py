@@ -214,6 +214,19 @@ FORBIDDEN: Mapping[str, tuple[str, str]] = {
         "2: tools.create.allow: is policy, which belongs in workflows.yaml",
     ),
     "an empty policy": (TEAM.replace("}", ", allow: }"), "2: tools.create.allow: is policy"),
+    "a confirmation left empty": (TEAM.replace("}", ", confirm: ~}"), "2: tools.create.confirm: is left empty"),
+    "a confirmation that says nothing": (
+        TEAM.replace("}", ', confirm: ""}'),
+        "2: tools.create.confirm: must say something",
+    ),
+    "a confirmation of which nothing is seen": (
+        TEAM.replace("}", ', confirm: " \\u200b"}'),
+        "2: tools.create.confirm: must say something",
+    ),
+    "a question that says nothing": (
+        TEAM.replace("}", ', ask: {why: {message: "\\u2060", schema: {type: string}}}}'),
+        "2: tools.create.ask.why.message: must say something",
+    ),
     "limits": (TEAM.replace("}", ", limits: {tasks: 9}}"), "2: tools.create.limits: is policy"),
     "who may cancel what others started": (
         TEAM.replace("}", ", kind: watch, allow_cancel: true}"),
@@ -265,6 +278,21 @@ def test_what_a_team_may_not_say_is_named_with_its_file_and_line(tmp_path: Path,
     assert problem.startswith("teams/a.yaml:")
     assert essence in problem
     assert SECRET not in problem
+
+
+@pytest.mark.parametrize("written", ["~", '""', '" "', '"\\u200b"'])
+def test_a_team_cannot_blank_the_question_of_the_platform(tmp_path: Path, written: str) -> None:
+    platform = f"{PLATFORM}defaults: {{confirm: Sure?}}\n"
+    files = {"workflows.yaml": platform, "teams/a.yaml": TEAM.replace("}", f", confirm: {written}}}")}
+    (problem,) = problems(tmp_path, files)
+    assert problem.startswith("teams/a.yaml:2: tools.create.confirm: ")
+
+
+@pytest.mark.parametrize("layer", ["defaults: {confirm: ' '}", "rules: {orders.create: {confirm: ' '}}"])
+def test_a_confirmation_of_the_platform_says_something(tmp_path: Path, layer: str) -> None:
+    (problem,) = problems(tmp_path, {"workflows.yaml": f"{PLATFORM}{layer}\n", "teams/a.yaml": TEAM})
+    assert problem.startswith("workflows.yaml:6: ")
+    assert "confirm: must say something" in problem
 
 
 def test_of_engines_that_are_not_for_a_team_nothing_is_said(tmp_path: Path) -> None:

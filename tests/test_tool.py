@@ -247,6 +247,6 @@ def test_a_question_is_asked_with_what_is_known() -> None:
     tool = make_tool(ask={"why": {"message": "Why ship {{id}}?", "schema": TEXT}})
     assert tool.question("why", {"args": {"id": "o-1"}}) == {
         "mode": "form",
-        "message": "Why ship o-1?",
+        "message": "Why ship «o-1»?",
         "requestedSchema": {"type": "object", "properties": {"why": TEXT}, "required": ["why"]},
     }

@@ -270,7 +270,7 @@ async def test_the_operator_and_the_caller_get_one_task(here: House) -> None:
     adopted = (await here.operator.adopt(TOOLS[9], execution_id, ANN, {}, DAY)).task
     assert (await here.watched("closing", execution_id)).task_id == adopted.id
     asked = adopted.seen.requests["close.1"].params["message"]
-    assert asked == f"Close {execution_id}?"
+    assert asked == f"Close «{execution_id}»?"
 
 
 # --- what is not shown
@@ -354,7 +354,7 @@ async def test_an_engine_that_gives_no_answer_is_said(here: House) -> None:
 
 
 async def test_without_allow_answer_the_question_is_somebody_elses(here: House) -> None:
-    for tool, workflow, asked in (("asking", "ask", "question?"), ("seeing", "gated", "Close {}?")):
+    for tool, workflow, asked in (("asking", "ask", "question?"), ("seeing", "gated", "Close «{}»?")):
         execution_id = await here.running(workflow)
         task = await here.watched(tool, execution_id)
         seen = await here.get(task)
@@ -376,7 +376,7 @@ async def test_with_allow_answer_questions_and_gates_are_answered(here: House) -
     execution_id = await here.running("gated")
     closing = await here.watched("closing", execution_id)
     seen = await here.until(closing, Status.INPUT_REQUIRED)
-    assert seen.requests["close.1"].params["message"] == f"Close {execution_id}?"
+    assert seen.requests["close.1"].params["message"] == f"Close «{execution_id}»?"
     await here.bridge.update(Update(task_id=closing.task_id, responses={"close.1": YES}), ANN)
     done = await here.until(closing, Status.SUCCEEDED)
     assert done.result is not None

@@ -134,10 +134,10 @@ async def test_a_billing_run_is_watched_to_its_end_and_released_by_who_may(
         releasing = (await host.call("release_billing", tonight)).result["taskId"]
         asked = await host.until(releasing, "input_required", within=60)
         [key] = asked["inputRequests"]
-        assert asked["inputRequests"][key]["params"]["message"] == "Release billing-2026-07-28?"
+        assert asked["inputRequests"][key]["params"]["message"] == "Release «billing-2026-07-28»?"
         seen = await host.get(watching)
         assert seen["status"] == "working"
-        assert seen["statusMessage"] == "waits for somebody else's answer: Release billing-2026-07-28?"
+        assert seen["statusMessage"] == "waits for somebody else's answer: Release «billing-2026-07-28»?"
         assert (await host.answer(watching, **{key: YES})).code == -32602
         for task in (watching, releasing):
             assert (await host.send("tasks/cancel", {"taskId": task})).code == -32602

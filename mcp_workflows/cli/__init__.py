@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-import typer
-
 from mcp_workflows.cli import (
     calling,
     checking,
@@ -28,6 +26,7 @@ from mcp_workflows.cli import (
     tasks,
 )
 from mcp_workflows.cli.app import app
+from mcp_workflows.cli.screen import say
 from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import WorkflowsError
 
@@ -60,7 +59,7 @@ def main() -> None:
     except* WorkflowsError as group:
         failures.extend(_messages(group))
     for failure in failures:
-        typer.echo(failure, err=True)
+        say(failure, err=True)
     sys.exit(1 if failures else 0)
 
 

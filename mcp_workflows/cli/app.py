@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -14,6 +15,7 @@ import typer
 
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.config_schema import DISTRIBUTION
+from mcp_workflows.log_limits import LINES, escaped
 
 app = typer.Typer(
     name=DISTRIBUTION,
@@ -62,11 +64,24 @@ def load(config: Path) -> Config:
 
 
 def log(level: LogLevel) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_says_no_payload)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(_says_no_payload)
+    handler.addFilter(_limits_others)
+    logging.basicConfig(handlers=[handler], level=level.upper())
+    atexit.register(LINES.tell)
+
+
+class _Lines(logging.Formatter):
+    """Further lines of a record (a trace) are indented, so that none looks like a record of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n  ".join(escaped(line) for line in super().format(record).split("\n"))
+
+
+def _limits_others(record: logging.LogRecord) -> bool:
+    """Bound what other libraries log of remote parties; our own loggers bound what they must: see `log_limits`."""
+    return record.name.startswith("mcp_workflows.") or LINES.filter(record)
 
 
 def _says_no_payload(record: logging.LogRecord) -> bool:

@@ -12,6 +12,7 @@ import typer
 
 from mcp_workflows.capabilities import Discovered, Discovers, one_workflow
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, log
+from mcp_workflows.cli.screen import say
 from mcp_workflows.config import Engine, load_engines
 from mcp_workflows.config_draft import draft
 from mcp_workflows.config_problems import did_you_mean, names
@@ -34,7 +35,7 @@ def import_tools(
     if not seen:
         raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
     for line in draft(engine, seen, configured=_configured(tools, engines[engine], seen), taken=tools):
-        typer.echo(line)
+        say(line)
 
 
 async def _discover(engine: Engine) -> Sequence[Discovered]:

@@ -14,6 +14,7 @@ from mcp_workflows.adapter import Execution, Gate, InputRequest, Progress, Statu
 from mcp_workflows.capabilities import Replayed, Replays
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
+from mcp_workflows.cli.screen import say
 from mcp_workflows.config import Config
 from mcp_workflows.config_problems import did_you_mean, names
 from mcp_workflows.errors import ConfigError
@@ -55,7 +56,7 @@ def replay(
         typer.echo(json.dumps([_as_json(each) for each in seen], indent=2))
     else:
         for line in _lines(seen):
-            typer.echo(line)
+            say(line)
 
 
 def _tool(config: Config, name: str) -> Tool:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import anyio
+import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -105,6 +106,11 @@ class Screen:
             await anyio.wait_readable(sys.stdin)
             typed = sys.stdin.readline()  # a terminal is readable when a line is there, and gives no more than that
         return typed.rstrip("\r\n") if typed else None
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line (or lines) that may hold what workflows, engines and clients wrote."""
+    typer.echo(harmless(text), err=err)
 
 
 def harmless(text: str) -> str:

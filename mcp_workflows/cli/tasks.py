@@ -14,6 +14,7 @@ import typer
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import JSON
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.cli.screen import say
 from mcp_workflows.cli.telling import STATUSES, State, brief, message_of, page, state_of, table, told, whole
 from mcp_workflows.config import Config
 from mcp_workflows.engines import Engines
@@ -59,7 +60,7 @@ def list_tasks(
     else:
         typer.echo("no tasks" if wanted.ended else "no tasks under way; those that have ended: --all")
     for trouble in dict.fromkeys(look.trouble for look in looks if look.trouble):
-        typer.echo(f"as last known: {trouble}", err=True)
+        say(f"as last known: {trouble}", err=True)
 
 
 @tasks.command()
@@ -102,9 +103,9 @@ def cancel(
     else:
         look = _run(config, lambda operator, _: operator.cancel(task_id))
     if look.trouble:
-        typer.echo(f"{look.task.id}: noted, and delivered with the next look at it: {look.trouble}", err=True)
+        say(f"{look.task.id}: noted, and delivered with the next look at it: {look.trouble}", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{look.task.id}: {_outcome(look, terminate=terminate)}")
+    say(f"{look.task.id}: {_outcome(look, terminate=terminate)}")
 
 
 @tasks.command()
@@ -189,4 +190,4 @@ def _outcome(look: Look, *, terminate: bool) -> str:
 
 def _say_trouble(look: Look) -> None:
     if look.trouble:
-        typer.echo(f"as last known: {look.trouble}", err=True)
+        say(f"as last known: {look.trouble}", err=True)

@@ -20,6 +20,7 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import wrong
 from mcp_workflows.limits import DEFAULTS, Limits
+from mcp_workflows.log_limits import limit_lines
 from mcp_workflows.notes import notes_in
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.receiver.callers import Callers, Context
@@ -69,6 +70,7 @@ def attach(
     Raises:
         ConfigError: two tools of one name, an engine that is not there, an unknown store.
     """
+    limit_lines()
     opened = open_store(store) if isinstance(store, str) else store
     workflows = Workflows(
         server,

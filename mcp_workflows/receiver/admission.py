@@ -31,7 +31,6 @@ from mcp_workflows.access.verifying import Verifier, verifier
 from mcp_workflows.audit import Audit, Event, record_of, silent
 from mcp_workflows.errors import AccessError, IssuerUnavailable
 from mcp_workflows.metering import network_of
-from mcp_workflows.seldom import Seldom
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +74,6 @@ class Admission(TokenVerifier):
         self._settings = settings
         self._verifier: Verifier = verifier(settings, "", asker=_address_now)
         self.audit = audit  # who is told of whom was not let in
-        self._refused, self._strangers = Seldom(logger), Seldom(logger)
         self._proxy_word = secrets.token_urlsafe(32)  # stands for a token where a proxy has told who it is
 
     def serve_at(self, resource: str) -> None:
@@ -177,7 +175,7 @@ class Admission(TokenVerifier):
             return None
         peer = (scope.get("client") or (None,))[0]
         if not proxy.trusts(peer):
-            self._strangers.warn(f"headers that say who it is were ignored: {peer} is none of server.auth.proxy.peers")
+            logger.warning("headers that say who it is were ignored: %s is none of server.auth.proxy.peers", peer)
             return None
         return proxy.identity(headers)
 
@@ -187,8 +185,8 @@ class Admission(TokenVerifier):
         return {**scope, "headers": [*headers, (b"authorization", f"Bearer {self._proxy_word}".encode())]}
 
     def deny(self, reason: str, principal: Principal | None = None) -> None:
-        """Tell the log, seldom, and the audit, always; who asked hears nothing of the reason."""
-        self._refused.warn(f"somebody was not let in: {reason}")
+        """Tell the log, within its limits, and the audit, always; who asked hears nothing of the reason."""
+        logger.warning("somebody was not let in: %s", reason)
         record = record_of(Event.DENY, principal, outcome="refused", reason=reason)
         self.audit(replace(record, peer=peer_now.get()))
 

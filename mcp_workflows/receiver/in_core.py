@@ -64,7 +64,7 @@ class InCore:
             bounded = patience is not None and outcome.started
             until = began + patience.total_seconds() if patience and bounded else float("inf")
             async with self._bridge.asking(call, outcome, principal):
-                with anyio.move_on_at(until):
+                with anyio.CancelScope(deadline=until):
                     await rounds.ask(outcome.requests)
             principal = await _still(principal)
             waited, answers = timedelta(seconds=anyio.current_time() - began), dict(rounds.answers)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status, asked
+from mcp_workflows.display_text import cleaned
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from mcp_workflows.wire.commands import (
     Call,
@@ -208,7 +209,7 @@ def _message(task: TaskView) -> str | None:
     if task.cancelled:
         return "cancelled by request"
     if task.result and task.result.get("isError"):
-        return text_in(task.result) or task.message
+        return cleaned(text_in(task.result)) or task.message
     said = status_message(task.message, task.progress)
     waiting = asked(task.requests)
     return "; ".join(filter(None, (said, waiting and f"asks: {waiting}")))[:_LONGEST_MESSAGE] or None

@@ -151,7 +151,7 @@ async def test_the_gate_on_the_page_opens_its_step(accepts: bool, google_engine:
             while not (seen := await adapter.describe(ref)).requests:
                 await anyio.sleep(0.01)
         [(key, request)] = seen.requests.items()
-        assert (request.gate, request.params["message"]) == ("approval", "Ship A1?")
+        assert (request.gate, request.params["message"]) == ("approval", "Ship «A1»?")
         template = gates["approval"].send if accepts else gates["approval"].decline
         sent = Template(template).render({**scope, "answer": {"ok": True} if accepts else None})
         await adapter.answer(ref, {key: {"action": "accept" if accepts else "decline", "send": sent}})

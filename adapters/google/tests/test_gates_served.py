@@ -112,7 +112,7 @@ async def test_what_is_sent_is_what_the_configuration_says(google_engine: Google
         for response, result in ((APPROVED, sent), (NO, refused)):
             task_id = await called(client)
             key, question = await asked(client, task_id)
-            assert question["params"]["message"] == "Approve A1?"
+            assert question["params"]["message"] == "Approve «A1»?"
             wrong = await client.answer(task_id, **{key: {"action": "accept", "content": {"ok": "perhaps"}}})
             assert wrong.error["data"]["key"] == key
             await acknowledged(client, task_id, **{key: CANCEL})  # put aside: it stays open

@@ -96,7 +96,7 @@ async def test_a_workflow_that_was_not_written_for_us_asks_at_its_gate(
     client: Peer, answer: Mapping[str, Any], approved: bool
 ) -> None:
     task_id, keys = await asked(client, "approve_contract", {"contract": "C-7"})
-    await client.answer(task_id, **{keys["Approve contract C-7?"]: answer})
+    await client.answer(task_id, **{keys["Approve contract «C-7»?"]: answer})
     result = (await client.until(task_id))["result"]["structuredContent"]
     assert result == {"contract": "C-7", "approved": approved}
 

@@ -128,7 +128,7 @@ def test_the_gate_on_the_page_opens_its_state(
     it: Run = run(deployed(stepfunctions, json.dumps(machine("WaitForApproval"))), ORDER)
     fold: Fold = it.until(lambda found: bool(requests(found, gates)))
     [(key, request)] = requests(fold, gates).items()
-    assert (request.gate, request.params["message"]) == ("approval", "Ship A1?")
+    assert (request.gate, request.params["message"]) == ("approval", "Ship «A1»?")
     template = gates["approval"].send if accepts else gates["approval"].decline
     sent = Template(template).render({**scope, "answer": {"ok": True} if accepts else None})
     it.answer(key, {"action": "accept" if accepts else "decline", "send": sent}, gates)

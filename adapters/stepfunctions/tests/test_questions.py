@@ -146,7 +146,7 @@ async def test_a_gate_of_a_machine_that_was_not_written_for_us_is_accepted_and_d
         for response, result in ((APPROVED, {"structuredContent": {"approved": True}}), (NO, {})):
             task_id = await called(client)
             key, question = await asked(client, task_id)
-            assert question["params"]["message"] == "Ship A1?"
+            assert question["params"]["message"] == "Ship «A1»?"
             await acknowledged(client, task_id, **{key: response})
             done = (await client.until(task_id))["result"]
             assert done["isError"] is False

@@ -147,7 +147,7 @@ def test_the_command_prints_what_a_client_would_have_seen(
     assert printed.out.splitlines() == [
         "event 1 working",
         "event 2 working: WaitForApproval",
-        "event 3 input_required: Ship A1? (3); WaitForApproval",
+        "event 3 input_required: Ship «A1»? (3); WaitForApproval",
         "event 6 working: WaitForApproval",
         "event 8 completed",
     ]

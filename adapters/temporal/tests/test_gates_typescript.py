@@ -66,7 +66,7 @@ async def test_an_unmodified_typescript_workflow_is_asked_about_and_ships_after_
 ) -> None:
     task_id, requests = await asked(client)
     assert list(requests) == ["approve.7"]
-    assert requests["approve.7"]["params"]["message"] == "Ship A1?"
+    assert requests["approve.7"]["params"]["message"] == "Ship «A1»?"
     await client.answer(task_id, **{"approve.7": {"action": "accept", "content": {"ok": True}}})
     done = await client.until(task_id)
     assert done["result"]["structuredContent"] == {"order_id": "A1", "shipped": True}

@@ -253,7 +253,7 @@ async def history(scene: Scene, dev_server: DevServer, tmp_path: Path) -> Path:
 async def test_the_command_prints_a_line_for_each_change(shell: Shell) -> None:
     assert shell.run("ship_order", "history.json", "order_id=A1").out.splitlines() == [
         "event 1 working",
-        "event 7 input_required: Ship A1? (approve.7)",
+        "event 7 input_required: Ship «A1»? (approve.7)",
         "event 11 working",
         "event 15 completed",
     ]

@@ -1,0 +1,134 @@
+"""How often a line is logged that a remote party can cause at will: a few times, and then how many more there were."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+_LINES: Final = 5  # from one place in the code within a period
+_PERIOD: Final = 10.0  # seconds
+_LONGEST_EXAMPLE: Final = 300  # characters of the last line that was left out
+_PASSED: Final = "mcp_workflows_passed"  # on a record that was counted, or tells of what was
+
+_Place: TypeAlias = tuple[str, int]  # file and line: a template may hold what was sent, a place never does
+
+
+@dataclass(slots=True)
+class _Count:
+    """What one place has logged since a period began."""
+
+    until: float
+    logged: int = 0
+    left_out: int = 0
+    last: logging.LogRecord | None = field(default=None)
+
+
+class LineLimit(logging.Filter):
+    """Lets a few lines of each place through in a period, and logs the number of the others when it ends.
+
+    It is a filter of loggers and handlers alike; a record that passes both counts once. What cannot be printed in a
+    message, line breaks included, is written as its escape, so that no line can be forged.
+    """
+
+    def __init__(
+        self, *, lines: int = _LINES, period: float = _PERIOD, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`period` in seconds."""
+        super().__init__()
+        self._lines = lines
+        self._period = period
+        self._clock = clock
+        self._counts: dict[_Place, _Count] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is logged."""
+        if hasattr(record, _PASSED) or record.levelno < logging.INFO:
+            return True
+        setattr(record, _PASSED, True)
+        with suppress(TypeError, ValueError, KeyError):  # arguments that do not fit are for the handler to complain of
+            message = record.getMessage()
+            if not message.isprintable():
+                record.msg, record.args = escaped(message), ()
+        place = (record.pathname, record.lineno)
+        with self._lock:
+            now = self._clock()
+            count = self._counts.get(place)
+            if count is None or (now >= count.until and not count.left_out):
+                count = self._counts[place] = _Count(until=now + self._period)
+            if count.logged < self._lines:
+                count.logged += 1
+                return True
+            count.left_out += 1
+            count.last = record
+            if count.left_out == 1:
+                self._tell_at(place, count.until - now)
+            return False
+
+    def _tell_at(self, place: _Place, seconds: float) -> None:
+        timer = threading.Timer(max(0.0, seconds), self._tell, [place])
+        timer.daemon = True
+        timer.start()
+
+    def _tell(self, place: _Place) -> None:
+        with self._lock:
+            count = self._counts.pop(place, None)
+        if count is None or count.last is None:
+            return
+        last, text = count.last, count.last.getMessage()[:_LONGEST_EXAMPLE]
+        logging.getLogger(last.name).log(
+            last.levelno, "%d more lines like this were left out: %s", count.left_out, text, extra={_PASSED: True}
+        )
+
+    def tell(self) -> None:
+        """Log now how many lines were left out, and begin anew."""
+        for place in tuple(self._counts):
+            self._tell(place)
+
+
+def escaped(text: str) -> str:
+    """Return a text on one line, with escapes for what cannot be printed."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+LINES: Final = LineLimit()
+"""The limit of this process."""
+
+LIMITED: Final = frozenset(
+    f"mcp_workflows.{name}"
+    for name in (
+        "access.keys",
+        "adoption",
+        "cancelling",
+        "creation",
+        "engines",
+        "functions",
+        "guard",
+        "housekeeping",
+        "inbound",
+        "keeping",
+        "receiver.admission",
+        "receiver.asking",
+        "receiver.changes",
+        "receiver.middleware",
+        "receiver.session",
+        "receiver.streams",
+        "request_headers",
+        "store.sqlite_notes",
+        "store.sqlite_rows",
+        "waiting",
+        "watch",
+    )
+)
+"""Our modules that log what clients, callers and workflows do."""
+
+
+def limit_lines() -> None:
+    """Bound what our own loggers say of remote parties; the loggers of other libraries are the program's own."""
+    for name in LIMITED:
+        logging.getLogger(name).addFilter(LINES)

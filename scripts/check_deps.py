@@ -1,0 +1,57 @@
+"""What is known to be wrong with the packages of constraints.txt: reports, and says what could not be looked up.
+
+pip-audit asks a database on the network. Where that cannot be reached, it skips packages, and says that it found
+nothing; here that is told as what it is, and is no failure.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CONSTRAINTS = Path("constraints.txt")
+FOUND = Path(".cache/audit.json")
+PATIENCE = 300  # seconds
+
+
+def main() -> int:
+    """The exit code: 1 if something is wrong with one of the packages."""
+    audit = Path(sys.argv[1]).with_name("pip-audit")
+    options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
+    FOUND.unlink(missing_ok=True)
+    try:
+        command = [str(audit), "-r", str(CONSTRAINTS), *options, "--output", str(FOUND)]
+        subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE)
+        packages: Sequence[Mapping[str, Any]] = json.loads(FOUND.read_text())["dependencies"]
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        print(f"not checked: pip-audit reached no database ({type(error).__name__})")
+        return 0
+    lines, wrong = report(packages)
+    print("\n".join(lines))
+    return 1 if wrong else 0
+
+
+def report(packages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], bool]:
+    """What pip-audit found, in lines, and whether something is wrong."""
+    skipped = [each for each in packages if "skip_reason" in each]
+    wrong = [each for each in packages if each.get("vulns")]
+    lines = [
+        f"{each['name']} {each['version']}: {flaw['id']}, fixed in {', '.join(flaw['fix_versions']) or 'no release'}"
+        for each in wrong
+        for flaw in each["vulns"]
+    ]
+    if len(skipped) == len(packages):
+        lines.append("not checked: the database knows none of these packages, or cannot be reached from here")
+    else:
+        checked = len(packages) - len(skipped)
+        lines.append(f"{checked} of {len(packages)} packages checked: {len(wrong)} have known vulnerabilities")
+        lines += [f"not checked: {each['name']}" for each in skipped]
+    return lines, bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""What a person reads: nothing invisible, nothing endless, and no value that looks like the words around it."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_workflows.display_text import MAX_TEXT, MAX_VALUE, cleaned, is_blank, quoted
+from mcp_workflows.mapping import Template
+
+INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+ISOLATES = frozenset("\u2068\u2069")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (100, "100"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (None, ""),
+        ("100", "«100»"),
+        ("", "«»"),
+        (" \u200b ", "«»"),
+        ("me» for nothing. «", "«me> for nothing. <»"),
+        ("me>> for nothing. ≪x≫ 《y》 \u2039\u2039z\u203a\u203a", "«me> > for nothing. <x> <y> < <z> >»"),
+        ("me\n\nApproved by finance.\r\nAmount: 1", "«me ⏎ ⏎ Approved by finance. ⏎ Amount: 1»"),
+        ("a\u2028b\u2029c\x85d\te", "«a ⏎ b ⏎ c ⏎ d e»"),
+        ("abc\u202egnp.exe\u202c", "«abcgnp.exe»"),
+        ("\x1b[2Jgone\x9b1m\x00\x7f", "«[2Jgone1m»"),
+        ("a\u200b\u2060\ufeff\u00ad\u3164\u2800\ufe0f\U000e0041b", "«ab»"),
+        ("5" + " " * 500 + "000", "«5 000»"),
+        ("\u0338me", "«me»"),
+        ("e" + "\u0301" * 50 + "!\u0301", "«e" + "\u0301" * 4 + "!»"),
+        ("\u05d0\u05d1", "«\u2068\u05d0\u05d1\u2069»"),
+        ("half \ud800", "«half \ufffd»"),
+        (["a", {"b": 'say "hi"\n'}], '«["a", {"b": "say \\"hi\\"\\n"}]»'),
+    ],
+)
+def test_a_value_is_set_apart_from_the_words_around_it(value: Any, shown: str) -> None:
+    assert quoted(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("x" * (MAX_VALUE + 1), f"«{'x' * MAX_VALUE}…» (cut: 1,001 characters)"),
+        ("x" * 5_000_000, f"«{'x' * MAX_VALUE}…» (cut: 5,000,000 characters)"),
+        ("\u200b" * 5_000_000 + "x", "«…» (cut: 5,000,001 characters)"),
+        (10**3000, f"1{'0' * 999}… (cut: 3,001 characters)"),
+    ],
+)
+def test_a_long_value_is_cut_and_its_length_is_told(value: Any, shown: str) -> None:
+    assert quoted(value) == shown
+
+
+@given(st.one_of(st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text())))
+def test_no_value_can_end_its_own_quotation_or_hide_anything(value: Any) -> None:
+    found = quoted(value)
+    inside = found[1:-1]
+    assert (found[0], found[-1]) == ("«", "»")
+    assert not set(inside) & set("«»\n\r")
+    assert "<<" not in inside
+    assert ">>" not in inside
+    assert not {letter for letter in inside if unicodedata.category(letter) in INVISIBLE} - ISOLATES
+    assert inside.count("\u2068") == inside.count("\u2069") <= 1
+
+
+@given(st.text())
+def test_cleaning_twice_changes_nothing_and_leaves_nothing_invisible_but_line_breaks(text: str) -> None:
+    found = cleaned(text)
+    assert cleaned(found) == found
+    assert not [letter for letter in found if unicodedata.category(letter) in INVISIBLE and letter != "\n"]
+
+
+def test_a_trusted_text_keeps_its_lines_and_is_bounded() -> None:
+    assert cleaned("Step 1\r\nStep 2: „fertig“ \x1b[31m«x»\u202e") == "Step 1\nStep 2: „fertig“ [31m«x»"
+    assert cleaned("a\n\n\n\n\nb") == "a\n\nb"
+    assert cleaned("x" * (MAX_TEXT + 1)) == "x" * (MAX_TEXT - 1) + "…"
+    assert len(cleaned("x\n" * 10_000_000)) == MAX_TEXT
+
+
+@pytest.mark.parametrize("text", ["", " ", "\u200b", "\t\n", "\u3164\u2800", "\u202e\u00a0", "\U000e0041", "\u0301"])
+def test_a_text_of_which_nothing_can_be_seen_is_blank(text: str) -> None:
+    assert is_blank(text)
+    assert not is_blank(f"{text}?")
+
+
+def test_a_message_keeps_its_own_words_apart_from_values() -> None:
+    template = Template("Pay {{n}}\u202e to {{to}}\nfor “{{what[0]}}”, {{missing}}{{principal.subject}}?")
+    scope = {"args": {"n": 5, "to": "a\nb", "what": ["»"]}, "principal": {"subject": "ada"}}
+    assert template.message(scope) == "Pay 5 to «a ⏎ b»\nfor “«>»”, «ada»?"
+    assert not template.wordless
+    assert Template(" {{a}}\u200b{{b}}").wordless
