@@ -28,14 +28,12 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:  # any JSON value
     return isinstance(value, list)
 
 
-def count_values(value: Any, most: int | None = None) -> int:  # any JSON value
-    """Return how many values are in a JSON value, itself included; counting stops once there are more than `most`."""
+def count_values(value: Any) -> int:  # any JSON value
+    """Return how many values are in a JSON value, itself included."""
     found = 1
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     while level:  # a level at a time, as a function call for each of 100,000 values takes too long
         found += sum(map(len, level))
-        if most is not None and found > most:
-            break
         members: list[Any] = [item.values() if isinstance(item, dict) else item for item in level]
         level = [each for inside in members for each in inside if isinstance(each, dict | list)]
     return found

@@ -264,7 +264,6 @@ def test_a_large_value_is_checked_in_little_time_and_memory(word: dict[str, Any]
 def test_what_a_check_costs_is_known_before_it_is_made() -> None:
     assert count_values({"a": [1, {"b": 2}], "c": "d"}) == 6
     assert count_values(1) == 1
-    assert count_values([[]] * 1_000_000, most=10) > 10
     schema = {"type": "object", "properties": {"it": {"items": {"anyOf": [{"const": i} for i in range(1000)]}}}}
     [wrong] = violations(schema, {"it": [1] * 100_000})
     assert wrong.startswith("has 100002 values, and at most ")
