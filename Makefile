@@ -27,7 +27,7 @@ up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=tem
 test: $(PYTHON_READY) $(NODE_READY)  ## all tests but the slow ones
 	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-test-all: $(PYTHON_READY) $(NODE_READY) test-lowest  ## all tests
+test-all: $(PYTHON_READY) $(NODE_READY) test-lowest  ## all tests, slow ones too, and test-lowest (needs a package index)
 	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 test-lowest: $(PYTHON_READY)  ## tests that need no engine, with the lowest versions that our bounds allow

@@ -161,7 +161,7 @@ class Calls:
         return await self._replies.of_new(tool, row, call, principal, report)
 
     def _started_nothing(self, principal: Principal, text: str) -> Finished:
-        """What is said when the engine was asked in vain; it counts, as no task does."""
+        """Return the error of a call that started nothing, and count it: no row does."""
         self._meters.started_nothing(principal)
         return Finished(result=tool_error(text))
 

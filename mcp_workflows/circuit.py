@@ -15,7 +15,7 @@ from typing import Final
 
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable
 
-_DAY: Final = timedelta(hours=12)  # after that, a time of day alone is misleading
+_TIME_ALONE_FOR: Final = timedelta(hours=12)  # later, a time without its date misleads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,10 @@ class Circuit:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         on_change: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """`clock` counts seconds. `on_change` hears why the circuit opened, and None when it closed."""
+        """`clock` counts seconds.
+
+        `on_change` is called with the reason when the circuit opens, and with None when it closes.
+        """
         self._settings = settings
         self._clock = clock
         self._now = now
@@ -60,7 +63,7 @@ class Circuit:
     def silence(self) -> str | None:
         """Why a look is not worth waiting for now; None if it is.
 
-        Failures of long ago do not tell how the engine is now, unless a probe is finding out.
+        After `known_for` seconds without a call the silence is no longer assumed, unless a probe is under way.
         """
         known = self._probing or self._clock() - self._failed < self._settings.known_for
         return self._told if self._open and known else None
@@ -83,16 +86,19 @@ class Circuit:
 
     @contextmanager
     def counted(self, *, refusal_is_answer: bool = True) -> Generator[None]:
-        """One call to the engine, whose outcome counts; a refusal may come from its adapter."""
+        """Record the outcome of one call.
+
+        With `refusal_is_answer=False` a refusal proves nothing: the adapter may have refused without asking the engine.
+        """
         began = self._clock()
         try:
             yield
         except AdapterBroke:
-            raise  # this says nothing about the engine
+            raise  # a defect of the adapter says nothing about the engine
         except EngineUnavailable as error:
             if not error.throttled:
                 self._fail(began, str(error))
-            elif error.sent:  # otherwise it was held back here
+            elif error.sent:  # throttled by our own quota, before it was sent, it is no answer
                 self._succeed()
             raise
         except EngineError:
@@ -105,7 +111,7 @@ class Circuit:
     @property
     def _told(self) -> str:
         since = self._since or self._now()
-        form = "%H:%M:%S UTC" if self._now() - since < _DAY else "%Y-%m-%d %H:%M:%S UTC"
+        form = "%H:%M:%S UTC" if self._now() - since < _TIME_ALONE_FOR else "%Y-%m-%d %H:%M:%S UTC"
         return f"no answer since {since.strftime(form)} ({self._reason})"
 
     def _succeed(self) -> None:

@@ -133,7 +133,7 @@ class Creation:
         return row
 
     async def _begun(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:
-        """The row, started; or acknowledged while nobody knows. None: it is gone, as it was not started."""
+        """Return the started row, or the acknowledged one if the outcome is unknown; None if it was deleted instead."""
         try:
             return await start(row)
         except EngineUnavailable as error:
@@ -283,9 +283,9 @@ class Creation:
         return partial(refuse, failure=failure, at=self._clock(), final=error.final)
 
     async def _dropped(self, task: Task, otherwise: Callable[[Task], Task]) -> bool:
-        """Whether its key is free, now that our attempt has certainly started nothing.
+        """Give up our attempt, which certainly started nothing; True if the key is free now.
 
-        A row that nobody knows of is deleted, well before others may see it, as their clocks differ a little.
+        A row nobody knows of is deleted, but only `CREATING / 2` before others may see it: clocks differ.
         """
 
         def drop(row: Task) -> Task | None:
@@ -303,7 +303,7 @@ def _closed(task: Task) -> bool:
 def _live(row: Task | None) -> Task:
     """The row, if it is still there to be started."""
     if row is None or row.tombstone:
-        raise EngineUnavailable("it was not started, or has expired before that was known")
+        raise EngineUnavailable("there is no such task any more: its start was given up, or it expired; call again")
     return row
 
 

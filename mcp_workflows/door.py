@@ -53,10 +53,8 @@ class Door:
             raise not_found()
         rights = await self._guard.rights(task, principal)
         if not rights.see and principal.id != task.owner:
-            until = min(by, self._ledger.deadline())
-            task, _ = await self._ledger.current(
-                task, by=until
-            )  # they see it while it asks: perhaps since a moment ago
+            # they may see it only while it asks, which may have begun a moment ago
+            task, _ = await self._ledger.current(task, by=min(by, self._ledger.deadline()))
         if not rights.reads(task):
             self._guard.denied(principal, task=task, reason="may not see it")
             self._meters.missed(principal)

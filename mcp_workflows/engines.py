@@ -267,7 +267,11 @@ class Engines:
         return None if opened is None else opened.circuit.silence
 
     def admitted(self, name: str) -> AbstractContextManager[None]:
-        """Look at this engine in here, whatever that takes; raises `EngineUnavailable` as long as it is silent."""
+        """Count what is done in here as a look.
+
+        Raises:
+            EngineUnavailable: the engine is known to be silent, and it is not time for a probe.
+        """
         opened = self._opened.get(name)
         return nullcontext() if opened is None else opened.circuit.admitted()
 

@@ -38,7 +38,7 @@ KEEP_EVERY = 60.0  # seconds until it is asked again whether it is time
 CLOCK_EVERY = 5.0  # seconds
 INTEGRITY_EVERY = 60.0  # seconds until the store is asked again; it knows when it is time
 JUMP = 5.0  # seconds between the wall clock and the uptime since the last look: somebody has set the clock
-LONGEST_DOUBT = 3600.0  # seconds for which a clock that was set has to go on evenly, to be believed again
+LONGEST_DISTRUST = 3600.0  # seconds: a clock that stays set for so long is believed
 SCANNED = 100  # rows at once
 ATTEND_EVERY = 1.0  # seconds
 ATTEND_BATCH = 100  # rows of one engine
@@ -55,7 +55,7 @@ def uptime() -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Doubt:
+class _Jump:
     """The wall clock was set: by how much it is ahead of the uptime since, and when that was seen, in uptime."""
 
     ahead: float
@@ -73,7 +73,7 @@ class ClockCheck:
         self._clock = clock
         self._uptime = uptime
         self._believed = self.ahead()
-        self._doubt: _Doubt | None = None
+        self._jump: _Jump | None = None
 
     def ahead(self) -> float:
         """Seconds from the uptime to the wall clock."""
@@ -84,20 +84,20 @@ class ClockCheck:
         ahead, now = self.ahead(), self._uptime()
         moved = ahead - self._believed
         if abs(moved) > JUMP:
-            if self._doubt is None or abs(ahead - self._doubt.ahead) > JUMP:
-                self._doubt = _Doubt(ahead=ahead, since=now)
+            if self._jump is None or abs(ahead - self._jump.ahead) > JUMP:
+                self._jump = _Jump(ahead=ahead, since=now)
                 logger.warning(
                     "the clock was set %s by %s: nothing expires and nothing is terminated for %s, unless it is set "
                     "back before",
                     "forward" if moved > 0 else "back",
                     timedelta(seconds=round(abs(moved))),
-                    timedelta(seconds=round(min(abs(moved), LONGEST_DOUBT))),
+                    timedelta(seconds=round(min(abs(moved), LONGEST_DISTRUST))),
                 )
-            if now - self._doubt.since < min(abs(moved), LONGEST_DOUBT):
+            if now - self._jump.since < min(abs(moved), LONGEST_DISTRUST):
                 return False
-        if self._doubt is not None:
+        if self._jump is not None:
             logger.info("the clock has gone on evenly, or is right again: tasks expire as usual")
-        self._believed, self._doubt = ahead, None
+        self._believed, self._jump = ahead, None
         return True
 
 
@@ -145,7 +145,7 @@ class Housekeeping:
                 group.start_soon(_repeat, self._store.check_integrity, INTEGRITY_EVERY)
 
     async def _sweep(self) -> None:
-        """All there is, if nobody else does it; should two, no harm is done. Not by a clock that was just set."""
+        """Sweep, if no other process does and the clock was not just set. Two sweeps at once do no harm."""
         if self._clock_check.is_steady() and await self._leases.holds(_SWEEP, SWEEP_LEASE):
             now = self._clock()
             await self._store.sweep(now, now - self._retention)
@@ -221,7 +221,7 @@ class Housekeeping:
         async with anyio.create_task_group() as group:
             for row in await self._store.due(engine, self._clock(), ATTEND_BATCH):
                 if not (steady or _is_wanted(row)):
-                    continue  # by a clock that was just set, which cannot be taken back
+                    continue  # termination and expiry cannot be undone, and the clock was just set
                 await turns.acquire()
                 group.start_soon(self._attend_one, row, turns)
 

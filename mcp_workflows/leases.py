@@ -28,7 +28,7 @@ class Leases:
         self._holder = secrets.token_hex(8)
 
     async def holds(self, name: str, lease: timedelta = LEASE) -> bool:
-        """Whether it is this process's now, from now on for so long; for one name always the same."""
+        """Take or renew the lease; True if this process has it now. Always pass the same length for one name."""
         now = self._clock()
         return await self._store.lease(name, self._holder, now=now, until=now + lease)
 

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 LATE = 10.0  # seconds of age from which an answer says how old it is
 PATIENCE = 3.0  # seconds until a read is answered, whatever engines and the store do
-_FOR_THE_STORE = 0.25  # seconds of these that are kept to read what is known, when a look takes too long
+_FOR_THE_STORE = 0.25  # seconds of these reserved for reading the stored state after a look took too long
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 EXPIRED = "Task expired: its time to live is over"
 _START_KEYS = "start-keys"  # the name of their salt in the store
@@ -168,7 +168,7 @@ class Ledger:
         return await self._room.within(caps, take, owner=adopted.owner.id, tool=adopted.tool.name)
 
     def deadline(self) -> float:
-        """When a read that begins now is answered at the latest, on the clock of the event loop."""
+        """Return when a read that begins now must be answered, on the event loop's clock."""
         return anyio.current_time() + PATIENCE
 
     async def found(
@@ -251,6 +251,7 @@ class Ledger:
         silence = self._engines.silence(task.engine)
         trouble = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:
+            # even with a deadline that is over: the look goes on in the background, as the probe
             with anyio.CancelScope(deadline=anyio.current_time() if silence else by - _FOR_THE_STORE):
                 seen = await self._watch.look(task)
                 return seen, self._watch.unsaved(seen) or self._lateness(seen)
@@ -454,12 +455,11 @@ class Ledger:
 
 @contextmanager
 def _until(by: float) -> Generator[None]:
-    """Read from the store in here, until this deadline."""
-    try:
-        with anyio.fail_at(by):
-            yield
-    except TimeoutError:
-        raise StoreUnavailable(f"no answer of the store within {PATIENCE:g} s") from None
+    """Bound the reads of the store in here by a deadline of the event loop's clock."""
+    with anyio.CancelScope(deadline=by) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise StoreUnavailable(f"the store did not answer within {PATIENCE:g} s")
 
 
 def _undelivered(task: Task, what: str, error: EngineError) -> RequestError:

@@ -43,7 +43,9 @@ class Limits(BaseModel):
         description="Tasks of one principal that may go on at the same time. Anonymous callers are one principal.",
     )
     creates_per_minute: Most | None = Field(
-        default=300, description="Tasks that one principal may create in a minute, on all replicas together."
+        default=300,
+        description="Tasks that one principal may create in a minute, on all replicas together; and, counted apart in "
+        "each process, calls in a minute that start nothing.",
     )
     polls_per_minute: Most | None = Field(
         default=6000,

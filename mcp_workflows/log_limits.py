@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 _LINES: Final = 5  # from one place in the code within a period
@@ -20,12 +20,12 @@ _Place: TypeAlias = tuple[str, int]  # file and line: a template may hold what w
 
 @dataclass(slots=True)
 class _Count:
-    """What one place has logged since a period began."""
+    """The lines of one place in the current period."""
 
     until: float
     logged: int = 0
     left_out: int = 0
-    last: logging.LogRecord | None = field(default=None)
+    last: logging.LogRecord | None = None
 
 
 class LineLimit(logging.Filter):

@@ -133,7 +133,7 @@ class Meters:
     # --- calls that start nothing
 
     def vain(self, principal: Principal) -> LimitReached | None:
-        """What a call hears that would try one more start, if too many of theirs have started nothing."""
+        """Return the refusal of one more start, if too many calls of the principal have started nothing; else None."""
         wait = self._vain.wait(whose_meter(principal))
         if not wait:
             return None
@@ -142,7 +142,7 @@ class Meters:
         return LimitReached(f"{text}: try again in {ceil(after)} s; nothing was started", retry_after=after)
 
     def started_nothing(self, principal: Principal) -> None:
-        """One more did: the engine was asked, and no task is left of it that could count."""
+        """Count a call for which the engine was asked and no task is left."""
         self._vain.take(whose_meter(principal))
 
     # --- what stays open

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
+from mcp_types import jsonrpc
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -18,7 +19,6 @@ logger = logging.getLogger(__name__)
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 USUAL_PORTS: Final = {"http": ":80", "https": ":443"}  # browsers leave it out
 ONCE: Final = frozenset({b"authorization", b"host", b"mcp-protocol-version", b"mcp-session-id", b"origin"})
-_INVALID_REQUEST: Final = -32600  # JSON-RPC 2.0, section 5.1
 _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
 _MISDIRECTED: Final = 421
@@ -126,7 +126,7 @@ class CleanHeaders:
 
 
 def _refusal_of_two(name: bytes) -> Response:
-    error = {"code": _INVALID_REQUEST, "message": f"the header {name.decode()} was sent more than once"}
+    error = {"code": jsonrpc.INVALID_REQUEST, "message": f"the header {name.decode()} was sent more than once"}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, _BAD_REQUEST)
 
 
@@ -151,10 +151,16 @@ class AllowedHosts:
     def _refusal(self, headers: Headers) -> Response | None:
         name, source = headers.get("host", ""), headers.get("origin")
         if not is_allowed(name, self._hosts):
-            logger.warning("a request was refused: its Host, %r, is none that is allowed", name[:100])
+            logger.warning(
+                "a request was refused: its Host, %r, is not allowed; if it is yours, see server.allowed_hosts",
+                name[:100],
+            )
             return PlainTextResponse("Invalid Host header", _MISDIRECTED)
         if source is not None and self._origins is not None and not is_allowed(source, self._origins):
-            logger.warning("a request was refused: its Origin, %r, is none that is allowed", source[:100])
+            logger.warning(
+                "a request was refused: its Origin, %r, is not allowed; see server.cors and server.allowed_origins",
+                source[:100],
+            )
             return PlainTextResponse("Invalid Origin header", _FORBIDDEN)
         return None
 

@@ -18,7 +18,7 @@ from jsonschema_rs import Draft202012Validator, Registry, ValidationError, Valid
 
 from mcp_workflows.patterns import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
 from mcp_workflows.schema_cost import ENDLESS, cost_of, count_values, is_list, is_object, patterns_in, target_of
-from mcp_workflows.schema_cost import Schema as Schema  # checked here, named here
+from mcp_workflows.schema_cost import Schema as Schema  # re-exported: callers name the type beside the check
 
 MAX_CHECKS: Final = 5_000_000  # what all values of one JSON value may have to meet together: about 0.1 s
 MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more to see what is wrong
@@ -40,7 +40,7 @@ _TYPES: Final[Mapping[type, frozenset[str]]] = {
     list: frozenset({"array"}),
     dict: frozenset({"object"}),
 }
-"""What JSON Schema calls the types of values."""
+"""The JSON Schema types of each Python type."""
 
 _LEFT_TO_PARTS: Final = frozenset(
     {"$ref", "allOf", "properties", "patternProperties", "items", "prefixItems", "if", "then", "else"}
@@ -82,7 +82,9 @@ class Checker:
         if self._wrong:
             return [self._wrong]
         if (count := count_values(value)) > max(self._most, 1):
-            return [f"has {count} values, and at most {self._most} can be checked by this schema"]
+            return [
+                f"has {count} values, and at most {self._most} can be checked by this schema: send less, or simplify it"
+            ]
         with bounded() as searches:
             if self._is_valid("", value):
                 found: Sequence[str] = []
@@ -285,7 +287,9 @@ def check_schema(schema: Schema) -> Schema:
     if schema.get("type") != "object":
         raise ValueError("a JSON Schema of an object is needed here: {type: object, properties: {...}}")
     if cost_of(schema) >= ENDLESS:
-        raise ValueError("a $ref in it refers to itself without end, or by another name than #/$defs/NAME")
+        raise ValueError(
+            "a $ref in it never ends, leads out of it, or is nested more than 200 deep: write #/$defs/NAME"
+        )
     for word, pattern in patterns_in(schema):
         if word == "patternProperties" and not is_quick(pattern):
             text = (

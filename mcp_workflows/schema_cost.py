@@ -1,4 +1,4 @@
-"""What a check by a JSON Schema costs, known before it is made: how many values there are, times what each may meet."""
+"""The cost of a check by a JSON Schema, known in advance: the number of values times the subschemas each may meet."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_DEPTH: Final = 40  # objects and lists in each other, in a schema that a str
 MAX_PATTERNS: Final = 1_000  # characters of all patterns in a schema that a stranger wrote: each takes time to compile
 MAX_STEPS: Final = 1_000  # subschemas that one value may have to meet, in a schema that a stranger wrote
 ENDLESS: Final = 1_000_000_000  # the cost of a schema that refers to itself for the same value
-_LONGEST_WAY: Final = 200  # subschemas in each other, references followed
-_NOT_TEXT: Final = 8  # to compare a number or an object takes as long as that many subschemas
+_MAX_NESTING: Final = 200  # subschemas in each other, references followed
+_COMPARISON_COST: Final = 8  # subschemas: to compare a number or an object takes as long
 
 
 def is_object(value: Any) -> TypeGuard[Schema]:  # any JSON value
@@ -54,14 +54,14 @@ def excess(schema: Schema) -> str | None:
 
 def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
     """Yield the regular expressions in a schema, each with its keyword: `pattern` or `patternProperties`."""
-    for node in _nodes(schema, ENDLESS):
+    for node in _nodes(schema):
         if is_object(node):
             if isinstance(pattern := node.get("pattern"), str):
                 yield "pattern", pattern
             yield from (("patternProperties", name) for name in _object_at(node, "patternProperties"))
 
 
-def _nodes(schema: Schema, most: int) -> Iterator[Any]:  # any JSON value
+def _nodes(schema: Schema, most: float = float("inf")) -> Iterator[Any]:  # any JSON value
     """Yield all objects and lists that are not empty; None for what is nested deeper than `most`."""
     left: list[tuple[Any, int]] = [(schema, 1)]
     while left:
@@ -85,7 +85,7 @@ class _Costs:
         self._known: dict[int, int] = {}
         self._begun: set[int] = set()
 
-    def of(self, schema: Any, same: frozenset[int], way: int) -> int:  # any JSON value
+    def of(self, schema: Any, same: frozenset[int], depth: int) -> int:  # any JSON value
         """Return the cost for one value and all that is in it; `same` are the subschemas that led here for that value.
 
         A subschema that comes back to itself for a part of the value costs nothing more there: jsonschema-rs checks a
@@ -94,15 +94,15 @@ class _Costs:
         if not is_object(schema):
             return 1
         key = id(schema)
-        if key in same or way > _LONGEST_WAY:
+        if key in same or depth > _MAX_NESTING:
             return ENDLESS
         if key in self._known or key in self._begun:
             return self._known.get(key, 1)
         self._begun.add(key)
         cost = 1 + _comparing(schema)
         for each in self._alongside(schema):
-            cost += self.of(each, same | {key}, way + 1)
-        inside = [[self.of(each, frozenset(), way + 1) for each in group] for group in _groups(schema)]
+            cost += self.of(each, same | {key}, depth + 1)
+        inside = [[self.of(each, frozenset(), depth + 1) for each in group] for group in _groups(schema)]
         any_name, each_name, any_item, each_item = inside
         cost += max(max(any_name, default=0) + sum(each_name), max(any_item, default=0) + sum(each_item))
         self._known[key] = min(cost, ENDLESS)
@@ -134,7 +134,7 @@ def _comparing(schema: Schema) -> int:
     several = _list_at(schema, "enum")
     kinds: set[object] = {type(each) for each in several}
     mixed = len(kinds) > 1 or any(isinstance(each, dict | list) for each in several)
-    one = _NOT_TEXT if "const" in schema and not isinstance(schema["const"], str) else 0
+    one = _COMPARISON_COST if "const" in schema and not isinstance(schema["const"], str) else 0
     return len(several) * mixed + one
 
 
@@ -151,7 +151,7 @@ def _object_at(schema: Schema, word: str) -> Schema:
 def target_of(reference: str, root: Schema) -> Any:  # any JSON value
     """Return the subschema that a reference means; None if it leads out of the schema."""
     if reference != "#" and not reference.startswith("#/"):
-        return next((node for node in _nodes(root, ENDLESS) if is_object(node) and _is_named(node, reference)), None)
+        return next((node for node in _nodes(root) if is_object(node) and _is_named(node, reference)), None)
     found: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")

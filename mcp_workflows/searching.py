@@ -99,7 +99,7 @@ class Searching:
             raise not_known(str(error), throttled=throttled) from None
 
     def _sought(self, row: Task) -> Start:
-        """What to look for; it is no older than `created`, unless a clock wrote that which was ahead."""
+        """Return the order to search for; a creation time ahead of the clock is replaced by `LOOK_BACK` ago."""
         order, now = order_of(row), self._clock()
         return replace(order, created=now - LOOK_BACK) if order.created > now + CLOCKS_DIFFER else order
 

@@ -42,7 +42,7 @@ from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, end
 logger = logging.getLogger(__name__)
 
 PATH = "/mcp"
-MAX_BODY = 4 * 1024 * 1024  # bytes of one request, where its arguments have no limit
+_WITHOUT_LIMIT = 4 * 1024 * 1024  # bytes allowed for arguments, or answers, that have no limit
 _AROUND = 64 * 1024  # bytes of a request beside its arguments and answers
 _STOP_WITHIN = 3  # seconds for requests under way when it is told to stop
 _IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, who else send a request into one just closed
@@ -271,11 +271,12 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         max_request_body_size=_max_body(config.limits),
         session_idle_timeout=config.server.session_idle.total_seconds(),
         max_sessions=config.server.max_sessions,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # it looks at prefixes
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # it compares beginnings
         host=host,
     )
     if admission is not None:
         mcp.add_middleware(Admitting, admission=admission)
+    # the SDK's endpoint and middleware without its application, whose authentication covers every path
     [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
     guards = [Middleware(AllowedHosts, **_allowed(config, host))]
     enginez = Route("/enginez", probes.engines(sidecar.workflows), middleware=guards)  # tells more than the others
@@ -290,7 +291,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         ],
         lifespan=mcp.router.lifespan_context,
     )
-    app.router.redirect_slashes = False  # a redirect would go to whatever Host says
+    app.router.redirect_slashes = False  # the Location would be built from the Host header
     app.add_middleware(Attentive)
     app.add_middleware(Ended, ending=sidecar.ending)
     app.add_middleware(CleanHeaders)
@@ -301,7 +302,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
 
 def _max_body(limits: Limits) -> int:
     """Bytes of one request: its arguments and answers, and what is around them."""
-    return _AROUND + (limits.max_arguments or MAX_BODY) + (limits.max_answer or MAX_BODY)
+    return _AROUND + (limits.max_arguments or _WITHOUT_LIMIT) + (limits.max_answer or _WITHOUT_LIMIT)
 
 
 def resource_of(config: Config, host: str, port: int) -> str:

@@ -1,4 +1,4 @@
-"""How large what comes in and what is kept may be; in bytes of JSON."""
+"""How large requests and kept results may be: in bytes of JSON, and in JSON values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def check_size(what: str, value: JSON, most: int | None, most_values: int | None
             f"{what}: {len(text)} bytes of JSON, and at most {most} are taken: send less, or a link to it"
         )
     if most_values is not None and has_more_values(text, most_values):
-        raise LimitReached(f"{what}: more than {most_values} JSON values: send less, or a link to it")
+        raise LimitReached(
+            f"{what}: more than {most_values} JSON values (limits.max_json_values): send less, or a link to it"
+        )
 
 
 def has_more_values(text: bytes, most: int) -> bool:

@@ -23,12 +23,14 @@ def main() -> int:
     audit = Path(sys.argv[1]).with_name("pip-audit")
     options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
     FOUND.unlink(missing_ok=True)
+    done: subprocess.CompletedProcess[str] | None = None
     try:
         command = [str(audit), "-r", str(CONSTRAINTS), *options, "--output", str(FOUND)]
-        subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
         packages: Sequence[Mapping[str, Any]] = json.loads(FOUND.read_text())["dependencies"]
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        print(f"not checked: pip-audit reached no database ({type(error).__name__})")
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
+        said = done.stderr.strip().splitlines()[-1:] if done else []
+        print(f"not checked: pip-audit gave no report: {said[0] if said else repr(error)}")
         return 0
     lines, wrong = report(packages)
     print("\n".join(lines))

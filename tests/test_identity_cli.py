@@ -108,7 +108,8 @@ def test_a_token_is_printed_once_with_what_goes_into_the_configuration(
 
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "authentication.md"
-RECIPES = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+RECIPES = [block for block in BLOCKS if "cors:" not in block]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -119,6 +120,13 @@ def test_each_recipe_in_the_documents_can_be_used(tmp_path: Path, recipe: str) -
     )
     auth = load_config(path, {"INTROSPECTION_SECRET": "s3cret"}).server.auth
     assert auth is not None
+
+
+def test_the_recipe_for_pages_in_a_browser_can_be_used(tmp_path: Path) -> None:
+    [recipe] = [block for block in BLOCKS if block not in RECIPES]
+    path = tmp_path / "workflows.yaml"
+    path.write_text(f"{recipe}engines: {{memory: {{adapter: memory}}}}\ntools: {{it: {{engine: memory, workflow: echo}}}}\n")
+    assert load_config(path, {}).server.cors == ("http://localhost:6274",)
 
 
 @pytest.mark.anyio

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from mcp_workflows.adapter import Status
+from mcp_workflows.cli.screen import harmless
 from mcp_workflows.operating import Look
 from mcp_workflows.task import Task
 
@@ -150,4 +151,4 @@ def span(length: timedelta) -> str:
 
 def _plain(text: str) -> str:
     """On one line, and nothing that a terminal would act on: it comes from workflows."""
-    return "".join(character if character.isprintable() else " " for character in text)
+    return harmless(text).replace("\n", " ")

@@ -17,9 +17,9 @@ _LATER: Final = {"Retry-After": "5"}
 
 
 class Admitting:
-    """What the SDK does not do around its own look at tokens; the ASGI middleware right outside of it.
+    """ASGI middleware right outside the SDK's authentication: proxies, 503 and challenges.
 
-    Both stand around `/mcp` alone: nobody asks about a token that comes to another path.
+    Both serve `/mcp` alone, so a token that is sent to another path is never examined.
     """
 
     def __init__(self, app: ASGIApp, admission: Admission) -> None:

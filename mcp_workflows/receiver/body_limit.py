@@ -40,7 +40,8 @@ class BodyLimit:
         await self._app(scope, received, send)
 
     def _refusal(self) -> JSONResponse:
-        text = f"the body holds more than {self._most_values} JSON values: send less, or a link to it"
+        most = self._most_values + _AROUND
+        text = f"the body holds more than {most} JSON values (limits.max_json_values): send less, or a link to it"
         error = {"code": jsonrpc.INVALID_REQUEST, "message": text}
         return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, _TOO_LARGE)
 

@@ -1,6 +1,6 @@
-"""What the SDK leaves open of sessions of 2025-11-25 and before over HTTP.
+"""Limits that the SDK lacks on sessions and GET streams of 2025-11-25 and before.
 
-It counts those of all callers together, not those of each; and its GET streams outlive their token.
+It counts the sessions of all callers together, not those of each; and its GET streams outlive their token.
 """
 
 from __future__ import annotations

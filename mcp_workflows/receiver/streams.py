@@ -1,6 +1,6 @@
-"""What a request's stream carries besides its response: progress of a waiting call, tasks that are listened to.
+"""The contents of a request's stream beside its response: progress of a waiting call, and changes of tasks.
 
-A stream that nothing but its client would end lasts no longer than the token it came with.
+A stream that only its client would end, ends with its token.
 """
 
 from __future__ import annotations

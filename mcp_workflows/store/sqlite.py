@@ -29,6 +29,7 @@ from mcp_workflows.store import (
     Count,
     Rekeyed,
     Store,
+    sqlite_caps,
     sqlite_census,
     sqlite_notes,
     sqlite_rekeying,
@@ -163,7 +164,7 @@ class SQLiteStore(Store):
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """An engine's rows without a handle, created before that time or by a clock that was ahead; oldest first."""
-        ahead = micros(before) + queries.AHEAD
+        ahead = micros(before) + sqlite_caps.AHEAD
         return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
     async def everyones(
@@ -344,7 +345,7 @@ class SQLiteStore(Store):
         return await self._do(lambda connection: self._rows.many(connection.execute(query, values)))
 
     async def _write(self, step: Step[T]) -> T:
-        """Do one step that is to be there later; not in a file that is damaged, of which the rest can be read."""
+        """Do one step that writes. A damaged file is not written to; its rest can still be read."""
 
         def guarded(connection: sqlite3.Connection) -> T:
             if self._damaged:
@@ -354,7 +355,7 @@ class SQLiteStore(Store):
         return await self._do(guarded)
 
     async def _do(self, step: Step[T]) -> T:
-        """Do one step; not even a read in a file that was deleted or replaced: see `OpenFiles`."""
+        """Do one step, after a check that the open file is still the one under its name: see `OpenFiles`."""
         if self._opened is None or self._files is None:
             raise StoreUnavailable("the store is not open")
         files = self._files

@@ -19,8 +19,8 @@ _ONE_MORE: Final = "LIMIT 1 OFFSET :cap - 1"  # a row comes out if there are as 
 
 _LIVE_IN: Final = "SELECT 1 FROM tasks INDEXED BY"
 _CREATED_IN: Final = "SELECT created FROM tasks INDEXED BY"
-_AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows of a clock that was ahead count for no window
-_SINCE: Final = f"created > :since AND created <= :now + {_AHEAD} ORDER BY created DESC {_ONE_MORE}"
+AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows of a clock that was ahead count for no window
+_SINCE: Final = f"created > :since AND created <= :now + {AHEAD} ORDER BY created DESC {_ONE_MORE}"
 
 LIVE: Final[Mapping[str, str]] = {
     "live_of_owner": f"{_LIVE_IN} tasks_live WHERE owner = :owner AND {_LIVE} {_ONE_MORE}",

@@ -160,7 +160,7 @@ def _place(name: str) -> tuple[int, int] | None:
 
 
 async def damage_in(path: Path) -> str | None:
-    """What SQLite's quick check finds wrong in the file; None: nothing.
+    """Return the damage that SQLite's quick check finds in the file; None if there is none.
 
     It reads the whole file, on a connection of its own in a thread, and is interrupted when the caller is cancelled.
 

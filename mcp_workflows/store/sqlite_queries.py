@@ -12,14 +12,13 @@ from typing import Final
 
 from mcp_workflows.store import Caps, sqlite_caps, sqlite_secrets
 from mcp_workflows.store.sqlite_rows import INSERT, Rows, micros, utf8
-from mcp_workflows.task import CLOCKS_DIFFER, Task, bury
+from mcp_workflows.task import Task, bury
 
 BATCH: Final = 200  # rows of one transaction when many are changed: others wait no longer than a few ms
 END_OF_TIME: Final = 2**63 - 1
 LAST_CHARACTER: Final = "\U0010ffff"
 LEFT_FOR: Final = timedelta(days=1)  # what the housekeeping has to do for rows that have expired
 
-AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # what is further ahead, a clock that was ahead has written
 
 _TASK: Final = "SELECT id, owner, task FROM tasks"
 _LONGEST_LIVE: Final = """
@@ -157,7 +156,7 @@ def of_others(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: S
 
 def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
     """Whether it is this holder's from now on; if it is lost with the machine's power, so is its holder."""
-    times = {"now": micros(now), "until": micros(until), "ahead": AHEAD}
+    times = {"now": micros(now), "until": micros(until), "ahead": sqlite_caps.AHEAD}
     values = {"name": utf8(name), "holder": utf8(holder), **times}
     with waiting_for_no_disk(connection):
         return connection.execute(_LEASE, values).rowcount == 1
