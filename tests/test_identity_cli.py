@@ -125,8 +125,10 @@ def test_each_recipe_in_the_documents_can_be_used(tmp_path: Path, recipe: str) -
 def test_the_recipe_for_pages_in_a_browser_can_be_used(tmp_path: Path) -> None:
     [recipe] = [block for block in BLOCKS if block not in RECIPES]
     path = tmp_path / "workflows.yaml"
-    path.write_text(f"{recipe}engines: {{memory: {{adapter: memory}}}}\ntools: {{it: {{engine: memory, workflow: echo}}}}\n")
-    assert load_config(path, {}).server.cors == ("http://localhost:6274",)
+    path.write_text(
+        f"{recipe}engines: {{memory: {{adapter: memory}}}}\ntools: {{it: {{engine: memory, workflow: echo}}}}\n"
+    )
+    assert load_config(path, {}).server.cors == ["http://localhost:6274"]
 
 
 @pytest.mark.anyio

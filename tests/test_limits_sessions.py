@@ -27,7 +27,7 @@ from mcp_workflows.limits import DEFAULTS, UNLIMITED, Limits
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.metering import Meters
 from mcp_workflows.receiver.callers import Callers
-from mcp_workflows.receiver.sessions import Sessions
+from mcp_workflows.receiver.http_limits import Sessions
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from tests.configured import written
 from tests.here import OLD, hello
@@ -381,7 +381,7 @@ async def test_a_request_that_opens_nothing_gives_its_place_back(end: str) -> No
 async def test_whose_ended_sessions_were_is_forgotten_though_they_never_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.receiver.sessions.SPARE", 10)
+    monkeypatch.setattr("mcp_workflows.receiver.http_limits.SPARE", 10)
     rooms = Rooms()
     app = Sessions(opening(rooms), rooms, CALLERS.sender, Meters(only(1)))
     for number in range(100):

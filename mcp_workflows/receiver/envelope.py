@@ -11,7 +11,6 @@ import mcp_types as types
 from mcp.server.context import HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import JSON
@@ -60,11 +59,3 @@ class Envelope:
             icons=server.icons,
         )
         return found.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-def streamable_http_of(server: AnyServer) -> StreamableHTTPSessionManager | None:
-    """Return what serves the server over Streamable HTTP; None if it is served in another way."""
-    try:
-        return server.session_manager
-    except RuntimeError:
-        return None

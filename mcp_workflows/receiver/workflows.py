@@ -32,13 +32,12 @@ from mcp_workflows.limits import UNLIMITED, Limits
 from mcp_workflows.metering import Meters
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver.at_hand import at_hand
-from mcp_workflows.receiver.body_limit import limited_values
 from mcp_workflows.receiver.callers import Callers, client_of
 from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.http_limits import limit_requests
 from mcp_workflows.receiver.measuring import Measuring
 from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.offer import Offer, Viewer
-from mcp_workflows.receiver.sessions import bounded
 from mcp_workflows.receiver.streams import Progress
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
@@ -112,10 +111,8 @@ class Workflows:
             self._census = Census(self._store, self._engines, self._telemetry)
             group.start_soon(self._census.run)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
-            counted = self._limits.sessions_per_principal is not None
             sender = self.middleware.callers.sender
-            stack.enter_context(bounded(self._server, sender, self._meters, sessions=counted))
-            stack.enter_context(limited_values(self._server, self._limits.max_json_values))
+            stack.enter_context(limit_requests(self._server, sender, self._meters, self._limits))
             self._stack = stack.pop_all()
         return self
 

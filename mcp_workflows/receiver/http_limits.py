@@ -1,11 +1,12 @@
-"""Limits that the SDK lacks on sessions and GET streams of 2025-11-25 and before.
+"""Limits in front of the SDK's application over HTTP: on bodies, and on sessions and GET streams of 2025-11-25.
 
-It counts the sessions of all callers together, not those of each; and its GET streams outlive their token.
+The SDK counts the sessions of all callers together, not those of each; its GET streams outlive their token; and it
+parses whatever a body holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
@@ -13,6 +14,7 @@ from typing import Final
 
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types import jsonrpc
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -20,11 +22,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.access import Principal
+from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached
+from mcp_workflows.limits import Limits
 from mcp_workflows.metering import Meters, whose_meter
-from mcp_workflows.receiver.envelope import AnyServer, streamable_http_of
+from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.streams import while_admitted
+from mcp_workflows.sizing import has_more_values
 
+_AROUND: Final = 1_000  # JSON values of a message beside its arguments and answers
 SPARE: Final = 1000  # sessions that may have ended and are still remembered here, beside as many as are open
 
 _SESSION: Final = MCP_SESSION_ID_HEADER.encode()
@@ -35,6 +41,7 @@ _NONE: Final = ""  # no session has this id
 _FIRST_ERROR: Final = 400
 _UNAUTHORIZED: Final = 401
 _TOO_MANY_REQUESTS: Final = 429
+_CONTENT_TOO_LARGE: Final = 413
 
 
 @dataclass(slots=True, eq=False)
@@ -163,22 +170,55 @@ async def _until_refused(app: ASGIApp, principal: Principal, scope: Scope, recei
         await Response(status_code=_UNAUTHORIZED)(scope, receive, send)
 
 
+class BodyLimit:
+    """In front of the SDK's own application: a body with too many JSON values is refused before it is parsed.
+
+    Parsing takes long and much memory. The body comes in one piece: the SDK bounds its bytes right outside.
+    """
+
+    def __init__(self, app: ASGIApp, most_values: int) -> None:
+        self._app = app
+        self._most_values = most_values
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 413."""
+        whole = await receive()
+        body: bytes = whole.get("body", b"")
+        if has_more_values(body, self._most_values + _AROUND):
+            await self._refusal()(scope, receive, send)
+            return
+
+        unread = [whole]
+
+        async def received() -> Message:
+            return unread.pop() if unread else await receive()
+
+        await self._app(scope, received, send)
+
+    def _refusal(self) -> Response:
+        most = self._most_values + _AROUND
+        text = f"the body holds more than {most} JSON values (limits.max_json_values): send less, or a link to it"
+        return _error(_CONTENT_TOO_LARGE, jsonrpc.INVALID_REQUEST, text)
+
+
 @contextmanager
-def bounded(
-    server: AnyServer, sender: Callable[[Request], Principal], meters: Meters, *, sessions: bool
+def limit_requests(
+    server: AnyServer, sender: Callable[[Request], Principal], meters: Meters, limits: Limits
 ) -> Generator[None]:
-    """While in here, the streams and, if wanted, the sessions of each caller are bounded on a server over HTTP."""
-    sdks = streamable_http_of(server)
-    if sdks is None:
+    """While in here, these limits hold for a server over HTTP: of its sessions, of GET streams, and of bodies."""
+    try:
+        sdks = server.session_manager
+    except RuntimeError:  # it is served in another way
         yield
         return
     inner = sdks.asgi_app  # reads the body, so what is refused was read
     app = front = inner.app
-    if sessions and not sdks.stateless:
+    if limits.sessions_per_principal is not None and not sdks.stateless:
         live = sdks._server_instances  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         front = Sessions(app, live, sender, meters)
     resumes = sdks.event_store is not None and not sdks.stateless
-    inner.app = StandaloneStreams(front, sender, meters, resumes=resumes, counts=sdks.stateless)
+    front = StandaloneStreams(front, sender, meters, resumes=resumes, counts=sdks.stateless)
+    inner.app = front if limits.max_json_values is None else BodyLimit(front, limits.max_json_values)
     try:
         yield
     finally:
@@ -204,7 +244,13 @@ def _opened_by(message: Message) -> str:
 
 
 def _refusal(reached: LimitReached) -> Response:
-    """The error as an answer of HTTP: there is no session in which to answer; the SDK's refusals look like this."""
-    error = {"code": reached.code, "message": reached.message, "data": reached.data}
     after = {"Retry-After": str(ceil(reached.retry_after or 0))}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, _TOO_MANY_REQUESTS, after)
+    return _error(_TOO_MANY_REQUESTS, reached.code, reached.message, data=reached.data, headers=after)
+
+
+def _error(
+    status: int, code: int, message: str, *, data: JSON = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an error as an answer of HTTP: there is no request yet to answer; the SDK's refusals look like this."""
+    error = {"code": code, "message": message, **({} if data is None else {"data": data})}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers)
