@@ -205,9 +205,9 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
         (task_id,) = await here.start("forever", 1)
         store.slow = True
         with stopwatch() as seconds:
-            with pytest.raises(StoreUnavailable, match="no answer of the store within"):
+            with pytest.raises(StoreUnavailable, match="the store did not answer within"):
                 await here.get(task_id)
-            with pytest.raises(StoreUnavailable, match="no answer of the store within"):
+            with pytest.raises(StoreUnavailable, match="the store did not answer within"):
                 await here.bridge.listen(Listen(task_ids=(task_id,)), ANONYMOUS)
             assert seconds() < 1.8
 
