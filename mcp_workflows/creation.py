@@ -167,14 +167,14 @@ class Creation:
         """ONCE: the task, started if no attempt can have started it; lost, if one can that is over.
 
         Raises:
-            EngineUnavailable: one is under way.
+            EngineUnavailable: one is under way, or may be, as the clock was just set.
         """
         row = _live(await self._store.get(task.id, task.owner))
         if row.handle is not None or row.ended:
             return row
         if not row.attempts:
             return self._healed(await self._start(await self._claimed(row)))
-        if self._clock() < (row.attempted or row.created) + CREATING:
+        if not self._is_steady() or self._clock() < (row.attempted or row.created) + CREATING:
             raise not_known()
         return await self._lost(row)
 

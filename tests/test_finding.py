@@ -560,6 +560,26 @@ async def test_the_outcome_of_a_start_that_is_under_way_elsewhere_is_not_said_to
         assert [await later.handle(one)] == later.engine.handles
 
 
+async def test_a_start_that_is_under_way_elsewhere_is_not_given_up_by_a_clock_that_jumps_ahead(
+    tmp_path: Path, clock: Clock
+) -> None:
+    held = HeldOnce(settings(tmp_path))
+    async with replica(tmp_path, clock, held) as there, replica(tmp_path, clock) as here:
+        engines, steady = Engines({"memory": HeldOnce(settings(tmp_path))}), clock.time.timestamp()
+        made = Ledger(
+            store=here.store, engines=engines, retention=timedelta(days=90), clock=clock, steady=lambda: steady
+        )
+        task = new_task(clock, expires=None)
+        async with engines, made as one, anyio.create_task_group() as group:
+            group.start_soon(there.create, task)
+            await held.entered.wait()
+            clock.time += timedelta(days=91)
+            seen, trouble = await one.current(await here.row(task))
+            assert (seen.ended, trouble) == (None, f"engine memory: {NOT_KNOWN}")
+            held.go_on.set()
+        assert await here.handle(await here.row(task)) in here.engine.handles
+
+
 async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock: Clock) -> None:
     async with replica(tmp_path, clock, Blind(MemorySettings(name=str(tmp_path)))) as here:
         here.engine.faults.lost_start_replies = 1
