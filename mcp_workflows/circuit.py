@@ -90,7 +90,9 @@ class Circuit:
         except AdapterBroke:
             raise  # this says nothing about the engine
         except EngineUnavailable as error:
-            if not error.throttled:
+            if not error.silent:
+                pass  # nor does this
+            elif not error.throttled:
                 self._fail(began, str(error))
             elif error.sent:  # otherwise it was held back here
                 self._succeed()
