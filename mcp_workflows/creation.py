@@ -48,6 +48,7 @@ from mcp_workflows.task import (
 logger = logging.getLogger(__name__)
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed, as its engine refused to start anything
+_GONE = "it was not started, or has expired before that was known"
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
@@ -217,9 +218,15 @@ class Creation:
         return await self._bind(row, handle, promise)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:
-        """The row with its handle; if that is another one by now, ours is a duplicate: finding it cancels it."""
+        """The row with its handle; if that is another one by now, ours is a duplicate: finding it cancels it.
+
+        Raises:
+            EngineUnavailable: the row is gone.
+        """
         now, durable = self._clock(), promise is not StartGuarantee.KEYED
-        bound = await changed(self._store, row, lambda task: bind(task, handle, now), durable=durable)
+        bound = await self._store.change(row.id, row.owner, lambda task: bind(task, handle, now), durable=durable)
+        if bound is None:
+            raise EngineUnavailable(_GONE)  # what was found is of a later call with its key, which has a row of its own
         if promise is StartGuarantee.FINDABLE and bound.handle not in (None, handle):
             try:
                 await self._find(row)
@@ -256,7 +263,8 @@ class Creation:
         try:
             return await self._searching.find(row)
         except StartConflict as conflict:
-            if _closed(await changed(self._store, row, self._refusal(conflict))):
+            closed = await self._store.change(row.id, row.owner, self._refusal(conflict))
+            if closed is not None and _closed(closed):
                 raise
             raise not_known(str(conflict)) from None
 
@@ -303,7 +311,7 @@ def _closed(task: Task) -> bool:
 def _live(row: Task | None) -> Task:
     """The row, if it is still there to be started."""
     if row is None or row.tombstone:
-        raise EngineUnavailable("it was not started, or has expired before that was known")
+        raise EngineUnavailable(_GONE)
     return row
 
 

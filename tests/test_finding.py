@@ -367,6 +367,51 @@ async def test_a_task_that_one_replica_has_handed_out_is_not_given_up_by_another
         assert [await here.handle(one)] == here.engine.handles
 
 
+class LateFind(FindableMemoryAdapter):
+    """Its first search takes long."""
+
+    def __init__(self, given: FindableMemorySettings) -> None:
+        super().__init__(given)
+        self.entered, self.go_on = anyio.Event(), anyio.Event()
+
+    async def find(self, start: Start) -> str | None:
+        """When the test says so."""
+        self.entered.set()
+        await self.go_on.wait()
+        return await super().find(start)
+
+
+async def test_a_search_that_finds_the_execution_of_a_later_call_hands_out_that_calls_task(
+    tmp_path: Path, clock: Clock
+) -> None:
+    held = Held(settings(tmp_path), EngineUnavailable("nothing listens there", sent=False))
+    late = LateFind(settings(tmp_path))
+    async with (
+        replica(tmp_path, clock, held) as one,
+        replica(tmp_path, clock, late) as two,
+        replica(tmp_path, clock) as three,
+    ):
+        heard: list[Task] = []
+
+        async def call(here: Replica) -> None:
+            heard.append(await here.create(new_task(clock, idempotency_key="k", key="k")))
+
+        async def refused() -> None:
+            with pytest.raises(EngineUnavailable):
+                await call(one)
+            await call(three)
+            late.go_on.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(refused)
+            await held.entered.wait()
+            group.start_soon(call, two)
+            await late.entered.wait()
+            held.go_on.set()
+        assert heard[0].id == heard[1].id
+        assert [(await three.row(task)).handle for task in heard] == three.engine.handles * 2
+
+
 async def test_a_task_that_was_handed_out_fails_with_the_reason_for_which_its_engine_refused_it(
     tmp_path: Path, clock: Clock
 ) -> None:
