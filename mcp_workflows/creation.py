@@ -111,7 +111,6 @@ class Creation:
             EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
             EngineUnavailable: likewise: the engine cannot be reached.
         """
-        task = attempt(task, self._clock())  # with its first start noted: one commit for both
         while (row := await self._inserted(task, caps)).id != task.id:
             if window is not None and not window.covers(row, self._clock()):
                 await changed(self._store, row, outgrow)
@@ -128,7 +127,7 @@ class Creation:
         row = task
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._store.create(task, caps)
+                row = await self._store.create(attempt(task, self._clock()), caps)  # one commit for both
                 if row.id == task.id:
                     row = await self._begun(row, self._start) or row
         return row

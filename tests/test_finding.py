@@ -412,6 +412,31 @@ async def test_a_search_that_finds_the_execution_of_a_later_call_hands_out_that_
         assert [(await three.row(task)).handle for task in heard] == three.engine.handles * 2
 
 
+async def test_a_call_that_had_to_wait_for_another_of_its_key_has_all_its_time_to_start(
+    tmp_path: Path, clock: Clock
+) -> None:
+    given = FindableMemorySettings(name=str(tmp_path), settling_seconds=20)
+    held = Held(given, EngineUnavailable("nothing listens there", sent=False))
+    async with replica(tmp_path, clock, held) as here:
+
+        async def refused() -> None:
+            with pytest.raises(EngineUnavailable):
+                await here.create(new_task(clock, idempotency_key="k", key="k"))
+            held.error = None
+
+        async def waits() -> None:
+            task = await here.create(new_task(clock, idempotency_key="k", key="k"))
+            assert [task.handle] == here.engine.handles
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(refused)
+            await held.entered.wait()
+            group.start_soon(waits)
+            await anyio.wait_all_tasks_blocked()
+            clock.time += timedelta(seconds=12)
+            held.go_on.set()
+
+
 async def test_a_task_that_was_handed_out_fails_with_the_reason_for_which_its_engine_refused_it(
     tmp_path: Path, clock: Clock
 ) -> None:
