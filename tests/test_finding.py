@@ -409,7 +409,7 @@ async def test_a_search_that_finds_the_execution_of_a_later_call_hands_out_that_
             await late.entered.wait()
             held.go_on.set()
         assert heard[0].id == heard[1].id
-        assert [(await three.row(task)).handle for task in heard] == three.engine.handles * 2
+        assert [(await three.row(task)).handle for task in heard] == [*three.engine.handles, *three.engine.handles]
 
 
 async def test_a_call_that_had_to_wait_for_another_of_its_key_has_all_its_time_to_start(
