@@ -96,7 +96,9 @@ class Circuit:
         except AdapterBroke:
             raise  # a defect of the adapter says nothing about the engine
         except EngineUnavailable as error:
-            if not error.throttled:
+            if not error.silent:
+                pass  # nor does this
+            elif not error.throttled:
                 self._fail(began, str(error))
             elif error.sent:  # throttled by our own quota, before it was sent, it is no answer
                 self._succeed()

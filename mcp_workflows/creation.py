@@ -48,6 +48,7 @@ from mcp_workflows.task import (
 logger = logging.getLogger(__name__)
 
 NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed, as its engine refused to start anything
+_GONE = "there is no such task any more: its start was given up, or it expired; call again"
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
@@ -110,7 +111,6 @@ class Creation:
             EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
             EngineUnavailable: likewise: the engine cannot be reached.
         """
-        task = attempt(task, self._clock())  # with its first start noted: one commit for both
         while (row := await self._inserted(task, caps)).id != task.id:
             if window is not None and not window.covers(row, self._clock()):
                 await changed(self._store, row, outgrow)
@@ -127,7 +127,7 @@ class Creation:
         row = task
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._store.create(task, caps)
+                row = await self._store.create(attempt(task, self._clock()), caps)  # one commit for both
                 if row.id == task.id:
                     row = await self._begun(row, self._start) or row
         return row
@@ -167,14 +167,14 @@ class Creation:
         """ONCE: the task, started if no attempt can have started it; lost, if one can that is over.
 
         Raises:
-            EngineUnavailable: one is under way.
+            EngineUnavailable: one is under way, or may be, as the clock was just set.
         """
         row = _live(await self._store.get(task.id, task.owner))
         if row.handle is not None or row.ended:
             return row
         if not row.attempts:
             return self._healed(await self._start(await self._claimed(row)))
-        if self._clock() < (row.attempted or row.created) + CREATING:
+        if not self._is_steady() or self._clock() < (row.attempted or row.created) + CREATING:
             raise not_known()
         return await self._lost(row)
 
@@ -217,9 +217,15 @@ class Creation:
         return await self._bind(row, handle, promise)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:
-        """The row with its handle; if that is another one by now, ours is a duplicate: finding it cancels it."""
+        """The row with its handle; if that is another one by now, ours is a duplicate: finding it cancels it.
+
+        Raises:
+            EngineUnavailable: the row is gone.
+        """
         now, durable = self._clock(), promise is not StartGuarantee.KEYED
-        bound = await changed(self._store, row, lambda task: bind(task, handle, now), durable=durable)
+        bound = await self._store.change(row.id, row.owner, lambda task: bind(task, handle, now), durable=durable)
+        if bound is None:
+            raise EngineUnavailable(_GONE)  # what was found is of a later call with its key, which has a row of its own
         if promise is StartGuarantee.FINDABLE and bound.handle not in (None, handle):
             try:
                 await self._find(row)
@@ -256,7 +262,8 @@ class Creation:
         try:
             return await self._searching.find(row)
         except StartConflict as conflict:
-            if _closed(await changed(self._store, row, self._refusal(conflict))):
+            closed = await self._store.change(row.id, row.owner, self._refusal(conflict))
+            if closed is not None and _closed(closed):
                 raise
             raise not_known(str(conflict)) from None
 
@@ -303,7 +310,7 @@ def _closed(task: Task) -> bool:
 def _live(row: Task | None) -> Task:
     """The row, if it is still there to be started."""
     if row is None or row.tombstone:
-        raise EngineUnavailable("there is no such task any more: its start was given up, or it expired; call again")
+        raise EngineUnavailable(_GONE)
     return row
 
 

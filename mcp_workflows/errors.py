@@ -65,12 +65,16 @@ class EngineUnavailable(EngineError):
 
     `throttled` if the engine is there and turns us away for now, or we hold ourselves back so that it need not: who
     waits for an execution then goes on waiting.
+
+    `silent` is False when it says nothing about whether the engine answers: it is about this one execution, or about
+    something else that is needed.
     """
 
-    def __init__(self, message: str, *, sent: bool = True, throttled: bool = False) -> None:
+    def __init__(self, message: str, *, sent: bool = True, throttled: bool = False, silent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
         self.throttled = throttled
+        self.silent = silent
 
 
 class AdapterBroke(EngineUnavailable):

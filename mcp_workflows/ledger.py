@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 LATE = 10.0  # seconds of age from which an answer says how old it is
 PATIENCE = 3.0  # seconds until a read is answered, whatever engines and the store do
+_FOR_A_PROBE = 0.1  # seconds for a look at an engine that is known to be silent: enough if it is back
 _FOR_THE_STORE = 0.25  # seconds of these reserved for reading the stored state after a look took too long
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 EXPIRED = "Task expired: its time to live is over"
@@ -242,7 +243,7 @@ class Ledger:
     async def current(self, task: Task, *, by: float | None = None) -> Known:
         """The task after a look, or as it was known last if there is no answer by then (or within 3 s), and why.
 
-        An engine that is known to be silent is not waited for.
+        An engine that is known to be silent is hardly waited for.
         """
         about(task.tool, task.context)
         if task.ended:
@@ -251,8 +252,9 @@ class Ledger:
         silence = self._engines.silence(task.engine)
         trouble = f"engine {task.engine}: {silence or 'no answer yet'}"
         try:
-            # even with a deadline that is over: the look goes on in the background, as the probe
-            with anyio.CancelScope(deadline=anyio.current_time() if silence else by - _FOR_THE_STORE):
+            latest = by - _FOR_THE_STORE
+            # the look goes on in the background after its deadline, as the probe
+            with anyio.CancelScope(deadline=min(latest, anyio.current_time() + _FOR_A_PROBE) if silence else latest):
                 seen = await self._watch.look(task)
                 return seen, self._watch.unsaved(seen) or self._lateness(seen)
         except EngineError as error:

@@ -51,4 +51,5 @@ def _as_engine_errors() -> Generator[None]:
     try:
         yield
     except StoreError as error:
-        raise EngineUnavailable(f"what must be remembered of it cannot be read or written now: {error}") from None
+        text = f"what must be remembered of it cannot be read or written now: {error}"
+        raise EngineUnavailable(text, silent=False) from None

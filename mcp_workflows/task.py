@@ -239,10 +239,12 @@ def acknowledge(task: Task) -> Task:
 def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -> Task:
     """The engine refused to start it: closed, and its idempotency key is free again.
 
-    Not if another attempt may have started it, unless the refusal is final for all attempts.
+    If another attempt may have started it, that one is left, unless the refusal is final for all attempts.
     """
-    if task.handle is not None or task.ended or (task.attempts > 1 and not final):
+    if task.handle is not None or task.ended:
         return task
+    if task.attempts > 1 and not final:
+        return replace(task, attempts=task.attempts - 1)
     closed = observe(task, Execution(status=Status.FAILED, failure=failure), at)
     return replace(closed, idempotency_key=None, arguments=None)
 

@@ -53,6 +53,7 @@ class Engine:
         (EngineUnavailable("turned away", throttled=True), 9.0, False),
         (EngineUnavailable("held back here", throttled=True, sent=False), 9.0, False),
         (AdapterBroke("its adapter failed"), 9.0, False),
+        (EngineUnavailable("it cannot show this one execution", silent=False), 9.0, False),
         (EngineRefused("no permission"), 9.0, False),
         (ExecutionNotFound("no such execution"), 9.0, False),
         (None, 9.0, False),

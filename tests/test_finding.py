@@ -367,6 +367,76 @@ async def test_a_task_that_one_replica_has_handed_out_is_not_given_up_by_another
         assert [await here.handle(one)] == here.engine.handles
 
 
+class LateFind(FindableMemoryAdapter):
+    """Its first search takes long."""
+
+    def __init__(self, given: FindableMemorySettings) -> None:
+        super().__init__(given)
+        self.entered, self.go_on = anyio.Event(), anyio.Event()
+
+    async def find(self, start: Start) -> str | None:
+        """When the test says so."""
+        self.entered.set()
+        await self.go_on.wait()
+        return await super().find(start)
+
+
+async def test_a_search_that_finds_the_execution_of_a_later_call_hands_out_that_calls_task(
+    tmp_path: Path, clock: Clock
+) -> None:
+    held = Held(settings(tmp_path), EngineUnavailable("nothing listens there", sent=False))
+    late = LateFind(settings(tmp_path))
+    async with (
+        replica(tmp_path, clock, held) as one,
+        replica(tmp_path, clock, late) as two,
+        replica(tmp_path, clock) as three,
+    ):
+        heard: list[Task] = []
+
+        async def call(here: Replica) -> None:
+            heard.append(await here.create(new_task(clock, idempotency_key="k", key="k")))
+
+        async def refused() -> None:
+            with pytest.raises(EngineUnavailable):
+                await call(one)
+            await call(three)
+            late.go_on.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(refused)
+            await held.entered.wait()
+            group.start_soon(call, two)
+            await late.entered.wait()
+            held.go_on.set()
+        assert heard[0].id == heard[1].id
+        assert [(await three.row(task)).handle for task in heard] == [*three.engine.handles, *three.engine.handles]
+
+
+async def test_a_call_that_had_to_wait_for_another_of_its_key_has_all_its_time_to_start(
+    tmp_path: Path, clock: Clock
+) -> None:
+    given = FindableMemorySettings(name=str(tmp_path), settling_seconds=20)
+    held = Held(given, EngineUnavailable("nothing listens there", sent=False))
+    async with replica(tmp_path, clock, held) as here:
+
+        async def refused() -> None:
+            with pytest.raises(EngineUnavailable):
+                await here.create(new_task(clock, idempotency_key="k", key="k"))
+            held.error = None
+
+        async def waits() -> None:
+            task = await here.create(new_task(clock, idempotency_key="k", key="k"))
+            assert [task.handle] == here.engine.handles
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(refused)
+            await held.entered.wait()
+            group.start_soon(waits)
+            await anyio.wait_all_tasks_blocked()
+            clock.time += timedelta(seconds=12)
+            held.go_on.set()
+
+
 async def test_a_task_that_was_handed_out_fails_with_the_reason_for_which_its_engine_refused_it(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -558,6 +628,26 @@ async def test_the_outcome_of_a_start_that_is_under_way_elsewhere_is_not_said_to
     assert (one.id, two.ended, two.handle) == (two.id, None, None)
     async with replica(tmp_path, clock, there) as later:
         assert [await later.handle(one)] == later.engine.handles
+
+
+async def test_a_start_that_is_under_way_elsewhere_is_not_given_up_by_a_clock_that_jumps_ahead(
+    tmp_path: Path, clock: Clock
+) -> None:
+    held = HeldOnce(settings(tmp_path))
+    async with replica(tmp_path, clock, held) as there, replica(tmp_path, clock) as here:
+        engines, steady = Engines({"memory": HeldOnce(settings(tmp_path))}), clock.time.timestamp()
+        made = Ledger(
+            store=here.store, engines=engines, retention=timedelta(days=90), clock=clock, steady=lambda: steady
+        )
+        task = new_task(clock, expires=None)
+        async with engines, made as one, anyio.create_task_group() as group:
+            group.start_soon(there.create, task)
+            await held.entered.wait()
+            clock.time += timedelta(days=91)
+            seen, trouble = await one.current(await here.row(task))
+            assert (seen.ended, trouble) == (None, f"engine memory: {NOT_KNOWN}")
+            held.go_on.set()
+        assert await here.handle(await here.row(task)) in here.engine.handles
 
 
 async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock: Clock) -> None:

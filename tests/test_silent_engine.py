@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import anyio
 import pytest
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import Status
-from mcp_workflows.errors import StoreUnavailable
+from mcp_workflows.adapter import Execution, Ref, Status
+from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
 from mcp_workflows.housekeeping import HEAL_AT_ONCE
 from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.pacing import SHIPPED
@@ -182,6 +183,37 @@ async def test_a_read_is_answered_by_its_deadline_however_many_looks_it_takes(
             async with bob.stream("subscriptions/listen", {"notifications": {"taskIds": ids}}) as (_, frames):
                 await anext(aiter(frames))
             assert seconds() < 1.6
+
+
+class OneSlow(MemoryAdapter):
+    """Gives no answer about one execution, and all the others at once."""
+
+    slow = ""
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look."""
+        if ref.handle == self.slow:
+            await anyio.sleep_forever()
+        return await super().describe(ref)
+
+
+async def probe_is_due(here: Place) -> None:
+    """The circuit lets one look through now."""
+    with anyio.fail_after(20):
+        while True:
+            with suppress(EngineUnavailable), here.engines.admitted("memory"):
+                return
+            await anyio.sleep(0.02)
+
+
+async def test_an_execution_of_which_nothing_can_be_told_hides_no_other(tmp_path: Path) -> None:
+    engine = OneSlow(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+        slow, other = await here.start("forever", 2)
+        engine.slow = engine.handles[0]
+        await known_silent(here, slow)
+        await probe_is_due(here)
+        assert await message(here, other) == "working"
 
 
 class Slow(SQLiteStore):

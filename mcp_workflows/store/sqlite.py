@@ -299,13 +299,13 @@ class SQLiteStore(Store):
         self._files.check()
         if self._path.stat().st_size > INTEGRITY_UP_TO:
             return
-        self._checked = now
         try:
             damage = await damage_in(self._path)
         except sqlite3.Error as error:
             if _code(error) not in _DAMAGED:
                 raise _translated(error) from error
             damage = str(error)
+        self._checked = now
         if damage is not None:
             self._note_damage(damage)
         elif self._damaged:

@@ -69,6 +69,6 @@ async def _unreadable(noting: Noting, noted: Noted, seen: Seen, grace: timedelta
     """
     since, why = await noting.unavailable_since(noted.name), short(hidden(seen.state_error)) or "no reason given"
     if utc_now() - since < grace:
-        raise EngineUnavailable(f"Google cannot show the execution now (UNAVAILABLE: {why})")
+        raise EngineUnavailable(f"Google cannot show the execution now (UNAVAILABLE: {why})", silent=False)
     text = f"Google has not shown the execution since {since:%Y-%m-%d %H:%M} UTC: its outcome is not known ({why})"
     return Execution(status=Status.FAILED, failure=Failure(text=text, kind="Unavailable"))

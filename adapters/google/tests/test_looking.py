@@ -81,8 +81,9 @@ async def test_one_that_waits_or_is_in_a_state_to_come_has_not_ended(
 
 
 async def test_one_that_cannot_be_shown_is_as_it_was_known_last(stub: Injecting, adapter: GoogleAdapter) -> None:
-    with pytest.raises(EngineUnavailable, match="the key is revoked"):
+    with pytest.raises(EngineUnavailable, match="the key is revoked") as untold:
         await seen(adapter, stub, State.UNAVAILABLE, state_error=REVOKED)
+    assert not untold.value.silent, "Google answers for all others"
 
 
 async def test_one_that_cannot_be_shown_for_long_has_failed(stub: Injecting, notes: MemoryNotes) -> None:

@@ -53,7 +53,8 @@ class Expresses:
             return found
         patience = StepFunctionsOptions.read(ref.options).patience.total_seconds()
         if time.time() < _started(ref.handle) + patience + _GRACE:
-            raise EngineUnavailable("only the process that started an Express execution hears how it ends")
+            text = "only the process that started an Express execution hears how it ends"
+            raise EngineUnavailable(text, silent=False)
         text = "its outcome is not known, and it is not started again: the process that waited for it is gone"
         return _lost(text, "OutcomeUnknown")
 

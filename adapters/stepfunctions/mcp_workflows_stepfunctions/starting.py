@@ -89,7 +89,8 @@ async def _existing(calls: Calls, order: Request) -> str:
     try:
         found = await calls.call("describe_execution", known={_GONE}, executionArn=arn)
     except AnsweredError:
-        raise EngineUnavailable(f"there is an execution named {order.name}, but it does not show yet") from None
+        text = f"there is an execution named {order.name}, but it does not show yet"
+        raise EngineUnavailable(text, silent=False) from None
     if not _same(found, order.input):
         raise StartConflict(f"execution {order.name} was started with another input")
     return str(found["executionArn"])

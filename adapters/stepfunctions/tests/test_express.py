@@ -60,8 +60,9 @@ async def test_another_process_does_not_know_how_an_express_execution_ends_and_s
     long_ago = Ref(workflow=start.workflow, handle="express:1700000000:name", options=EXPRESS)
     async with scene.adapter(stepfunctions) as other:
         for call in (other.describe, other.cancel):
-            with pytest.raises(EngineUnavailable, match="only the process that started"):
+            with pytest.raises(EngineUnavailable, match="only the process that started") as untold:
                 await call(ref)
+            assert not untold.value.silent, "Step Functions answers for all others"
         lost = await other.describe(long_ago)
         assert (lost.status, lost.failure and lost.failure.kind) == (Status.FAILED, "OutcomeUnknown")
         await other.cancel(long_ago)  # and nothing is done

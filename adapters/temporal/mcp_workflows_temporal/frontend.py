@@ -143,7 +143,8 @@ class Frontend:
             request, retry=True, timeout=self.timeout
         )
         if not response.history.events:
-            raise EngineUnavailable(f"Temporal at {self.place.address}: it gave no event of {execution.workflow_id}")
+            text = f"Temporal at {self.place.address}: it gave no event of {execution.workflow_id}"
+            raise EngineUnavailable(text, silent=False)
         return response.history.events[0]
 
     async def update(self, handle: Handle, key: str, response: JSON) -> FailureMessage | None:

@@ -69,7 +69,7 @@ async def _newest(run: Run, names: Names, known: Known | None) -> Known:
     if known and (top is None or top.low == high + 1):
         return replace(known, trail=join(known.trail, top) if top else known.trail)
     if top is None:
-        raise EngineUnavailable(f"Temporal at {run.frontend.place.address}: it gave no history")
+        raise EngineUnavailable(f"Temporal at {run.frontend.place.address}: it gave no history", silent=False)
     return Known(trail=top, before=before)
 
 
