@@ -82,6 +82,14 @@ def test_a_complaint_says_where_and_what(word: Any, value: Any, wrong: Sequence[
     assert not _others(word, formats=True)(value)
 
 
+def test_of_alternatives_told_apart_by_a_name_the_one_that_was_meant_is_explained() -> None:
+    card = {"type": "object", "properties": {"kind": {"const": "card"}, "number": {"pattern": "^[0-9]{4}$"}}}
+    cash = {"type": "object", "properties": {"kind": {"const": "cash"}, "amount": {"type": "integer"}}}
+    for word in ("oneOf", "anyOf"):
+        wrong = complaints({word: [card, cash, {"type": "null"}]}, {"kind": "card", "number": "12"})
+        assert wrong == ['it.number: "12" does not match "^[0-9]{4}$"']
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
