@@ -26,7 +26,7 @@ from mcp_workflows import probes
 from mcp_workflows.access import is_loopback
 from mcp_workflows.exporting import Scrape
 from mcp_workflows.receiver import Workflows
-from mcp_workflows.request_headers import AllowedHosts, hosts_of
+from mcp_workflows.request_headers import AllowedHosts, BoundedHeaders, hosts_of
 from mcp_workflows.stopping import Ending
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,12 @@ def ops_app(workflows: Workflows, ending: Ending, scrape: Scrape, host: str) -> 
 async def serve_ops(app: ASGIApp, listening: socket.socket) -> None:
     """Serve it until cancelled."""
     settings = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=_STOP_WITHIN
+        app,
+        http=BoundedHeaders,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=_STOP_WITHIN,
     )
     server = _Beside(settings)
     host, port = listening.getsockname()[:2]

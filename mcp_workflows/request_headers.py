@@ -6,13 +6,14 @@ import ipaddress
 import logging
 import re
 from collections.abc import Collection
-from typing import Final
+from typing import Final, cast
 
 from mcp_types import jsonrpc
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ ONCE: Final = frozenset({b"authorization", b"host", b"mcp-protocol-version", b"m
 _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
 _MISDIRECTED: Final = 421
+MAX_HEADERS: Final = 64 * 1024  # bytes of the request line and all headers, or of all trailers
+_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 _PORT: Final = r"(?::(?:\d{1,5}|\*))?"
 _HOST: Final = re.compile(rf"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\]){_PORT}")
@@ -95,6 +98,42 @@ def is_allowed(value: str, allowed: Collection[str]) -> bool:
         return False
     is_port = port.isascii() and port.isdecimal()
     return value in allowed or f"{value}:*" in allowed or (is_port and f"{name}:*" in allowed)
+
+
+class BoundedHeaders(HttpToolsProtocol):
+    """Uvicorn's protocol, which keeps all headers of a request in memory, with a bound on them (RFC 6585, section 5).
+
+    Bytes are counted piece by piece as they come, so what is complete within its first piece passes at any length;
+    uvloop reads 256 KiB at a time.
+    """
+
+    _unfinished = 0  # bytes that came since the last part of a body, or the end of headers or of a request
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the data, or end a connection whose headers do not end."""
+        self._unfinished += len(data)
+        super().data_received(data)
+        if self._unfinished > MAX_HEADERS and not self.transport.is_closing():
+            logger.warning("a request was refused: it has more than %d bytes of headers", MAX_HEADERS)
+            begun = cast("RequestResponseCycle | None", self.cycle)  # None before the first request, against its type
+            if begun is None or begun.response_complete:
+                self.transport.write(_TOO_LONG)
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """Begin the request; its body is bounded elsewhere."""
+        self._unfinished = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a part of the body on."""
+        self._unfinished = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Begin to count anew with the next request."""
+        self._unfinished = 0
+        super().on_message_complete()
 
 
 class CleanHeaders:

@@ -28,6 +28,14 @@ _SHOWN: Final = 60  # characters of a value that is repeated in a complaint
 _ROOT: Final = "urn:mcp-workflows:schema"
 _SLOW: Final = {"pattern": SlowPattern}
 
+
+def _passes(_: str) -> bool:
+    return True
+
+
+_FORMATS: Final = {"duration": _passes, "hostname": _passes}
+"""Formats that are not checked: RFC 3339 has no fractions (`PT0.5S`, as pydantic writes it), DNS no `_`."""
+
 _SCALARS = frozenset({"string", "number", "integer", "boolean"})
 PRIMITIVES = _SCALARS | {"array"}
 
@@ -113,6 +121,7 @@ class Checker:
             pattern_options=SLOW if self._slow else QUICK,
             keywords=keywords,
             validate_formats=True,
+            formats=_FORMATS,
             offline=True,
             mask=mask,
         )
@@ -210,16 +219,27 @@ def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, 
 
 
 def _is_meant(schema: Any, value: Any, root: Schema) -> bool:  # any JSON values
-    """Whether an alternative is one for values of this type."""
+    """Whether an alternative is one for values of this type, and with the names of kinds that this value has."""
     for _ in range(_DEEPEST):
         if not is_object(schema):
             return False
         if not isinstance(reference := schema.get("$ref"), str):
             named = schema.get("type", [])
             types: set[str] = {named} if isinstance(named, str) else set(named)
-            return not types or bool(types & _TYPES[value.__class__])
+            fits = not types or bool(types & _TYPES[value.__class__])
+            return fits and not (is_object(value) and _is_of_other_kind(schema, value))
         schema = target_of(reference, root)
     return False
+
+
+def _is_of_other_kind(schema: Schema, value: Schema) -> bool:
+    """Whether a property has another text than its `const`, by which alternatives are told apart."""
+    wanted: dict[str, object] = {
+        name: each["const"]
+        for name, each in schema.get("properties", {}).items()
+        if is_object(each) and "const" in each
+    }
+    return any(isinstance(const, str) and name in value and value[name] != const for name, const in wanted.items())
 
 
 def _properties(schema: Schema, value: Schema) -> Iterator[_Part]:

@@ -36,7 +36,7 @@ from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.admission import Admission
 from mcp_workflows.receiver.admitting import Admitting
-from mcp_workflows.request_headers import USUAL_PORTS, AllowedHosts, CleanHeaders, Cors, hosts_of
+from mcp_workflows.request_headers import USUAL_PORTS, AllowedHosts, BoundedHeaders, CleanHeaders, Cors, hosts_of
 from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, ending_on_signals
 
 logger = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
     settings = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=BoundedHeaders,
         lifespan="on",
         log_config=None,
         access_log=False,

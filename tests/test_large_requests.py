@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import httpx2
@@ -182,6 +184,43 @@ def test_one_request_keeps_others_waiting_no_longer_than_a_moment(serving: Proce
     logger.info("%s, %s: %s", revision, name, said)
     assert others.cpu < SECONDS * SLOW_MACHINE, said
     assert others.most - others.before < MEMORY, said
+
+
+_HOST: Final = b"Host: localhost\r\n"
+_MANY_HEADERS: Final = b"X: y\r\n" * 20_000
+_CHUNKED: Final = b"POST /mcp HTTP/1.1\r\n" + _HOST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
+_HEADERS: Final[Mapping[str, tuple[bytes, bytes]]] = {
+    "many headers": (b"GET /healthz HTTP/1.1\r\n" + _HOST, _MANY_HEADERS),
+    "a long header": (b"GET /healthz HTTP/1.1\r\n" + _HOST + b"X: ", b"y" * 120_000),
+    "a long path": (b"GET /", b"y" * 120_000),
+    "trailers": (_CHUNKED, _MANY_HEADERS),
+}
+
+
+@pytest.mark.parametrize("name", _HEADERS)
+def test_headers_are_bounded_before_they_are_complete(serving: Process, name: str) -> None:
+    begin, more = _HEADERS[name]
+    sent = 0
+    with _Others(serving) as others, socket.create_connection(("127.0.0.1", serving.port), timeout=30) as connection:
+        connection.sendall(begin)
+        with suppress(OSError):  # the server has hung up
+            for _ in range(200):
+                connection.sendall(more)
+                sent += 1
+        assert sent < 200
+    assert others.most - others.before < MEMORY
+
+
+def test_headers_that_are_too_long_are_told_and_usual_ones_are_not(serving: Process) -> None:
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=30) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\n" + _HOST + b"X: ")
+        connection.sendall(b"y" * 65_000)
+        connection.sendall(b"y" * 1_000)  # all of it was read then, so the answer is not lost
+        assert connection.recv(100).startswith(b"HTTP/1.1 431 ")
+    with httpx2.Client() as http:
+        for _ in range(3):  # on one connection
+            answer = http.get(f"http://127.0.0.1:{serving.port}/healthz", headers={"X": "y" * 50_000})
+            assert answer.status_code == 200
 
 
 _EMPTY: Final[list[Any]] = []
