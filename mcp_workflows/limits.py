@@ -72,7 +72,7 @@ class Limits(BaseModel):
         default=64 * 1024, description="Bytes of JSON of the answers to questions in one request."
     )
     max_json_values: Most | None = Field(
-        default=100_000,
+        default=60_000,
         description="JSON values in the arguments of a call, or in the answers of one request: each text, number, list "
         "and object counts, however deep in others. Over HTTP a body with more is refused before it is parsed.",
     )

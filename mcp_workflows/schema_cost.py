@@ -34,9 +34,12 @@ def count_values(value: Any) -> int:  # any JSON value
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     while level:  # a level at a time, as a function call for each of 100,000 values takes too long
         found += sum(map(len, level))
-        members: list[Any] = [item.values() if isinstance(item, dict) else item for item in level]
-        level = [each for inside in members for each in inside if isinstance(each, dict | list)]
+        level = [each for item in level for each in _members(item) if isinstance(each, dict | list)]
     return found
+
+
+def _members(value: Any) -> Iterable[Any]:  # any JSON values
+    return value.values() if isinstance(value, dict) else value
 
 
 def excess(schema: Schema) -> str | None:

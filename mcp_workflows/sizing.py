@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Final
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from mcp_workflows.adapter import JSON, Execution
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.result import tool_error
@@ -20,7 +22,10 @@ def size_of(value: JSON) -> int:
 
 
 def _dump(value: JSON) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    try:
+        return to_json(value, inf_nan_mode="constants")  # five times as fast as `json` with a large value
+    except PydanticSerializationError:  # half a surrogate pair, in the output of an engine
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def check_size(what: str, value: JSON, most: int | None, most_values: int | None = None) -> None:
