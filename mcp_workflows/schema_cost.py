@@ -39,7 +39,7 @@ def count_values(value: Any) -> int:  # any JSON value
 
 
 def _members(value: Any) -> Iterable[Any]:  # any JSON values
-    return value.values() if isinstance(value, dict) else value
+    return value.values() if is_object(value) else value
 
 
 def excess(schema: Schema) -> str | None:
