@@ -216,6 +216,21 @@ def test_a_bound_task_cannot_be_refused(status: Status) -> None:
     assert refuse(task, Failure(text="no"), LATER) is task
 
 
+def test_of_several_attempts_the_last_one_that_is_refused_closes_the_task() -> None:
+    task = attempt(attempt(make_task(), NOON), NOON)
+    first = refuse(task, Failure(text="first"), NOON)
+    assert (first.attempts, first.ended) == (1, None)
+    last = refuse(first, Failure(text="last"), LATER)
+    assert (last.ended, last.execution.failure) == (LATER, Failure(text="last"))
+
+
+def test_a_refused_attempt_says_nothing_of_one_whose_outcome_is_unknown() -> None:
+    task = attempt(make_task(), NOON)  # lost
+    for at in (NOON, LATER, LATEST):
+        task = refuse(attempt(task, at), Failure(text="no"), at)
+        assert (task.attempts, task.ended) == (1, None)
+
+
 def test_refusing_twice_is_refusing_once() -> None:
     task = refuse(make_task(), Failure(text="first"), NOON)
     assert refuse(task, Failure(text="second"), LATER) is task
