@@ -73,7 +73,7 @@ def complaints(word: Any, value: Any) -> Sequence[str]:
             {"a/b ~%\u00e9": 1},
             ['it.a/b ~%\u00e9: 1 is not of type "null"'],
         ),
-        ({"format": "date-time"}, "tomorrow", ['"tomorrow" is not a "date-time"']),
+        ({"format": "date"}, "tomorrow", ['"tomorrow" is not a "date"']),
         (False, 1, ["is not allowed here"]),
     ],
 )
