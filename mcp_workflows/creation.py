@@ -39,6 +39,7 @@ from mcp_workflows.task import (
     acknowledge,
     attempt,
     bind,
+    is_ahead,
     lose,
     outgrow,
     refuse,
@@ -72,7 +73,7 @@ class Window:
 
         A row whose time is ahead, as the clock was set back since, stands for it until it has ended.
         """
-        if row.created > now + CLOCKS_DIFFER:
+        if is_ahead(row.created, now):
             return not row.ended
         if now < row.created + self.length:
             return True

@@ -78,6 +78,7 @@ class Checker:
         try:
             self._most = MAX_CHECKS // cost_of(self._schema)
             self._slow = not all(is_quick(pattern) for _, pattern in patterns_in(self._schema))
+            self._keywords = _SLOW if self._slow else {}
             self._registry = Registry([(_ROOT, self._schema)])
             if self._slow:
                 self._compile(self._schema, {})  # `SlowPattern` takes any pattern
@@ -110,7 +111,7 @@ class Checker:
         """Return the validator of the subschema at this JSON Pointer."""
         found = self._compiled.get(pointer)
         if found is None:
-            found = self._compiled[pointer] = self._compile({"$ref": f"{_ROOT}#{pointer}"}, _SLOW if self._slow else {})
+            found = self._compiled[pointer] = self._compile({"$ref": f"{_ROOT}#{pointer}"}, self._keywords)
         return found
 
     def _compile(self, schema: Schema, keywords: Any, mask: str | None = None) -> Draft202012Validator:
@@ -147,7 +148,7 @@ class Checker:
         words = {word: said for word, said in schema.items() if word not in _LEFT_TO_PARTS and word not in _AS_A_WHOLE}
         mask = None if _is_short(value) else "it"
         try:
-            self._compile(words, _SLOW if self._slow else {}, mask).validate(value)
+            self._compile(words, self._keywords, mask).validate(value)
         except ValidationError as error:
             yield place.says(error.message)
         except ValueError as error:

@@ -12,7 +12,7 @@ from mcp_workflows.adapter import Adapter, Start, StartGuarantee
 from mcp_workflows.capabilities import Finds, is_fleeting
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineUnavailable, StartConflict
-from mcp_workflows.task import CLOCKS_DIFFER, Task
+from mcp_workflows.task import Task, is_ahead
 
 FIND_EVERY = 3.0  # seconds: no task's execution is looked for more often than that by one process
 LOOK_BACK = timedelta(days=1)  # for the execution of a row that a clock has dated which was ahead
@@ -101,7 +101,7 @@ class Searching:
     def _sought(self, row: Task) -> Start:
         """Return the order to search for; a creation time ahead of the clock is replaced by `LOOK_BACK` ago."""
         order, now = order_of(row), self._clock()
-        return replace(order, created=now - LOOK_BACK) if order.created > now + CLOCKS_DIFFER else order
+        return replace(order, created=now - LOOK_BACK) if is_ahead(order.created, now) else order
 
     def check_not_too_often(self, row: Task) -> None:
         """Raise what came of the last search again, if that was just now."""

@@ -210,6 +210,11 @@ def postpone(task: Task, at: datetime) -> Task:
     return _touched(task, replace(task, not_before=at + pause), at)
 
 
+def is_ahead(time: datetime, now: datetime) -> bool:
+    """Whether only a clock that was ahead can have written this time."""
+    return time > now + CLOCKS_DIFFER
+
+
 def set_back(task: Task, now: datetime) -> Task:
     """The clock was set back: what was put off until a time that is too far ahead by the clock now is due at once.
 
