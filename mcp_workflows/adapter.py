@@ -185,7 +185,12 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         ...
 
     async def cancel(self, ref: Ref) -> None:
-        """Ask to cancel; a no-op on an ended execution. The truth is what `describe` says afterwards."""
+        """Ask to cancel; a no-op on an ended execution. The truth is what `describe` says afterwards.
+
+        Raises:
+            EngineRefused: the execution cannot be cancelled.
+            ExecutionNotFound, EngineUnavailable: see `describe`.
+        """
         ...
 
 

@@ -102,6 +102,7 @@ class Press:
         return Execution(status=status, output="hi") if status is Status.SUCCEEDED else status
 
     def cancel(self, ref: Ref) -> None:
+        self.describe(ref)  # there must be one
         self._do("update runs set status = 'cancelled' where key = ? and status = 'running'", ref.handle)
 
     def _do(self, sql: str, *given: str) -> Sequence[Any]:
