@@ -16,7 +16,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from mcp_workflows.errors import ConfigError
 
@@ -137,6 +137,12 @@ class Execution:
 
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+
+
+class Nothing(BaseModel):
+    """The `Options` (or `Settings`) of an adapter that has none: nothing can be set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):

@@ -17,9 +17,9 @@ from types import MappingProxyType, TracebackType
 from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
 import anyio
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, Nothing, Ref, Start, StartGuarantee, Status
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.http_errors import Verb, engine_error
 
@@ -40,12 +40,6 @@ CancelFunction: TypeAlias = Callable[[Ref], object]  # what it returns is not lo
 AnswerFunction: TypeAlias = Callable[[Ref, Mapping[str, JSON]], object]
 
 NO_ERRORS: Final[Errors] = MappingProxyType({})
-
-
-class Nothing(BaseModel):
-    """Nothing can be set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FunctionsAdapter(Adapter):

@@ -38,10 +38,7 @@ async def losing_nothing(adapter: Adapter) -> AsyncGenerator[None]:
 
 def subject_of(kind: type[MemoryAdapter]) -> Subject:
     """An engine in memory, in front of which an adapter breaks a law."""
-    name = uuid.uuid4().hex
-    settings = (
-        FindableMemorySettings(name=name) if issubclass(kind, FindableMemoryAdapter) else MemorySettings(name=name)
-    )
+    settings = FindableMemorySettings(name=uuid.uuid4().hex)
     return Subject(
         new_adapter=lambda: kind(settings),
         finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
