@@ -48,6 +48,7 @@ def subject_of(kind: type[MemoryAdapter]) -> Subject:
         failure="declined",
         endless=Role(workflow="forever"),
         asks=Role(workflow="ask"),
+        refused=Role(workflow="nobody-wrote-this"),
         losing_replies=losing_nothing,
         patience=0.5,
         glance=0.2,
@@ -161,6 +162,33 @@ async def test_a_definite_no_to_a_cancellation_of_what_is_not_there_will_do() ->
     subject = subject_of(RefusingMemory)
     async with subject.new_adapter() as adapter:
         await LAWS.test_an_execution_nobody_started_is_not_found(subject, adapter)
+
+
+class LettingThrough(MemoryAdapter):
+    """Translates no refusal, as a class must."""
+
+    async def start(self, start: Start) -> str:
+        try:
+            return await super().start(start)
+        except EngineRefused as error:
+            raise ValueError(str(error)) from None
+
+
+class Hoping(MemoryAdapter):
+    """Takes a refusal for an engine that does not answer."""
+
+    async def start(self, start: Start) -> str:
+        try:
+            return await super().start(start)
+        except EngineRefused as error:
+            raise EngineUnavailable(str(error)) from None
+
+
+@pytest.mark.parametrize(("kind", "did"), [(LettingThrough, "ValueError"), (Hoping, "EngineUnavailable")])
+async def test_a_refusal_that_would_be_tried_again_and_again_is_caught(kind: type[MemoryAdapter], did: str) -> None:
+    found = await said(LAWS.test_a_start_that_the_engine_refuses_is_a_definite_no, kind)
+    assert found.startswith("start() must raise EngineRefused when the engine says no (a 4xx)")
+    assert f"it raised {did}: no workflow named 'nobody-wrote-this'" in found
 
 
 class Careless(MemoryAdapter):

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from mcp_workflows.adapter import Adapter, Ref, StartGuarantee, Status
 from mcp_workflows.capabilities import Checks, Finds
-from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.testing.subject import (
     STACK_TRACES,
@@ -207,6 +207,16 @@ class AdapterContract(CapabilityLaws):
         start = new_start(subject.finishes)
         await adapter.start(start)
         await expect_conflict(subject, adapter, replace(new_start(subject.fails), key=start.key))
+
+    async def test_a_start_that_the_engine_refuses_is_a_definite_no(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: a definite no is `EngineRefused`, with a reason; it is not sent again."""
+        if subject.refused is None:
+            pytest.skip("the subject has nothing that its engine refuses to start")
+        advice = (
+            "start() must raise EngineRefused when the engine says no (a 4xx): anything else is tried again and again"
+        )
+        refused = await expect(adapter.start(new_start(subject.refused)), EngineRefused, advice=advice)
+        assert_clean(subject, str(refused))
 
     async def test_another_key_is_another_execution(self, subject: Subject, adapter: Adapter) -> None:
         """Law: one key, one execution."""
