@@ -27,9 +27,10 @@ import pytest
 import requests
 from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
+from starlette.requests import Request
 
 import mcp_workflows.functions
-from mcp_workflows import Tool, attach, from_functions
+from mcp_workflows import Tool, attach, from_functions, probes
 from mcp_workflows.adapter import JSON, Adapter, Execution, InputRequest, Ref, Start, StartGuarantee, Status
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import (
@@ -237,6 +238,15 @@ async def test_objects_and_methods_may_be_async_too() -> None:
 
     assert (await described(Look(), {})).status is Status.RUNNING
     assert (await described(lambda ref: Look()(ref), {})).status is Status.RUNNING
+
+
+async def test_an_engine_whose_adapter_cannot_tell_is_neither_fine_nor_down(tmp_path: Path) -> None:
+    engine = from_functions(start=key, describe=running, cancel=nothing)
+    tools, store = [Tool(name="print", engine="press", workflow="press")], f"sqlite:///{tmp_path}/tasks.db"
+    async with attach(MCPServer("own"), tools=tools, engines={"press": engine}, store=store) as workflows:
+        response = await probes.engines(workflows)(Request({"type": "http"}))
+    found = {"press": {"ok": None, "text": "not checked: its adapter cannot tell", "hint": None}}
+    assert (response.status_code, json.loads(response.body)) == (200, {"ok": True, "engines": found})
 
 
 # --- what HTTP clients raise
