@@ -114,10 +114,8 @@ class FunctionsAdapter(Adapter):
                 return function(*given)
 
         found = called() if _is_async(function) else await self.__threads.call(called, keep=keep)
-        if not inspect.isawaitable(found):
-            return cast("T", found)
         with translated:
-            return cast("T", await found)
+            return cast("T", await found if inspect.isawaitable(found) else found)
 
 
 class _Translated(AbstractContextManager[None]):

@@ -246,7 +246,7 @@ async def test_an_engine_whose_adapter_cannot_tell_is_neither_fine_nor_down(tmp_
     async with attach(MCPServer("own"), tools=tools, engines={"press": engine}, store=store) as workflows:
         response = await probes.engines(workflows)(Request({"type": "http"}))
     found = {"press": {"ok": None, "text": "not checked: its adapter cannot tell", "hint": None}}
-    assert (response.status_code, json.loads(response.body)) == (200, {"ok": True, "engines": found})
+    assert (response.status_code, json.loads(bytes(response.body))) == (200, {"ok": True, "engines": found})
 
 
 # --- what HTTP clients raise

@@ -62,6 +62,7 @@ class AdapterContract(CapabilityLaws):
                 asks=Role(workflow="Approve"),
                 asks_two=Role(workflow="ApproveTwice"),
                 content={"answer": "yes"},
+                refused=Role(workflow="NobodyWroteThis"),
                 unreachable=lambda: MyAdapter(MyAdapter.Settings(address="127.0.0.1:1", api_key="s3cret")),
                 secret="s3cret",
             )
