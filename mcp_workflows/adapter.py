@@ -16,7 +16,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from mcp_workflows.errors import ConfigError
 
@@ -139,6 +139,12 @@ class Execution:
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 
 
+class Nothing(BaseModel):
+    """The `Options` (or `Settings`) of an adapter that has none: nothing can be set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
     """One workflow engine. Stateless between calls but for its client.
 
@@ -185,7 +191,12 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         ...
 
     async def cancel(self, ref: Ref) -> None:
-        """Ask to cancel; a no-op on an ended execution. The truth is what `describe` says afterwards."""
+        """Ask to cancel; a no-op on an ended execution. The truth is what `describe` says afterwards.
+
+        Raises:
+            EngineRefused: the execution cannot be cancelled.
+            ExecutionNotFound, EngineUnavailable: see `describe`.
+        """
         ...
 
 

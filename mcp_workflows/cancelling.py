@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import Final
+
+import anyio
 
 from mcp_workflows.audit import Audit, Event, record_of, silent
 from mcp_workflows.capabilities import Terminates
@@ -15,6 +18,8 @@ from mcp_workflows.store import Store, changed
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, request_cancel
 
 logger = logging.getLogger(__name__)
+
+REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is sent again by itself
 
 Look = Callable[[Task], Awaitable[Task]]
 
@@ -27,6 +32,13 @@ class Cancelling:
         self._engines = engines
         self._clock = clock
         self._audit = audit
+        self._refused: dict[str, float] = {}  # when, of the event loop's clock, by task id; of the last `REFUSED_FOR`
+
+    async def deliver_again(self, task: Task, handle: str) -> Task:
+        """As `deliver`, but not soon after the engine has refused it: a definite no is not asked for with each look."""
+        now = anyio.current_time()
+        self._refused = {name: at for name, at in self._refused.items() if now - at < REFUSED_FOR}
+        return task if task.id in self._refused else await self.deliver(task, handle)
 
     async def deliver(self, task: Task, handle: str) -> Task:
         """Hand it to the engine; what the engine does not take now is kept, and delivered later."""
@@ -34,6 +46,8 @@ class Cancelling:
             async with self._engines.calling(task.engine, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, handle))
         except EngineError as error:
+            if isinstance(error, EngineRefused):
+                self._refused[task.id] = anyio.current_time()
             logger.warning("engine %r did not take a cancellation, it will be sent again: %s", task.engine, error)
             return task
         try:

@@ -20,9 +20,12 @@ Options = TypeVar("Options", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found out: fine or not, in a sentence, and what to do about it."""
+    """What a check found out: fine, not fine, or unknown (None), in a sentence, and what to do about it.
 
-    ok: bool
+    Unknown is what nothing can say now: no permission to look, or an engine that does not know its workflows.
+    """
+
+    ok: bool | None
     text: str
     hint: str | None = None
 
@@ -47,7 +50,7 @@ class Verifies(Protocol):
     async def verify(
         self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
     ) -> Sequence[Finding]:
-        """What is missing, and what could not be found out (no problem); never raises an EngineError.
+        """What is missing, and what could not be found out (unknown, no problem); never raises an EngineError.
 
         `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in.
         """

@@ -47,12 +47,19 @@ class State(StrEnum):
 
     OK = "ok"
     PROBLEM = "problem"
+    UNKNOWN = "unknown"
     NOT_CHECKED = "not checked"
 
 
 HOSTS_GIVE_UP = timedelta(seconds=60)  # on a tool call, most of them
 _CREDENTIALS = re.compile(r"//[^/]*@")
-_STYLES: Mapping[State, str] = {State.OK: "green", State.PROBLEM: "bold red", State.NOT_CHECKED: "yellow"}
+_STYLES: Mapping[State, str] = {
+    State.OK: "green",
+    State.PROBLEM: "bold red",
+    State.UNKNOWN: "yellow",
+    State.NOT_CHECKED: "yellow",
+}
+_STATES: Mapping[bool | None, State] = {True: State.OK, False: State.PROBLEM, None: State.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +76,10 @@ class Row:
         """In a word."""
         if self.finding is None:
             return State.NOT_CHECKED
-        return State.OK if self.finding.ok else State.PROBLEM
+        return _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs; `ok`, `text` and `hint` are null when it was not checked."""
+        """For programs; `ok` is null when it is unknown, `text` and `hint` too when it was not checked."""
         found = self.finding
         told = (found.ok, found.text, found.hint) if found else (None, None, None)
         return {"name": self.name, **self.details, **dict(zip(("ok", "text", "hint"), told, strict=True))}
@@ -91,9 +98,23 @@ class Checkup:
         return sum(row.state is State.PROBLEM for row in self.rows)
 
     @property
+    def unknown(self) -> int:
+        """How many things were looked at in vain: nothing says whether they can work."""
+        return sum(row.state is State.UNKNOWN for row in self.rows)
+
+    @property
     def unchecked(self) -> int:
         """How many things nobody could look at: their adapters do not check."""
         return sum(row.finding is None for row in self.rows)
+
+    @property
+    def summary(self) -> str:
+        """What came out of all of it, in a few words."""
+        if self.problems:
+            return "1 problem" if self.problems == 1 else f"{self.problems} problems"
+        unsure = {"unknown": self.unknown, "not checked": self.unchecked}
+        told = "".join(f", {count} {what}" for what, count in unsure.items() if count)
+        return f"no problem found{told}" if told else "everything is fine"
 
     def as_json(self) -> Mapping[str, Any]:
         """For programs."""
@@ -140,7 +161,7 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
 
     def found(row: Row) -> None:
         hint = advice[row.name] if row.kind is Kind.TOOL else None
-        if hint and row.finding and row.finding.ok:
+        if hint and row.finding and row.finding.ok is not False:
             row = replace(row, finding=replace(row.finding, hint=hint))
         rows[row.kind, row.name] = row
 
@@ -255,11 +276,11 @@ async def _check_tool(
 ) -> None:
     if not isinstance(adapter, Checks):
         found(_tool_row(tool, None))
-    elif engine and not engine.ok:
+    elif engine and engine.ok is False:
         found(_tool_row(tool, _blocked(tool)))
     else:
         finding = await _within(patience, lambda: _checked(tool, adapter))
-        if isinstance(adapter, Verifies) and finding.ok:
+        if isinstance(adapter, Verifies) and finding.ok is not False:
             finding = await _within(patience, lambda: _verified(tool, adapter, finding))
         found(_tool_row(tool, finding))
 
@@ -275,13 +296,14 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
     """What was found so far, with what the workflow lacks of what the tool names, and what could not be found out."""
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
     more = await adapter.verify(tool.workflow, tool.options, gates)
-    wrong = [finding for finding in more if not finding.ok]
+    wrong = [finding for finding in more if finding.ok is False]
     if not wrong:
+        unknown = any(finding.ok is None for finding in (checked, *more))
         suggestions = [] if tool.input.get("properties") else [finding.hint for finding in more if finding.hint]
         text = "; ".join(finding.text for finding in (checked, *more))
-        return replace(checked, text=text, hint="; ".join(suggestions) or checked.hint)
+        return Finding(ok=None if unknown else True, text=text, hint="; ".join(suggestions) or checked.hint)
     hints = [finding.hint for finding in wrong if finding.hint]
-    text = "; ".join(finding.text for finding in (*wrong, *(finding for finding in more if finding.ok)))
+    text = "; ".join(finding.text for finding in (*wrong, *(each for each in more if each.ok is not False)))
     return Finding(ok=False, text=text, hint="; ".join(hints) or None)
 
 

@@ -320,7 +320,7 @@ class Engines:
             opened.end(bounded=bounded)
 
     async def check(self) -> Mapping[str, Finding]:
-        """Whether each engine answers, all asked at once; an adapter that cannot tell counts as fine."""
+        """Whether each engine answers, all asked at once; unknown if its adapter cannot tell."""
         findings: dict[str, Finding] = {}
         adapters = self.adapters
         async with anyio.create_task_group() as group:
@@ -330,7 +330,7 @@ class Engines:
 
     async def _check(self, name: str, adapter: Adapter, findings: dict[str, Finding]) -> None:
         if not isinstance(adapter, Checks):
-            findings[name] = Finding(ok=True, text="not checked: its adapter cannot tell")
+            findings[name] = Finding(ok=None, text="not checked: its adapter cannot tell")
             return
         try:
             findings[name] = Finding(ok=False, text=f"no answer within {CHECK_PATIENCE:g} s")

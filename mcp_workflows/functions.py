@@ -11,16 +11,17 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
 import anyio
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, Nothing, Ref, Start, StartGuarantee, Status
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.http_errors import Verb, engine_error
 
 __all__ = ["FunctionsAdapter", "from_functions"]
 
@@ -39,22 +40,15 @@ CancelFunction: TypeAlias = Callable[[Ref], object]  # what it returns is not lo
 AnswerFunction: TypeAlias = Callable[[Ref, Mapping[str, JSON]], object]
 
 NO_ERRORS: Final[Errors] = MappingProxyType({})
-NO_ANSWER: Final[Errors] = MappingProxyType({OSError: EngineUnavailable})
-"""Time-outs, refused connections, what `requests` and `urllib` raise. Never `sent=False`: only the function knows."""
-
-
-class Nothing(BaseModel):
-    """Nothing can be set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FunctionsAdapter(Adapter):
     """An adapter made of functions; subclass it to give it settings, and an entry point of its own.
 
-    `describe` may return just a `Status`. An `EngineError` passes, others become one by the table `errors`, and the
-    rest counts as a defect: the core logs it, and says that nothing is known. Its own attributes are mangled: the
-    names that come to mind for one's functions (`_call`, `_start`) are free in a subclass.
+    `describe` may return just a `Status`. An `EngineError` passes. Other exceptions become one by the table `errors`,
+    then those of HTTP clients by the status of the response (see `http_errors`), then each `OSError` is an
+    `EngineUnavailable`. The rest counts as a defect: the core logs it, and says that nothing is known. Its own
+    attributes are mangled: the names that come to mind for one's functions (`_call`, `_start`) are free in a subclass.
     """
 
     Settings: ClassVar[type[BaseModel]] = Nothing
@@ -76,7 +70,7 @@ class FunctionsAdapter(Adapter):
         self.__describe = describe
         self.__cancel = cancel
         self.__answer = answer
-        self.__errors: Errors = {**errors, **{kind: ours for kind, ours in NO_ANSWER.items() if kind not in errors}}
+        self.__errors = errors
         self.__threads = Threads(threads)
 
     async def __aenter__(self) -> Self:
@@ -92,36 +86,64 @@ class FunctionsAdapter(Adapter):
 
     async def start(self, start: Start) -> str:
         """What `start` returned; one that must not be repeated is waited for, even when time is up."""
-        return _handle(await self.__call(self.__start, start, keep=self.starts is not StartGuarantee.KEYED))
+        return _handle(await self.__call(Verb.START, self.__start, start, keep=self.starts is not StartGuarantee.KEYED))
 
     async def describe(self, ref: Ref) -> Execution:
         """What `describe` returned, as an `Execution`."""
-        seen = _execution(await self.__call(self.__describe, ref))
+        seen = _execution(await self.__call(Verb.DESCRIBE, self.__describe, ref))
         return seen if seen.execution_id else replace(seen, execution_id=ref.handle)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Hand the responses to `answer`; without one, no execution may ask."""
         if self.__answer is not None:
-            await self.__call(self.__answer, ref, responses)
+            await self.__call(Verb.ANSWER, self.__answer, ref, responses)
         elif responses.keys() & (await self.describe(ref)).requests.keys():
             raise EngineRefused("it asks, but there is no function to take the answer: give `answer` to from_functions")
 
     async def cancel(self, ref: Ref) -> None:
         """Call `cancel`."""
-        await self.__call(self.__cancel, ref)
+        await self.__call(Verb.CANCEL, self.__cancel, ref)
 
-    async def __call(self, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False) -> T:
-        try:
-            found = function(*given) if _is_async(function) else await self.__threads.call(function, *given, keep=keep)
-            if inspect.isawaitable(found):
-                found = await found
-            return cast("T", found)
-        except EngineError:
-            raise
-        except tuple(self.__errors) as error:
-            ours = next(ours for kind, ours in self.__errors.items() if isinstance(error, kind))
-            logger.info("%s: %s: %s", getattr(function, "__name__", "a function"), type(error).__name__, error)
-            raise ours(f"its adapter met a {type(error).__name__}") from error  # its text may hold a secret
+    async def __call(
+        self, verb: Verb, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False
+    ) -> T:
+        translated = _Translated(function, verb, self.__errors, once=self.starts is StartGuarantee.ONCE)
+
+        def called() -> T | Awaitable[T]:
+            with translated:  # in the thread of the function: the body of a refusal is read there
+                return function(*given)
+
+        found = called() if _is_async(function) else await self.__threads.call(called, keep=keep)
+        with translated:
+            return cast("T", await found if inspect.isawaitable(found) else found)
+
+
+class _Translated(AbstractContextManager[None]):
+    """Raise the `EngineError` that an exception of a function means, if it means one."""
+
+    def __init__(self, function: object, verb: Verb, errors: Errors, *, once: bool) -> None:
+        self._name = getattr(function, "__name__", "a function")
+        self._verb = verb
+        self._errors = errors
+        self._once = once
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, EngineError):
+            return
+        if ours := self._engine_error(error):
+            logger.info("%s met a %s: %s", self._name, type(error).__name__, ours)
+            raise ours from error
+
+    def _engine_error(self, error: Exception) -> EngineError | None:
+        met = f"its adapter met a {type(error).__name__}"  # its text may hold a secret
+        for kind, ours in self._errors.items():
+            if isinstance(error, kind):
+                return ours(met)
+        if known := engine_error(error, self._verb, once=self._once):
+            return known
+        return EngineUnavailable(met) if isinstance(error, OSError) else None  # `sent`: only the function can know
 
 
 def from_functions(
@@ -138,7 +160,8 @@ def from_functions(
     """An adapter made of plain functions, sync or async, for `attach(engines={"acme": from_functions(...)})`.
 
     `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do it.
-    `errors` says what foreign exceptions mean, the first that fits; `OSError` already means `EngineUnavailable`.
+    `errors` says what foreign exceptions mean, the first that fits. Without it, a refusal over HTTP (4xx) is an
+    `EngineRefused`, for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an `EngineUnavailable`.
     """
     kind = cast(
         "type[FunctionsAdapter]", type("FunctionsAdapter", (FunctionsAdapter,), {"starts": starts, "Options": options})

@@ -408,7 +408,7 @@ class Ledger:
         if task.ended and not row.tombstone:
             return await self._observed(row, task.execution, task.updated)  # clients may have seen this end: it stays
         if row.cancel_requested and not row.cancel_delivered:
-            delivered = await self._cancelling.deliver(row, handle)
+            delivered = await self._cancelling.deliver_again(row, handle)
             row = row if delivered.tombstone else delivered
         asks()
         execution = await self._describe(row, handle)

@@ -57,7 +57,7 @@ def engines(workflows: Workflows) -> Endpoint:
             if (now := time.monotonic()) - asked >= ASK_EVERY:
                 known, asked = dict(await workflows.check_engines()), now
             findings = known
-        ok = all(finding.ok for finding in findings.values())
+        ok = all(finding.ok is not False for finding in findings.values())
         body = {name: {"ok": found.ok, "text": found.text, "hint": found.hint} for name, found in findings.items()}
         return JSONResponse({"ok": ok, "engines": body}, status_code=200 if ok else 503)
 

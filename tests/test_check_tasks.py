@@ -125,6 +125,13 @@ def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Pat
     assert json.loads(as_json.stdout)["tasks"]["removed_engines"] == {"gone": 1}
 
 
+SUMMARIES = {
+    State.OK: "everything is fine",
+    State.UNKNOWN: "no problem found, 1 unknown",
+    State.PROBLEM: "1 problem",
+}
+
+
 class Verifying(MemoryAdapter):
     """Knows what its workflows lack."""
 
@@ -135,20 +142,33 @@ class Verifying(MemoryAdapter):
 
 
 @pytest.mark.parametrize(
-    ("findings", "ok", "text"),
+    ("findings", "state", "text"),
     [
-        ((), True, "engine in memory 'memory'"),
-        ((Finding(ok=True, text="unsure"),), True, "engine in memory 'memory'; unsure"),
-        ((Finding(ok=True, text="unsure"), Finding(ok=False, text="lacks x", hint="do")), False, "lacks x; unsure"),
+        ((), State.OK, "engine in memory 'memory'"),
+        ((Finding(ok=True, text="by the way"),), State.OK, "engine in memory 'memory'; by the way"),
+        (
+            (Finding(ok=True, text="by the way"), Finding(ok=None, text="unsure")),
+            State.UNKNOWN,
+            "engine in memory 'memory'; by the way; unsure",
+        ),
+        (
+            (Finding(ok=None, text="unsure"), Finding(ok=False, text="lacks x", hint="do")),
+            State.PROBLEM,
+            "lacks x; unsure",
+        ),
     ],
 )
-async def test_what_could_not_be_verified_is_a_note_and_what_is_missing_a_problem(
-    config_file: Path, findings: tuple[Finding, ...], ok: bool, text: str
+async def test_what_could_not_be_verified_is_unknown_and_what_is_missing_a_problem(
+    config_file: Path, findings: tuple[Finding, ...], state: State, text: str
 ) -> None:
     config = load_config(config_file, {})
     kind = type("Verifying", (Verifying,), {"findings": findings})
     engine = replace(config.engines["here"], kind=kind)
     checkup = await check(replace(config, engines={"here": engine}))
-    finding = checkup.rows[-1].finding
-    assert finding
-    assert (finding.ok, finding.text, finding.hint) == (ok, text, None if ok else "do")
+    row = checkup.rows[-1]
+    assert row.finding
+    problem = state is State.PROBLEM
+    assert (row.state, row.finding.text, row.finding.hint) == (state, text, "do" if problem else None)
+    assert checkup.summary == SUMMARIES[state]
+    ok = {State.OK: True, State.PROBLEM: False, State.UNKNOWN: None}[state]
+    assert (row.as_json()["ok"], checkup.as_json()["ok"]) == (ok, not problem)

@@ -6,10 +6,12 @@ import ast
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ import anyio
 import pytest
 from typer.testing import CliRunner, Result
 
-from mcp_workflows.adapter import Ref
+from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.cli.app import app
-from mcp_workflows.errors import ConfigError, EngineUnavailable
+from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing import lossy_proxy
 from scripts.processes import free_port
 from tests.served import peer, serving
@@ -40,7 +42,7 @@ DOCUMENT = ROOT / "docs" / "write-an-adapter.md"
 BIN = Path(sys.executable).parent
 
 ADAPTER_LINES = 150
-TEST_LINES = 40
+TEST_LINES = 45
 LAWS = 20  # at least so many tests has the contract
 
 
@@ -239,7 +241,18 @@ def blocks(language: str) -> Sequence[str]:
 
 def examples() -> Sequence[str]:
     """The blocks that are programs of their own."""
-    return [block for block in blocks("python") if re.search(r"^from mcp_workflows", block, re.MULTILINE)]
+    return [block for block in blocks("python") if re.search(r"from_functions|FunctionsAdapter", block)]
+
+
+def executed(example: str) -> Mapping[str, Any]:
+    """The names that a program makes, with nothing but what it imports."""
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "example.py", "exec", dont_inherit=True), names)
+    return names
+
+
+def an_order(key: str, *arguments: Any) -> Start:
+    return Start(workflow="plate", arguments=list(arguments), key=key, created=datetime.now(UTC))
 
 
 @pytest.mark.parametrize(("language", "suffix"), [("python", "*.py"), ("yaml", "*.yaml"), ("toml", "*.toml")])
@@ -252,21 +265,53 @@ def test_what_the_document_quotes_is_in_the_sample(language: str, suffix: str) -
 
 
 async def test_the_documents_functions_serve_a_tool(tmp_path: Path) -> None:
-    example = "".join(examples())
+    example, _ = examples()
     with workshop(tmp_path / "orders.db") as address:
         written = example.replace("http://127.0.0.1:8099", address)
-        written = written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{")
-        names: dict[str, Any] = {"__name__": "example"}
-        exec(compile(written, "example.py", "exec", dont_inherit=True), names)
+        names = executed(written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{"))
         async with serving(names["server"].streamable_http_app()) as url, peer(url) as client:
             made = await client.until((await client.call("plate", {"text": "Ada"})).result["taskId"])
             assert json.loads(made["result"]["content"][0]["text"]) == {"product": "plate", "letters": 3}
             endless = (await client.call("plate", {"text": "Ada", "days": 9})).result["taskId"]
             await client.send("tasks/cancel", {"taskId": endless})
             assert (await client.until(endless, "cancelled"))["status"] == "cancelled"
-    async with names["WorkshopAdapter"](names["WorkshopSettings"](address=address)) as adapter:
+            refused = (await client.call("plate", {})).result
+            told = "Engine workshop refused to start plate: it answered 422: details.text: Field required"
+            assert (refused["isError"], refused["content"][0]["text"]) == (True, told)
+        async with names["workshop"] as adapter:
+            await adapter.start(an_order("k", {"text": "Ada"}))
+            with pytest.raises(StartConflict, match="belongs to another order"):
+                await adapter.start(an_order("k", {"text": "Eve"}))
+            with pytest.raises(ExecutionNotFound, match="it answered 404: there is no order E-0"):
+                await adapter.describe(Ref(workflow="plate", handle="E-0"))
+
+
+async def test_the_documents_class_of_functions_uses_its_settings(tmp_path: Path) -> None:
+    _, example = examples()
+    names = executed(example)
+    kind, settings = names["WorkshopAdapter"], names["WorkshopSettings"]
+    with workshop(tmp_path / "orders.db") as address:
+        async with kind(settings(address=address, api_key="letmein")) as adapter:
+            ref = Ref(workflow="plate", handle=await adapter.start(an_order("k", {"text": "Ada", "days": 9})))
+            assert (await adapter.describe(ref)).status is Status.RUNNING
+            await adapter.cancel(ref)
+            assert (await adapter.describe(ref)).status is Status.CANCELLED
+        async with kind(settings(address=address, api_key="wrong")) as adapter:
+            with pytest.raises(EngineRefused, match="it answered 401: it does not accept our credentials"):
+                await adapter.start(an_order("other"))
+    async with kind(settings(address=address, api_key="letmein")) as adapter:
         with pytest.raises(EngineUnavailable, match="its adapter met a URLError"):  # the workshop has closed
-            await adapter.describe(Ref(workflow="plate", handle="E-0"))
+            await adapter.describe(ref)
+
+
+def test_the_documents_commands_check_and_call_a_tool(installed: Mapping[str, str], tmp_path: Path) -> None:
+    (commands,) = (block.splitlines() for block in blocks("sh") if "new-adapter" not in block)
+    (tmp_path / "workflows.yaml").write_bytes((SAMPLE / "workflows.yaml").read_bytes())
+    with workshop(tmp_path / "orders.db") as address:
+        there = {**installed, "ACME_ADDRESS": address}
+        checked, called = (run(shlex.split(command), tmp_path, there) for command in commands)
+    assert (checked.returncode, called.returncode) == (0, 0), checked.stdout + called.stdout + called.stderr
+    assert json.loads(called.stdout) == {"product": "plate", "letters": 3}
 
 
 def test_every_anchor_of_the_document_is_there() -> None:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
+import urllib.error
+import urllib.request
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
+from http.client import IncompleteRead
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import httpx
+import httpx2
 import pytest
+import requests
 from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
+from starlette.requests import Request
 
 import mcp_workflows.functions
-from mcp_workflows import Tool, attach, from_functions
+from mcp_workflows import Tool, attach, from_functions, probes
 from mcp_workflows.adapter import JSON, Adapter, Execution, InputRequest, Ref, Start, StartGuarantee, Status
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import (
@@ -93,6 +103,7 @@ class Press:
         return Execution(status=status, output="hi") if status is Status.SUCCEEDED else status
 
     def cancel(self, ref: Ref) -> None:
+        self.describe(ref)  # there must be one
         self._do("update runs set status = 'cancelled' where key = ? and status = 'running'", ref.handle)
 
     def _do(self, sql: str, *given: str) -> Sequence[Any]:
@@ -227,6 +238,310 @@ async def test_objects_and_methods_may_be_async_too() -> None:
 
     assert (await described(Look(), {})).status is Status.RUNNING
     assert (await described(lambda ref: Look()(ref), {})).status is Status.RUNNING
+
+
+async def test_an_engine_whose_adapter_cannot_tell_is_neither_fine_nor_down(tmp_path: Path) -> None:
+    engine = from_functions(start=key, describe=running, cancel=nothing)
+    tools, store = [Tool(name="print", engine="press", workflow="press")], f"sqlite:///{tmp_path}/tasks.db"
+    async with attach(MCPServer("own"), tools=tools, engines={"press": engine}, store=store) as workflows:
+        response = await probes.engines(workflows)(Request({"type": "http"}))
+    found = {"press": {"ok": None, "text": "not checked: its adapter cannot tell", "hint": None}}
+    assert (response.status_code, json.loads(bytes(response.body))) == (200, {"ok": True, "engines": found})
+
+
+# --- what HTTP clients raise
+
+TOKEN = "s3cret"
+
+
+@dataclass(slots=True)
+class Web:
+    """An HTTP server on a thread: it answers each request with this status and body, and counts the POSTs."""
+
+    url: str
+    status: int = 422
+    body: bytes = b'{"error": "days: not over 30"}'
+    posts: int = 0
+    lost: bool = False  # the connection breaks in the middle of the answer
+
+
+@contextmanager
+def serving_web() -> Generator[Web]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(web.status)
+            self.send_header("Content-Length", str(len(web.body) + web.lost))
+            self.send_header("X-Token", TOKEN)
+            self.end_headers()
+            self.wfile.write(web.body)
+
+        def do_POST(self) -> None:
+            web.posts += 1
+            self.do_GET()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is http.server's
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        web = Web(url=f"http://user:{TOKEN}@127.0.0.1:{server.server_address[1]}/orders?key={TOKEN}")
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield web
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with serving_web() as served:
+        yield served
+
+
+def of_urllib(url: str) -> None:
+    with urllib.request.urlopen(url.replace(f"user:{TOKEN}@", ""), b"{}", timeout=PATIENCE) as reply:
+        reply.read()
+
+
+def of_requests(url: str) -> None:
+    requests.post(url, json={}, timeout=PATIENCE).raise_for_status()
+
+
+def of_requests_streaming(url: str) -> None:
+    requests.post(url, json={}, timeout=PATIENCE, stream=True).raise_for_status()
+
+
+def of_httpx(url: str) -> None:
+    httpx.post(url, json={}, timeout=PATIENCE).raise_for_status()
+
+
+def of_httpx2(url: str) -> None:
+    httpx2.post(url, json={}, timeout=PATIENCE).raise_for_status()
+
+
+async def of_async_httpx(url: str) -> None:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+        (await client.post(url, json={})).raise_for_status()
+
+
+Ask = Callable[[str], Awaitable[None] | None]
+CLIENTS: Final[Sequence[Ask]] = [of_urllib, of_requests, of_requests_streaming, of_httpx, of_httpx2, of_async_httpx]
+
+
+def asks(url: str, ask: Ask, starts: StartGuarantee = StartGuarantee.KEYED) -> Adapter:
+    """Functions that send a request each, and let what comes of it through."""
+
+    def call(*_: object) -> Any:
+        return ask(url)
+
+    return from_functions(start=call, describe=call, cancel=call, answer=call, starts=starts)
+
+
+async def met(adapter: Adapter) -> dict[str, EngineError]:
+    """The errors that cross, by verb."""
+    found: dict[str, EngineError] = {}
+    async with adapter:
+        calls: Mapping[str, Callable[[], Awaitable[object]]] = {
+            "start": lambda: adapter.start(START),
+            "describe": lambda: adapter.describe(REF),
+            "answer": lambda: adapter.answer(REF, {}),
+            "cancel": lambda: adapter.cancel(REF),
+        }
+        for verb, call in calls.items():
+            with pytest.raises(EngineError) as error:
+                await call()
+            found[verb] = error.value
+    return found
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+async def test_a_refusal_over_http_is_a_definite_no_with_the_reason_of_the_engine(ask: Ask, web: Web) -> None:
+    found = await met(asks(web.url, ask))
+    unavailable = found.pop("describe")
+    assert {verb: (type(error), str(error)) for verb, error in found.items()} == dict.fromkeys(
+        ("start", "answer", "cancel"), (EngineRefused, "it answered 422: days: not over 30")
+    )
+    assert isinstance(unavailable, EngineUnavailable)
+    assert not unavailable.silent  # it has answered
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
+async def test_what_may_be_well_later_is_no_refusal(status: int, web: Web) -> None:
+    web.status = status
+    web.body = b"days: 30 at line 3"
+    for error in (await met(asks(web.url, of_urllib))).values():
+        assert isinstance(error, EngineUnavailable)
+        assert ("line 3" in str(error)) is (status < 500)
+        assert (error.sent, error.throttled) == (True, status == HTTPStatus.TOO_MANY_REQUESTS)
+
+
+@pytest.mark.parametrize("status", [404, 410])
+async def test_an_execution_is_gone_when_a_look_says_so(status: int, web: Web) -> None:
+    web.status = status
+    found = await met(asks(web.url, of_urllib))
+    assert {verb: type(error) for verb, error in found.items()} == {
+        **dict.fromkeys(("start", "answer", "cancel"), EngineRefused),
+        "describe": ExecutionNotFound,
+    }
+
+
+@pytest.mark.parametrize(
+    ("starts", "crosses"), [(StartGuarantee.KEYED, EngineUnavailable), (StartGuarantee.ONCE, EngineRefused)]
+)
+async def test_a_conflict_at_a_start_under_a_key_does_not_say_that_nothing_was_started(
+    starts: StartGuarantee, crosses: type[EngineError], web: Web
+) -> None:
+    web.status = 409
+    found = await met(asks(web.url, of_urllib, starts))
+    assert type(found["start"]) is crosses
+    assert "days: not over 30" in str(found["start"])
+    assert (type(found["answer"]), type(found["cancel"])) == (EngineRefused, EngineRefused)
+
+
+@pytest.mark.parametrize(
+    ("status", "final"), [(400, False), (401, False), (403, False), (404, False), (413, True), (422, True)]
+)
+async def test_only_a_no_to_the_input_itself_is_one_to_earlier_attempts(status: int, final: bool, web: Web) -> None:
+    web.status = status
+    refused = (await met(asks(web.url, of_urllib)))["start"]
+    assert isinstance(refused, EngineRefused)
+    assert refused.final is final
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"error": {"code": 400, "message": "no such account", "status": "INVALID_ARGUMENT"}}, ": no such account"),
+        ({"title": "Out of credit", "detail": "30 is more than 20"}, ": 30 is more than 20"),
+        ({"detail": [{"loc": ["body", "text"], "msg": "Field required"}]}, ": body.text: Field required"),
+        ({"text": ["is missing"]}, ': {"text": ["is missing"]}'),
+        ("plain \u202ewords\r\n\x1b[2Jof it", ": plain words [2Jof it"),
+        ("<html><h1>Nothing here</h1></html>", " Bad Request"),
+        ('Traceback (most recent call last):\n  File "orders.py", line 3, in start', " Bad Request"),
+        ({"error": "no\n\tat com.acme.Orders.take(Orders.java:3)"}, " Bad Request"),
+        ("", " Bad Request"),
+        ("[" * 8000, f": {'[' * 499}…"),
+        ("words " * 5000, f": {('words ' * 84)[:499]}…"),
+        (b"\xff\xfe", ": \ufffd\ufffd"),
+    ],
+    ids=repr,
+)
+async def test_the_reason_is_what_the_body_says_in_a_bounded_line(body: Any, told: str, web: Web) -> None:
+    web.status = 400
+    web.body = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
+    assert str((await met(asks(web.url, of_requests_streaming)))["start"]) == f"it answered 400{told}"
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+async def test_no_address_header_or_echoed_credential_crosses_with_a_refusal(
+    ask: Ask, web: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    web.status, web.body = 401, f'{{"error": "{TOKEN} is no valid key"}}'.encode()
+    for verb, error in (await met(asks(web.url, ask))).items():
+        assert isinstance(error, EngineUnavailable if verb == "describe" else EngineRefused)
+        assert str(error) == "it answered 401: it does not accept our credentials"
+    assert TOKEN not in "".join(record.getMessage() for record in caplog.records if record.name.startswith("mcp_work"))
+
+
+@pytest.mark.parametrize("ask", [of_urllib, of_requests_streaming, of_httpx])
+async def test_an_answer_that_breaks_off_refuses_nothing_it_does_not_say(ask: Ask, web: Web) -> None:
+    web.lost = True
+    error = (await met(asks(web.url, ask)))["start"]
+    # httpx reads the whole body before it says what the status is
+    assert isinstance(error, EngineUnavailable if ask is of_httpx else EngineRefused)
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+async def test_a_server_that_is_not_there_is_unavailable_and_no_defect(ask: Ask) -> None:
+    for error in (await met(asks("http://127.0.0.1:1/", ask))).values():
+        assert type(error) is EngineUnavailable
+        assert str(error).startswith("its adapter met a ")
+
+
+async def test_a_body_that_was_read_already_takes_only_the_reason_away(web: Web) -> None:
+    def start(_: Start) -> str:
+        try:
+            of_urllib(web.url)
+        except urllib.error.HTTPError as error:
+            error.read()
+            error.close()
+            raise
+        return "never"
+
+    async with from_functions(start=start, describe=running, cancel=nothing) as adapter:
+        with pytest.raises(EngineRefused, match="it answered 422 Unprocessable"):
+            await adapter.start(START)
+
+
+async def test_ones_own_words_come_before_what_a_status_means(web: Web) -> None:
+    def start(_: Start) -> str:
+        of_requests(web.url)
+        return "never"
+
+    adapter = from_functions(start=start, describe=running, cancel=nothing, errors={requests.HTTPError: StartConflict})
+    async with adapter:
+        with pytest.raises(StartConflict, match="its adapter met a HTTPError"):
+            await adapter.start(START)
+
+
+@dataclass
+class ClientError(Exception):
+    """As in aiohttp.client_exceptions, which is not installed here: the names and attributes are."""
+
+    status: int = 0
+    message: str = ""
+    headers: Mapping[str, str] = field(default_factory=lambda: {"X-Token": TOKEN})
+
+
+def of_aiohttp(name: str, *parents: str) -> type[ClientError]:
+    """A class of aiohttp by its name, under these."""
+    above = of_aiohttp(*parents) if parents else ClientError
+    return cast("type[ClientError]", type(name, (above,), {"__module__": "aiohttp.client_exceptions"}))
+
+
+@pytest.mark.parametrize(
+    ("error", "crosses", "told"),
+    [
+        (of_aiohttp("ClientResponseError")(422, "Not so"), EngineRefused, "it answered 422: Not so"),
+        (of_aiohttp("ContentTypeError", "ClientResponseError")(200, "not JSON"), EngineUnavailable, "it answered 200"),
+        (of_aiohttp("ClientHttpProxyError", "ClientResponseError")(403), EngineUnavailable, "its adapter met a"),
+        (of_aiohttp("ServerDisconnectedError", "ClientConnectionError")(), EngineUnavailable, "its adapter met a"),
+        (IncompleteRead(b""), EngineUnavailable, "its adapter met a IncompleteRead"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_other_clients_are_known_by_the_names_of_their_errors(
+    error: Exception, crosses: type[EngineError], told: str
+) -> None:
+    async def start(_: Start) -> str:
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    async with from_functions(start=start, describe=running, cancel=nothing) as adapter:
+        with pytest.raises(crosses, match=told):
+            await adapter.start(START)
+
+
+async def test_a_refused_start_is_sent_once_and_its_reason_is_the_result_of_the_call(web: Web, tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[Any]) -> AsyncGenerator[None]:
+        async with workflows:
+            yield
+
+    server: MCPServer[Any] = MCPServer("own", lifespan=lifespan)
+    workflows = attach(
+        server,
+        tools=[Tool(name="print", engine="press", workflow="press")],
+        engines={"press": asks(web.url, of_urllib)},
+        store=f"sqlite:///{tmp_path}/tasks.db",
+    )
+    async with serving(server.streamable_http_app()) as url, peer(url) as client:
+        result: JSON = (await client.call("print", {})).result
+    assert result["isError"]
+    assert result["content"][0]["text"] == "Engine press refused to start press: it answered 422: days: not over 30"
+    assert web.posts == 1
 
 
 class Slow:

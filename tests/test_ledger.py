@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Fallback, Tool
+from mcp_workflows import Fallback, Tool, cancelling
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
 from mcp_workflows.bridge import Bridge
@@ -266,6 +266,37 @@ async def test_a_cancellation_the_engine_did_not_take_is_delivered_later(tmp_pat
         delivered = engine.calls["cancel"]
         await get(bridge, task.task_id)
         assert engine.calls["cancel"] == delivered
+
+
+class Unwilling(MemoryAdapter):
+    """Refuses to cancel: a definite no, until the test says otherwise."""
+
+    willing = False
+
+    async def cancel(self, ref: Ref) -> None:
+        if self.willing:
+            return await super().cancel(ref)
+        self.calls["refused"] += 1
+        raise EngineRefused("what is paid cannot be withdrawn")
+
+
+async def test_a_cancellation_that_is_refused_is_not_sent_with_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Unwilling(MemorySettings(name=str(tmp_path)))
+    async with replica(tmp_path, engine=engine) as (bridge, _):
+        task = await call(bridge, "forever")
+        for times in (1, 2):  # a person who asks again is told the truth of that moment
+            await bridge.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
+            looks = engine.calls["describe"]
+            with anyio.fail_after(10):
+                while engine.calls["describe"] < looks + 2:
+                    assert (await get(bridge, task.task_id)).status is Status.RUNNING
+                    await anyio.sleep(0.02)
+            assert engine.calls["refused"] == times
+        engine.willing = True
+        monkeypatch.setattr(cancelling, "REFUSED_FOR", 0.0)
+        await until(bridge, task.task_id, Status.CANCELLED)
 
 
 class Flaky(MemoryAdapter):

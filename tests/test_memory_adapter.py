@@ -49,6 +49,7 @@ def subject_of(new_adapter: Callable[[], Adapter], unreachable: Callable[[], Ada
         asks_two=Role(workflow="ask_two"),
         content={"answer": "yes"},
         endless=Role(workflow="forever"),
+        refused=Role(workflow="nobody-wrote-this"),
         unreachable=unreachable,
         losing_replies=losing_replies,
         patience=2,

@@ -10,7 +10,6 @@ import anyio
 import typer
 from rich.console import Console
 
-from mcp_workflows.check import Checkup
 from mcp_workflows.check import check as check_all
 from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
 from mcp_workflows.errors import ConfigError
@@ -39,7 +38,7 @@ def check(
         typer.echo(json.dumps(checkup.as_json(), indent=2))
     else:
         _console().print(checkup.as_table())
-        typer.echo(f"\n{config}: {_summary(checkup)}")
+        typer.echo(f"\n{config}: {checkup.summary}")
     raise typer.Exit(1 if checkup.problems else 0)
 
 
@@ -47,8 +46,3 @@ def _console() -> Console:
     """As wide as the terminal; what goes elsewhere is never broken into lines."""
     console = Console()
     return console if console.is_terminal else Console(width=UNBROKEN)
-
-
-def _summary(checkup: Checkup) -> str:
-    fine = f"no problem found, {checkup.unchecked} not checked" if checkup.unchecked else "everything is fine"
-    return {0: fine, 1: "1 problem"}.get(checkup.problems, f"{checkup.problems} problems")

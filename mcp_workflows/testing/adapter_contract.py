@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -14,7 +13,7 @@ from pydantic import BaseModel
 
 from mcp_workflows.adapter import Adapter, Ref, StartGuarantee, Status
 from mcp_workflows.capabilities import Checks, Finds
-from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.testing.subject import (
     STACK_TRACES,
@@ -22,11 +21,16 @@ from mcp_workflows.testing.subject import (
     accepted,
     assert_clean,
     cancelled_afterwards,
+    expect,
+    expect_conflict,
+    expect_not_found,
     finder,
+    look,
     new_start,
     one_left,
     only_if,
     ref_of,
+    run_on,
     see_end,
     see_questions,
     start_again,
@@ -58,6 +62,7 @@ class AdapterContract(CapabilityLaws):
                 asks=Role(workflow="Approve"),
                 asks_two=Role(workflow="ApproveTwice"),
                 content={"answer": "yes"},
+                refused=Role(workflow="NobodyWroteThis"),
                 unreachable=lambda: MyAdapter(MyAdapter.Settings(address="127.0.0.1:1", api_key="s3cret")),
                 secret="s3cret",
             )
@@ -127,12 +132,13 @@ class AdapterContract(CapabilityLaws):
             pytest.skip("the subject cannot lose a reply")
         start = new_start(subject.finishes)
         async with subject.losing_replies(adapter):
-            with pytest.raises(EngineUnavailable) as lost:
-                await adapter.start(start)
-        assert lost.value.sent
+            advice = "start() must raise EngineUnavailable when no reply comes (if it came: `losing_replies` lost none)"
+            lost = await expect(adapter.start(start), EngineUnavailable, advice=advice)
+        assert isinstance(lost, EngineUnavailable)
+        assert lost.sent, "EngineUnavailable(sent=False) is a promise that nothing was started: this may have been"
         if adapter.starts in STARTS_ONCE_PER_KEY:
-            with pytest.raises(StartConflict):  # so the key is taken: the lost start is the one found below
-                await start_again(subject, adapter, replace(start, arguments=subject.other_arguments))
+            taken = replace(start, arguments=subject.other_arguments)
+            await expect_conflict(subject, adapter, taken)  # so the lost start is the one found below
             handle = await start_again(subject, adapter, start)
             assert await start_again(subject, adapter, start) == handle
             assert (await until_ended(subject, adapter, ref_of(start, handle))).output == subject.output
@@ -193,8 +199,7 @@ class AdapterContract(CapabilityLaws):
         only_if(adapter, STARTS_ONCE_PER_KEY)
         start = new_start(subject.finishes)
         ref = ref_of(start, await adapter.start(start))
-        with pytest.raises(StartConflict):
-            await start_again(subject, adapter, replace(start, arguments=subject.other_arguments))
+        await expect_conflict(subject, adapter, replace(start, arguments=subject.other_arguments))
         assert (await until_ended(subject, adapter, ref)).output == subject.output
 
     async def test_another_workflow_under_the_same_key_is_refused(self, subject: Subject, adapter: Adapter) -> None:
@@ -202,8 +207,17 @@ class AdapterContract(CapabilityLaws):
         only_if(adapter, STARTS_ONCE_PER_KEY)
         start = new_start(subject.finishes)
         await adapter.start(start)
-        with pytest.raises(StartConflict):
-            await start_again(subject, adapter, replace(new_start(subject.fails), key=start.key))
+        await expect_conflict(subject, adapter, replace(new_start(subject.fails), key=start.key))
+
+    async def test_a_start_that_the_engine_refuses_is_a_definite_no(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: a definite no is `EngineRefused`, with a reason; it is not sent again."""
+        if subject.refused is None:
+            pytest.skip("the subject has nothing that its engine refuses to start")
+        advice = (
+            "start() must raise EngineRefused when the engine says no (a 4xx): anything else is tried again and again"
+        )
+        refused = await expect(adapter.start(new_start(subject.refused)), EngineRefused, advice=advice)
+        assert_clean(subject, str(refused))
 
     async def test_another_key_is_another_execution(self, subject: Subject, adapter: Adapter) -> None:
         """Law: one key, one execution."""
@@ -223,13 +237,15 @@ class AdapterContract(CapabilityLaws):
     # --- describe
 
     async def test_a_look_at_a_running_execution_never_waits(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one look, never waits; there is nothing in it that is only there at the end."""
+        """Law: one look, never waits, also when it runs for long; nothing is in it that is only there at the end."""
         async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
-            with anyio.fail_after(subject.glance):
-                seen = await adapter.describe(ref)
-        assert seen.status is Status.RUNNING
-        assert (seen.output, seen.failure, dict(seen.requests)) == (None, None, {})
-        assert seen.execution_id, "describe() says execution_id: what a person types into the engine's own page"
+            looks = [await look(subject, adapter, ref)]  # perhaps before it runs
+            await run_on(subject, adapter)
+            looks += [await look(subject, adapter, ref) for _ in range(2)]
+        for seen in looks:
+            assert seen.status is Status.RUNNING
+            assert (seen.output, seen.failure, dict(seen.requests)) == (None, None, {})
+            assert seen.execution_id, "describe() says execution_id: what a person types into the engine's own page"
 
     async def test_the_output_is_there_when_it_has_succeeded(self, subject: Subject, adapter: Adapter) -> None:
         """Law: the output is there when the execution is terminal."""
@@ -257,16 +273,13 @@ class AdapterContract(CapabilityLaws):
                 assert await other.describe(ref) == ended
 
     async def test_an_execution_nobody_started_is_not_found(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: only `ExecutionNotFound` and its siblings cross the boundary."""
+        """Law: `ExecutionNotFound` is told of each verb that is about one execution; cancel and answer may refuse."""
         ref = Ref(
             workflow=subject.finishes.workflow, handle=subject.unknown_handle, options=dict(subject.finishes.options)
         )
-        with pytest.raises(ExecutionNotFound):  # something else: is `unknown_handle` a well-formed one?
-            await adapter.describe(ref)
-        with suppress(ExecutionNotFound):
-            await adapter.cancel(ref)
-        with suppress(ExecutionNotFound):
-            await adapter.answer(ref, {"question": accepted(subject)})
+        await expect_not_found(adapter.describe(ref), "describe")
+        await expect_not_found(adapter.cancel(ref), "cancel", refused=True)
+        await expect_not_found(adapter.answer(ref, {"question": accepted(subject)}), "answer", refused=True)
 
     # --- answer
 
@@ -361,13 +374,15 @@ class AdapterContract(CapabilityLaws):
                     pytest.fail(f"{verb}() returned: it must ask the engine, even when there seems to be nothing to do")
 
     async def test_checks_find_out_what_is_there(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a check tells fine from not, in a sentence, and never raises an EngineError."""
+        """Law: a check tells fine from not, or that it is unknown, in a sentence, and never raises an EngineError."""
         if not isinstance(adapter, Checks):
             pytest.skip("this adapter does not check")
         assert (await adapter.check_engine()).ok
-        assert (await adapter.check(subject.finishes.workflow, subject.finishes.options)).ok
+        there = await adapter.check(subject.finishes.workflow, subject.finishes.options)
+        assert there.ok is not False, there.text
+        assert there.text
         async with unreachable(subject) as nobody:
             assert isinstance(nobody, Checks)
             for finding in (await nobody.check_engine(), await nobody.check(subject.finishes.workflow, {})):
-                assert not finding.ok
+                assert not finding.ok, "an engine that is not there is not fine; what nothing can say is ok=None"
                 assert_clean(subject, f"{finding.text} {finding.hint}")

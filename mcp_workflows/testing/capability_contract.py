@@ -12,12 +12,13 @@ from jsonschema_rs import Draft202012Validator
 
 from mcp_workflows.adapter import Adapter, Execution, Ref, Status
 from mcp_workflows.capabilities import Adopts, Allowance, Explains, Exposes, Hints, Routes, Sweeps, Terminates, Waits
-from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
+from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing.subject import (
     STACK_TRACES,
     Subject,
     assert_clean,
     cancelled_afterwards,
+    expect_not_found,
     new_start,
     ref_of,
     see_questions,
@@ -50,8 +51,7 @@ class CapabilityLaws:
         """Law: only `ExecutionNotFound` and its siblings cross the boundary."""
         if not isinstance(adapter, Terminates):
             skip_without("Terminates")
-        with pytest.raises(ExecutionNotFound):
-            await adapter.terminate(_nobodys(subject), "no reason")
+        await expect_not_found(adapter.terminate(_nobodys(subject), "no reason"), "terminate")
 
     # --- Routes
 
@@ -93,8 +93,7 @@ class CapabilityLaws:
         """Law: only `ExecutionNotFound` and its siblings cross the boundary."""
         if not isinstance(adapter, Adopts):
             skip_without("Adopts")
-        with pytest.raises(ExecutionNotFound):
-            await adapter.adopt(subject.unknown_handle)
+        await expect_not_found(adapter.adopt(subject.unknown_handle), "adopt")
 
     # --- Explains
 
@@ -109,8 +108,7 @@ class CapabilityLaws:
             assert found.reason
             assert "\n" not in found.reason
             assert not [trace for trace in STACK_TRACES if trace in str(found)]
-        with pytest.raises(ExecutionNotFound):
-            await adapter.explain(_nobodys(subject))
+        await expect_not_found(adapter.explain(_nobodys(subject)), "explain")
 
     # --- Sweeps
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ import pytest
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
 from mcp_workflows.capabilities import Finds
+from mcp_workflows.errors import EngineError, EngineRefused, ExecutionNotFound, StartConflict
 
 STACK_TRACES = ("Traceback (most recent call last)", 'File "', "\n    at ")
 
@@ -40,10 +41,11 @@ class Subject:
     asks: Role | None = None  # one question, then it succeeds; None: this engine never asks a person
     asks_two: Role | None = None  # two questions at once, then it succeeds
     content: JSON = None  # that answers each of these questions
+    refused: Role | None = None  # the engine does not take it at all: a definite no; None: it takes everything
     unknown_handle: str = "no-such-execution"
     unreachable: Callable[[], Adapter] | None = None  # an adapter of an engine that is not there
     secret: str | None = None  # in the settings of `unreachable`: must appear in no message
-    losing_replies: Callable[[Adapter], AbstractAsyncContextManager[None]] | None = None
+    losing_replies: Callable[[Adapter], AbstractAsyncContextManager[None]] | None = None  # gets the adapter that starts
     patience: float = 30  # seconds until something that must happen has happened
     glance: float = 10  # seconds one call may take at most
 
@@ -90,13 +92,54 @@ def accepted(subject: Subject) -> JSON:
     return {"action": "accept", "content": subject.content}
 
 
+async def expect(call: Awaitable[object], *kinds: type[EngineError], advice: str) -> EngineError:
+    """Return the error of the call, which must be one of these; otherwise the test fails with the advice."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011  # any: an adapter may let everything through
+        pytest.fail(f"{advice}; it returned {await call!r}")
+    if isinstance(raised.value, kinds):
+        return raised.value
+    said = f"{advice}; it raised {type(raised.value).__name__}: {raised.value}"
+    raise pytest.fail.Exception(said) from raised.value
+
+
+async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> None:
+    """The key of this start is taken by an execution of another workflow or with another input."""
+    verb = "find" if adapter.starts is StartGuarantee.FINDABLE else "start"
+    advice = (
+        f"{verb}() must raise StartConflict when the key belongs to an execution with another workflow or input: keep "
+        "both with the key, or ask the engine for them, and compare, also after that execution has ended"
+    )
+    await expect(start_again(subject, adapter, start), StartConflict, advice=advice)
+
+
+async def expect_not_found(call: Awaitable[object], verb: str, *, refused: bool = False) -> None:
+    """The call is about an execution that is not there; `refused` if a definite no will do, too."""
+    advice = f"{verb}() must raise ExecutionNotFound when there is no such execution"
+    advice += ": ask the engine, even when there seems to be nothing to do" if refused else ""
+    kinds = (ExecutionNotFound, EngineRefused) if refused else (ExecutionNotFound,)
+    await expect(call, *kinds, advice=f"{advice} (the subject's unknown_handle: one that looks like yours, of nothing)")
+
+
+async def look(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
+    """Return one look, which takes no longer than one may; a blocked event loop counts, too."""
+    began, seen = anyio.current_time(), None
+    with anyio.move_on_after(subject.glance):
+        seen = await adapter.describe(ref)
+    if seen is None or anyio.current_time() - began > subject.glance:
+        pytest.fail(
+            f"describe() took more than {subject.glance:g} s: it is one look, and waits for nothing, neither for the "
+            "end of the execution nor for a worker"
+        )
+    return seen
+
+
 async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[Execution], bool]) -> Execution:
     """Look until it is as wanted; fails with the last look after `subject.patience` seconds."""
-    seen = await adapter.describe(ref)
+    seen = await look(subject, adapter, ref)
     with anyio.move_on_after(subject.patience):
         while not wanted(seen):
             await anyio.sleep(0.05)  # an engine far away sets no event of ours
-            seen = await adapter.describe(ref)
+            seen = await look(subject, adapter, ref)
         return seen
     pytest.fail(f"not seen within {subject.patience} s; the last look: {seen}")
 
@@ -119,6 +162,20 @@ async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -
     start = new_start(role)
     ref = ref_of(start, await adapter.start(start))
     return ref, await until(subject, adapter, ref, lambda seen: seen.status is Status.INPUT_REQUIRED)
+
+
+async def run_on(subject: Subject, adapter: Adapter) -> None:
+    """Wait until an execution that is started now has ended: all that were started before it run by then.
+
+    An engine that runs one at a time ends none meanwhile: then it has run for `patience` seconds.
+    """
+    start = new_start(subject.finishes)
+    ref = ref_of(start, await adapter.start(start))
+    with anyio.move_on_after(subject.patience):
+        seen = await look(subject, adapter, ref)
+        while not seen.terminal:
+            await anyio.sleep(0.05)
+            seen = await look(subject, adapter, ref)
 
 
 @asynccontextmanager

@@ -229,7 +229,7 @@ class GoogleAdapter:
         try:
             return await verify(self._opened.calls, self._settings, workflow, gates)
         except EngineError as error:
-            return [Finding(ok=True, text=f"its source could not be verified: {error}")]
+            return [Finding(ok=None, text=f"its source could not be verified: {error}")]
 
     @staticmethod
     def embeds() -> Mapping[str, str]:

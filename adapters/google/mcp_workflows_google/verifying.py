@@ -30,14 +30,14 @@ AUDIENCE: Final = "MCP_WORKFLOWS_AUDIENCE"
 async def verify(
     calls: Calls, settings: GoogleSettings, workflow: str, gates: Mapping[str, Mapping[str, JSON]]
 ) -> list[Finding]:
-    """What is missing is a problem; what cannot be found out is said, and none."""
+    """What is missing is a problem; what cannot be found out is unknown, and none."""
     try:
         found = await calls.workflow(WorkflowName.parse(workflow, await calls.place()))
     except EngineError as error:
-        return [Finding(ok=True, text=f"its steps could not be verified: {error}")]
+        return [Finding(ok=None, text=f"its steps could not be verified: {error}")]
     read = await read_definition(found.source)
     if read is None:
-        return [Finding(ok=True, text="its steps could not be verified: its source cannot be read")]
+        return [Finding(ok=None, text="its steps could not be verified: its source cannot be read")]
     return [*_gates(read, gates), *_inbound(read, found, settings), *_suggestion(read)]
 
 

@@ -108,7 +108,7 @@ async def test_the_steps_of_gates_are_looked_for(
     workflow = google_engine.deploy("gated", GATED)
     gates: Mapping[str, Any] = {"approval": {"when": when, "send": {"body": {}}}}
     found = await verify(calls, settings(google_engine.address), workflow, gates)
-    wrong = [(finding.text, finding.hint) for finding in found if not finding.ok]
+    wrong = [(finding.text, finding.hint) for finding in found if finding.ok is False]
     assert wrong == ([] if said is None else [(f"gates.approval.when: {said}", hint)])
 
 
@@ -142,7 +142,7 @@ async def test_two_gates_of_one_step_are_told(calls: Calls, google_engine: Googl
 
 
 async def told(calls: Calls, given: GoogleSettings, workflow: str) -> list[str]:
-    return [finding.text for finding in await verify(calls, given, workflow, {}) if not finding.ok]
+    return [finding.text for finding in await verify(calls, given, workflow, {}) if finding.ok is False]
 
 
 async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
@@ -187,7 +187,7 @@ async def test_what_a_workflow_reads_is_suggested_and_what_cannot_be_looked_at_i
     assert (found.ok, found.text) == (True, "it reads amount, order_id")
     assert found.hint == "its input might be, correct it: {type: object, properties: {amount: {}, order_id: {}}}"
     (unknown,) = await verify(calls, given, "nobody", {"a": {"when": "b", "send": {"body": {}}}})
-    assert unknown.ok
+    assert unknown.ok is None
     assert "could not be verified" in unknown.text
 
 

@@ -92,6 +92,7 @@ class TestGoogleAdapter(AdapterContract):
                     asks_two=Role(workflow=stage.asks_two),
                     content={"answer": "yes"},
                     endless=Role(workflow=stage.forever),
+                    refused=Role(workflow=f"{stage.echo}-nobody-deployed"),
                     unknown_handle=f"{stage.echo}/executions/nothing",
                     unreachable=lambda: GoogleAdapter(GoogleSettings.model_validate({**nowhere, "timeout_seconds": 2})),
                     losing_replies=losing_replies,

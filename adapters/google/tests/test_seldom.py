@@ -120,7 +120,7 @@ async def test_a_source_that_cannot_be_had_leaves_the_tool_without_a_suggestion(
     (shown,) = await Exposing(calls, Discover()).exposed()
     assert (shown.workflow, shown.draft) == (name, None)
     (found,) = await verify(calls, settings(stub), name, {})
-    assert (found.ok, found.text) == (True, "its steps could not be verified: its source cannot be read")
+    assert (found.ok, found.text) == (None, "its steps could not be verified: its source cannot be read")
 
 
 def execution(stub: Injecting, **more: Any) -> ExecutionName:

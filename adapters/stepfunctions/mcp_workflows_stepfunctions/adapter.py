@@ -228,7 +228,7 @@ class StepFunctionsAdapter:
         try:
             machine, read = await opened.machines.named(workflow), StepFunctionsOptions.read(options)
         except EngineError as error:
-            return [Finding(ok=True, text=f"its states could not be verified: {error}")]
+            return [Finding(ok=None, text=f"its states could not be verified: {error}")]
         return await verify(opened.calls, machine, read, gates)
 
     @staticmethod

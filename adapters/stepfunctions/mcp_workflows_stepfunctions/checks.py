@@ -60,6 +60,6 @@ async def _check_qualified(calls: Calls, machine: Machine) -> Finding:
             await calls.call("describe_state_machine_alias", known=_ANSWERS, stateMachineAliasArn=machine.arn)
     except AnsweredError as answered:
         if answered.code == DENIED:
-            return Finding(ok=True, text=f"{machine.name} is there; nobody may look whether its {word} is")
+            return Finding(ok=None, text=f"{machine.name} is there; nobody may look whether its {word} is")
         return Finding(ok=False, text=f"{machine.name} has no {word} {machine.qualifier}")
     return Finding(ok=True, text=f"{machine.name} is there, with its {word} {machine.qualifier}")

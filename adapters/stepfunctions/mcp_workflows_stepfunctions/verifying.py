@@ -19,7 +19,7 @@ from mcp_workflows_stepfunctions.options import StepFunctionsOptions
 async def verify(
     calls: Calls, machine: Machine, options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
 ) -> Sequence[Finding]:
-    """What is missing is a problem; what cannot be found out is said, and none."""
+    """What is missing is a problem; what cannot be found out is unknown, and none."""
     findings: list[Finding] = []
     try:
         for arn in await _started(calls, machine):
@@ -27,9 +27,9 @@ async def verify(
             there = states(str(found.get("definition", "")))
             findings += [*_gates(there, gates), *_questions(there, options, gates)]
     except AnsweredError:
-        return [Finding(ok=True, text="its states could not be verified: the definition is encrypted")]
+        return [Finding(ok=None, text="its states could not be verified: the definition is encrypted")]
     except EngineError as error:
-        return [Finding(ok=True, text=f"its states could not be verified: {error}")]
+        return [Finding(ok=None, text=f"its states could not be verified: {error}")]
     return [finding for number, finding in enumerate(findings) if finding not in findings[:number]]
 
 

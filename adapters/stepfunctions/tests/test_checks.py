@@ -94,7 +94,7 @@ async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
     wrap = {"Type": "Map", "ItemProcessor": GATED, "ItemsPath": "$.items", "End": True}
     arn = stepfunctions.machine(machines.one_state("Wrap", wrap))
     found = await adapter.verify(arn, options, {"approval": {"when": when, "send": {"output": {}}}})
-    wrong = [finding.text for finding in found if not finding.ok]
+    wrong = [finding.text for finding in found if finding.ok is False]
     assert len(wrong) == (said is not None)
     assert all(str(said) in text for text in wrong)
 
@@ -104,7 +104,7 @@ async def test_two_gates_of_one_state_are_told(adapter: StepFunctionsAdapter, st
     found = await adapter.verify(
         stepfunctions.machine(GATED), {}, {"first": gate, "second": {**gate, "when": "Approve"}}
     )
-    (wrong,) = [finding.text for finding in found if not finding.ok]
+    (wrong,) = [finding.text for finding in found if finding.ok is False]
     assert wrong == "gates.second.when: state 'Approve' is asked about by gate first already"
 
 
@@ -121,7 +121,7 @@ async def test_the_states_are_those_of_the_version_that_is_started(
     (found,) = await adapter.verify(arn, {}, gates)
     assert "there is no state 'Approve'" in found.text
     (unknown,) = await adapter.verify(f"{arn}:TEST", {}, gates)
-    assert unknown.ok
+    assert unknown.ok is None
     assert "could not be verified" in unknown.text
 
 

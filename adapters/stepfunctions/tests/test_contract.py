@@ -120,6 +120,7 @@ def tell(proxy: LossyProxy, engine: StepFunctions) -> Subject:
         asks_two=Role(workflow=parts.asks_two),
         content={"answer": "yes"},
         endless=Role(workflow=parts.forever),
+        refused=Role(workflow=f"{parts.echo}-nobody-created"),
         unknown_handle=f"arn:aws:states:{engine.region}:{engine.account}:execution:nobody:nothing",
         unreachable=lambda: StepFunctionsAdapter(nowhere),
         losing_replies=losing_replies,

@@ -199,7 +199,7 @@ class TemporalAdapter:
         except EngineRefused as error:
             return Finding(ok=False, text=str(error))
         if is_template(queue):
-            return Finding(ok=True, text=f"the arguments choose the task queue of {workflow}: {queue}")
+            return Finding(ok=None, text=f"the arguments choose the task queue of {workflow}: {queue}")
         return await check_queue(self._frontend, workflow, queue)
 
     async def verify(

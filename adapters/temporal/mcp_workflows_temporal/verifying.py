@@ -93,7 +93,7 @@ def _named(where: str, value: JSON) -> Iterator[Named]:
 
 
 async def verify(frontend: Frontend, workflow: str, queue: str | None, named: Sequence[Named]) -> Sequence[Finding]:
-    """What is missing is a problem; what cannot be found out is said, and none."""
+    """What is missing is a problem; what cannot be found out is unknown, and none."""
     try:
         async with frontend.call():
             rows = [row async for row in listed(frontend, f"WorkflowType = {quoted(workflow)}", page=LISTED, pages=1)]
@@ -106,14 +106,14 @@ async def verify(frontend: Frontend, workflow: str, queue: str | None, named: Se
             )
             return await _compare(frontend, workflow, [row.execution for row in latest[:LOOKED_AT]], named)
     except (Unverifiable, EngineError) as error:
-        return [Finding(ok=True, text=_not_verified(named, str(error)))]
+        return [Finding(ok=None, text=_not_verified(named, str(error)))]
 
 
 async def _never_seen(frontend: Frontend, workflow: str, named: Sequence[Named]) -> Finding:
     text = f"no execution of workflow type {workflow} has been seen in namespace {frontend.place.namespace}"
     types = {row.type.name async for row in listed(frontend, "", page=TYPES, pages=1)}
     text += _did_you_mean(workflow, types)
-    return Finding(ok=True, text=f"{_not_verified(named, 'it takes one')}: {text}" if named else text)
+    return Finding(ok=None, text=f"{_not_verified(named, 'it takes one')}: {text}" if named else text)
 
 
 def _not_verified(named: Sequence[Named], why: str) -> str:
@@ -147,7 +147,7 @@ def _taken_by_dynamic(handlers: Handlers, named: Sequence[Named]) -> Iterator[Fi
     for each in named:
         if each.name not in handlers.names[each.kind] and each.kind in handlers.dynamic:
             text = f"could not be verified ({each.kind} {each.name}): a dynamic handler takes every {each.kind}"
-            yield Finding(ok=True, text=text)
+            yield Finding(ok=None, text=text)
 
 
 def _did_you_mean(name: str, known: Sequence[str] | set[str]) -> str:

@@ -34,6 +34,7 @@ class TestAcme(AdapterContract):
                 asks=Role(workflow="plate", arguments=[{"text": "hi"}], options={"proofs": ["front"]}),
                 asks_two=Role(workflow="plate", arguments=[{"text": "hi"}], options={"proofs": ["front", "back"]}),
                 content={"approved": True},
+                refused=Role(workflow="plate", arguments=[{"text": ""}]),
                 unreachable=lambda: AcmeAdapter(AcmeSettings(address=nowhere, api_key="s3cret")),
                 secret="s3cret",
                 losing_replies=lambda _: proxy.losing(),

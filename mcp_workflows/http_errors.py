@@ -1,0 +1,149 @@
+"""What the exceptions of HTTP clients mean at the boundary: urllib, requests, httpx, aiohttp; none of them is imported.
+
+They are recognised by the names of their classes. Sources: RFC 9110, section 15.5; RFC 6585, section 4; RFC 8470,
+section 5.2; for what a body may say, RFC 9457 and the error bodies of common frameworks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any, Final, cast
+
+from mcp_workflows.display_text import cleaned
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
+
+MAX_BODY: Final = 8192  # bytes that are read of the body of a refusal
+MAX_REASON: Final = 500  # characters of it that are told
+
+_LATER: Final = frozenset({408, 425, 429})  # nothing is known, or nothing was done yet: the same request may succeed
+_THROTTLED: Final = 429
+_GONE: Final = frozenset({404, 410})
+_CONFLICT: Final = 409
+_ABOUT_THE_INPUT: Final = frozenset({413, 422})  # not 400, which some APIs also send for throttling and expired tokens
+_CREDENTIALS: Final = frozenset({401, 407})  # such an answer may repeat the secret it was sent
+_FIRST: Final = 5  # of many errors, so many are told
+
+_STACK_TRACE: Final = re.compile(r"Traceback \(most recent call last\)|^\s+at \S+\(|^\s+File \"", re.MULTILINE)
+_REASONS: Final = ("detail", "error_description", "message", "msg", "error", "errors", "title", "reason")
+
+
+class Verb(StrEnum):
+    """What was asked of the engine."""
+
+    START = "start"
+    DESCRIBE = "describe"
+    ANSWER = "answer"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Response:
+    """How an exception holds the response: its status, and at most `MAX_BODY` bytes of its body."""
+
+    status: Callable[[Any], int]  # Any: an exception of a library that is not imported
+    body: Callable[[Any], object]
+
+
+def _read_urllib(error: Any) -> object:  # Any: urllib.error.HTTPError
+    with error:
+        return error.read(MAX_BODY)
+
+
+def _read_requests(error: Any) -> object:  # Any: requests.HTTPError
+    with error.response as response:
+        return next(response.iter_content(MAX_BODY), b"")
+
+
+_HTTPX: Final = _Response(status=lambda error: error.response.status_code, body=lambda error: error.response.content)
+
+_RESPONSES: Final[Mapping[str, _Response | None]] = {
+    "urllib.HTTPError": _Response(status=lambda error: error.code, body=_read_urllib),
+    "requests.HTTPError": _Response(
+        status=lambda error: getattr(error.response, "status_code", 0), body=_read_requests
+    ),
+    "httpx.HTTPStatusError": _HTTPX,
+    "httpx2.HTTPStatusError": _HTTPX,
+    "aiohttp.ClientResponseError": _Response(
+        status=lambda error: error.status, body=lambda error: str(error.message).encode()
+    ),
+    # no response of the engine
+    "aiohttp.ClientHttpProxyError": None,
+    "aiohttp.ClientConnectionError": None,
+    "aiohttp.ClientPayloadError": None,
+    "httpx.RequestError": None,
+    "httpx2.RequestError": None,
+    "http.HTTPException": None,
+}
+"""By package and class; the nearest of an exception's classes counts."""
+
+
+def engine_error(error: Exception, verb: Verb, *, once: bool) -> EngineError | None:
+    """Return what the exception of an HTTP client means, or None if it is none.
+
+    `once` says that the engine promises nothing about starting twice. Reading the body may block.
+    """
+    found = next((name for name in map(_name, type(error).__mro__) if name in _RESPONSES), None)
+    if found is None:
+        return None
+    response = _RESPONSES[found]
+    status = response.status(error) if response else 0
+    if response is None or not status:
+        return EngineUnavailable(f"its adapter met a {type(error).__name__}")
+    text = f"it answered {status}{_reason_of(error, response, status)}"
+    if status in _LATER or not 400 <= status < 500:
+        return EngineUnavailable(text, throttled=status == _THROTTLED)
+    if verb is Verb.DESCRIBE:
+        return ExecutionNotFound(text) if status in _GONE else EngineUnavailable(text, silent=False)
+    if status == _CONFLICT and verb is Verb.START and not once:
+        unsaid = "its adapter does not say whether that means that it has been started already"
+        return EngineUnavailable(f"{text}; {unsaid}", silent=False)
+    return EngineRefused(text, final=status in _ABOUT_THE_INPUT)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def _reason_of(error: Exception, response: _Response, status: int) -> str:
+    try:
+        body = response.body(error)  # for any status: what has been read is closed
+    except (OSError, ValueError, RuntimeError, HTTPException):  # lost on the way, or read and closed already
+        body = b""
+    if status in _CREDENTIALS:
+        return ": it does not accept our credentials"
+    refused = 400 <= status < 500  # what a server says that fails is often a stack trace
+    told = _reason(body[:MAX_BODY]) if refused and isinstance(body, bytes) else ""
+    phrase = HTTPStatus(status).phrase if status in _PHRASES else ""
+    return f": {told}" if told else f" {phrase}".rstrip()
+
+
+_PHRASES: Final = frozenset(HTTPStatus)
+
+
+def _reason(body: bytes) -> str:
+    """Return what a body says to people, on one line; nothing of a page for browsers or of a stack trace."""
+    text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
+    with suppress(ValueError, RecursionError):  # no JSON, or cut: then it is told as it is
+        text = _told(json.loads(text)) or text
+    return "" if text.startswith("<") or _STACK_TRACE.search(text) else " ".join(cleaned(text, MAX_REASON).split())
+
+
+def _told(found: object) -> str:
+    """Return the text in the fields that usually have one; empty if there are none."""
+    if isinstance(found, str):
+        return found
+    if isinstance(found, list):
+        return "; ".join(filter(None, map(_told, cast("list[object]", found)[:_FIRST])))
+    if not isinstance(found, dict):
+        return ""
+    fields = cast("dict[str, object]", found)
+    told = next(filter(None, (_told(fields.get(name)) for name in _REASONS)), "")
+    place = fields.get("loc")  # as FastAPI and pydantic say where
+    return f"{'.'.join(map(str, cast('list[object]', place)))}: {told}" if told and isinstance(place, list) else told

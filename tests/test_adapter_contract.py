@@ -1,0 +1,285 @@
+"""AdapterContract catches adapters that break a law, and says what to write."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, Status
+from mcp_workflows.capabilities import Finding
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.testing import (
+    AdapterContract,
+    FindableMemoryAdapter,
+    FindableMemorySettings,
+    MemoryAdapter,
+    MemorySettings,
+    Role,
+    Subject,
+)
+
+pytestmark = pytest.mark.anyio
+
+Law = Callable[[Subject, Adapter], Awaitable[None]]
+LAWS = AdapterContract()
+
+
+@asynccontextmanager
+async def losing_nothing(adapter: Adapter) -> AsyncGenerator[None]:
+    """A subject's mistake: every reply arrives."""
+    yield
+
+
+def subject_of(kind: type[MemoryAdapter]) -> Subject:
+    """An engine in memory, in front of which an adapter breaks a law."""
+    settings = FindableMemorySettings(name=uuid.uuid4().hex)
+    return Subject(
+        new_adapter=lambda: kind(settings),
+        finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
+        output={"text": "hi"},
+        other_arguments=[{"text": "ho"}],
+        fails=Role(workflow="fail"),
+        failure="declined",
+        endless=Role(workflow="forever"),
+        asks=Role(workflow="ask"),
+        refused=Role(workflow="nobody-wrote-this"),
+        losing_replies=losing_nothing,
+        patience=0.5,
+        glance=0.2,
+    )
+
+
+async def said(law: Law, kind: type[MemoryAdapter]) -> str:
+    """What the contract says of an adapter that breaks this law."""
+    subject = subject_of(kind)
+    async with subject.new_adapter() as adapter:
+        with pytest.raises((pytest.fail.Exception, AssertionError)) as failed:
+            await law(subject, adapter)
+    return str(failed.value)
+
+
+class LongPolling(MemoryAdapter):
+    """Waits for the end of what runs; what was started just now waits for a worker yet."""
+
+    looks = 0
+
+    async def describe(self, ref: Ref) -> Execution:
+        seen = await super().describe(ref)
+        self.looks += 1
+        if self.looks > 1 and seen.status is Status.RUNNING:
+            await anyio.sleep(20)
+        return seen
+
+
+class Blocking(MemoryAdapter):
+    """Blocks the event loop with each look."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        time.sleep(0.3)  # noqa: ASYNC251  # that is what is wrong with it
+        return await super().describe(ref)
+
+
+@pytest.mark.parametrize("kind", [LongPolling, Blocking])
+async def test_a_describe_that_waits_for_what_runs_is_caught(kind: type[MemoryAdapter]) -> None:
+    found = await said(LAWS.test_a_look_at_a_running_execution_never_waits, kind)
+    assert found.startswith("describe() took more than 0.2 s: it is one look, and waits for nothing")
+
+
+class OneAtATime(MemoryAdapter):
+    """What is started while another runs has to wait: it never ends before `patience` is over."""
+
+    endless = False
+
+    async def start(self, start: Start) -> str:
+        started = await super().start(replace(start, workflow="forever") if self.endless else start)
+        self.endless = start.workflow == "forever"
+        return started
+
+
+async def test_an_engine_that_runs_one_at_a_time_can_be_looked_at() -> None:
+    subject = subject_of(OneAtATime)
+    async with subject.new_adapter() as adapter:
+        await LAWS.test_a_look_at_a_running_execution_never_waits(subject, adapter)
+
+
+class SilentAnswer(MemoryAdapter):
+    """Ignores answers to what it does not know."""
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        return
+
+
+class SilentCancel(MemoryAdapter):
+    """Ignores cancellations of what it does not know."""
+
+    async def cancel(self, ref: Ref) -> None:
+        return
+
+
+class UnsureLook(MemoryAdapter):
+    """Does not tell an execution that is not there from an engine that does not answer."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        try:
+            return await super().describe(ref)
+        except ExecutionNotFound as error:
+            raise EngineUnavailable(str(error)) from None
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (SilentAnswer, "answer() must raise ExecutionNotFound when there is no such execution: ask the engine, even"),
+        (SilentCancel, "cancel() must raise ExecutionNotFound when there is no such execution: ask the engine, even"),
+        (UnsureLook, "describe() must raise ExecutionNotFound when there is no such execution (the subject's"),
+    ],
+)
+async def test_a_verb_that_says_nothing_of_an_execution_that_is_not_there_is_caught(
+    kind: type[MemoryAdapter], told: str
+) -> None:
+    found = await said(LAWS.test_an_execution_nobody_started_is_not_found, kind)
+    assert found.startswith(told)
+    assert ("it raised EngineUnavailable: the engine in memory" if kind is UnsureLook else "it returned None") in found
+
+
+class RefusingMemory(MemoryAdapter):
+    """Says no instead, as an HTTP system does with a 404."""
+
+    async def cancel(self, ref: Ref) -> None:
+        try:
+            await super().cancel(ref)
+        except ExecutionNotFound as error:
+            raise EngineRefused(str(error)) from None
+
+
+async def test_a_definite_no_to_a_cancellation_of_what_is_not_there_will_do() -> None:
+    subject = subject_of(RefusingMemory)
+    async with subject.new_adapter() as adapter:
+        await LAWS.test_an_execution_nobody_started_is_not_found(subject, adapter)
+
+
+class LettingThrough(MemoryAdapter):
+    """Translates no refusal, as a class must."""
+
+    async def start(self, start: Start) -> str:
+        try:
+            return await super().start(start)
+        except EngineRefused as error:
+            raise ValueError(str(error)) from None
+
+
+class Hoping(MemoryAdapter):
+    """Takes a refusal for an engine that does not answer."""
+
+    async def start(self, start: Start) -> str:
+        try:
+            return await super().start(start)
+        except EngineRefused as error:
+            raise EngineUnavailable(str(error)) from None
+
+
+@pytest.mark.parametrize(("kind", "did"), [(LettingThrough, "ValueError"), (Hoping, "EngineUnavailable")])
+async def test_a_refusal_that_would_be_tried_again_and_again_is_caught(kind: type[MemoryAdapter], did: str) -> None:
+    found = await said(LAWS.test_a_start_that_the_engine_refuses_is_a_definite_no, kind)
+    assert found.startswith("start() must raise EngineRefused when the engine says no (a 4xx)")
+    assert f"it raised {did}: no workflow named 'nobody-wrote-this'" in found
+
+
+class Careless(MemoryAdapter):
+    """Takes whatever its key was first used for."""
+
+    async def start(self, start: Start) -> str:
+        try:
+            return await super().start(start)
+        except StartConflict:
+            return start.key
+
+
+class Refusing(MemoryAdapter):
+    """Says no, and not which."""
+
+    async def start(self, start: Start) -> str:
+        try:
+            return await super().start(start)
+        except StartConflict as error:
+            raise EngineRefused(str(error)) from None
+
+
+class CarelessFinder(FindableMemoryAdapter):
+    """Finds by key alone."""
+
+    async def find(self, start: Start) -> str | None:
+        try:
+            return await super().find(start)
+        except StartConflict:
+            return "somebody's"
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        LAWS.test_another_input_under_the_same_key_is_refused,
+        LAWS.test_another_workflow_under_the_same_key_is_refused,
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "verb", "did"),
+    [
+        (Careless, "start", "it returned 'contract-"),
+        (Refusing, "start", "it raised EngineRefused: this key"),
+        (CarelessFinder, "find", 'it returned "somebody\'s"'),
+    ],
+)
+async def test_a_key_that_is_taken_without_a_word_is_caught(
+    law: Law, kind: type[MemoryAdapter], verb: str, did: str
+) -> None:
+    found = await said(law, kind)
+    assert found.startswith(f"{verb}() must raise StartConflict when the key belongs to an execution with another")
+    assert "compare" in found
+    assert did in found
+
+
+async def test_a_reply_that_was_not_lost_is_told() -> None:
+    found = await said(LAWS.test_a_start_whose_reply_was_lost_is_found_again, MemoryAdapter)
+    assert found.startswith("start() must raise EngineUnavailable when no reply comes (if it came: `losing_replies`")
+
+
+class Promising(MemoryAdapter):
+    """Says that a request that may have arrived certainly did not."""
+
+    async def start(self, start: Start) -> str:
+        raise EngineUnavailable("no reply", sent=False)
+
+
+async def test_a_false_promise_that_nothing_was_started_is_told() -> None:
+    found = await said(LAWS.test_a_start_whose_reply_was_lost_is_found_again, Promising)
+    assert "EngineUnavailable(sent=False) is a promise that nothing was started" in found
+
+
+class Unsure(MemoryAdapter):
+    """Cannot say which workflows there are, and says so."""
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        return Finding(ok=None, text="the engine does not list its workflows")
+
+
+class Wrong(MemoryAdapter):
+    """Says that what is there is not."""
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        return Finding(ok=False, text="no such workflow")
+
+
+async def test_a_check_may_say_that_it_is_unknown_but_not_that_there_is_none() -> None:
+    subject = replace(
+        subject_of(Unsure), unreachable=lambda: Unsure(MemorySettings(name=uuid.uuid4().hex, unreachable=True))
+    )
+    async with subject.new_adapter() as adapter:
+        await LAWS.test_checks_find_out_what_is_there(subject, adapter)
+    assert "no such workflow" in await said(LAWS.test_checks_find_out_what_is_there, Wrong)
