@@ -99,6 +99,8 @@ async def test_a_workflow_is_looked_for(calls: Calls, google_engine: GoogleEngin
         ("open", None, None),
         ("wiat", "there is no step 'wiat'", "did you mean 'wait'?"),
         ({"step": "wait", "routine": "main"}, "there is no step 'wait' in main", "there are: inner, open"),
+        ({"step": "wait", "method": "POST"}, None, None),
+        ({"step": "wait", "method": "PUT"}, "the workflow opens no callback of method PUT", "it opens: POST"),
         ({"step": "wait", "routine": "aprove"}, "there is no routine 'aprove'", "did you mean 'approve'?"),
     ],
 )
@@ -109,7 +111,8 @@ async def test_the_steps_of_gates_are_looked_for(
     gates: Mapping[str, Any] = {"approval": {"when": when, "send": {"body": {}}}}
     found = await verify(calls, settings(google_engine.address), workflow, gates)
     wrong = [(finding.text, finding.hint) for finding in found if not finding.ok]
-    assert wrong == ([] if said is None else [(f"gates.approval.when: {said}", hint)])
+    setting = "gates.approval.when.method" if "method" in str(said) else "gates.approval.when"
+    assert wrong == ([] if said is None else [(f"{setting}: {said}", hint)])
 
 
 async def test_the_steps_of_the_subworkflows_that_we_ship_are_not_suggested(
