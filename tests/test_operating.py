@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from rich.console import Console
 
@@ -16,6 +20,7 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Adapter, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.check import Checkup, Kind, Row
+from mcp_workflows.cli import main
 from mcp_workflows.cli.screen import say
 from mcp_workflows.cli.telling import brief, message_of, page, span, table, told, whole
 from mcp_workflows.engines import Engines
@@ -201,6 +206,50 @@ async def test_the_gates_of_a_tool_are_told_although_the_task_has_ended_or_is_ol
         ended, older = await here.task("fail", tool="ship"), await here.task(tool="ship")
         assert await gates_of(here, ended) == {"approve": "closed: the execution has ended"}
         assert (await gates_of(here, older))["approve"].startswith("closed: the task was started without it: ")
+
+
+WAITS = """\
+server: {{name: gated}}
+store: sqlite:///tasks.db
+engines: {{here: {{adapter: memory, name: {name}}}}}
+tools:
+  ship:
+    engine: here
+    workflow: gated
+    gates:
+      approve: {{when: {{after_seconds: 1000}}, ask: {{message: Ship it?, schema: {{type: boolean}}}}, send: {{}}}}
+"""
+
+
+def test_the_command_tells_the_gates_to_people_and_to_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = uuid.uuid4().hex
+    (tmp_path / "workflows.yaml").write_text(WAITS.format(name=name))
+    plan = Start(workflow="gated", arguments=[], key=name, created=datetime.now(UTC))
+
+    async def begin() -> str:
+        async with (
+            MemoryAdapter(MemorySettings(name=name)) as adapter,
+            open_store(f"sqlite:///{tmp_path}/tasks.db") as to,
+        ):
+            gates = {"approve": memory_gate(1000)}
+            handle = await adapter.start(plan)
+            row = make_task(engine="here", tool="ship", workflow="gated", handle=handle, gates=gates)
+            return (await to.create(row)).id
+
+    def why(*more: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["mcp-workflows", "tasks", "why", task, *more])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    task = anyio.run(begin)
+    said = "it asks nothing now; the adapter of engine here does not say why"
+    assert f"gate approve: closed: {said}\n" in why()
+    assert json.loads(why("--json"))["gates"] == {"approve": {"state": "closed", "why": said}}
 
 
 # --- cancel and terminate
