@@ -81,9 +81,9 @@ def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT
         typer.echo(json.dumps({**brief(look), **explained}, indent=2))
     else:
         advice = {"what to do": found.advice} if found.advice else {}
-        gates = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
         task = {"task": f"{look.task.id} ({look.task.tool})"}
-        typer.echo(told({"why": found.reason, **advice, **task, **gates, **found.facts}))
+        closed = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
+        typer.echo(told({"why": found.reason, **advice, **task, **closed, **found.facts}))
     if look.trouble != found.reason:
         _say_trouble(look)
 

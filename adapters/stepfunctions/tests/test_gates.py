@@ -147,10 +147,10 @@ async def test_a_token_is_in_no_log_and_in_no_look(
 NAP: Final[Mapping[str, Any]] = {"Type": "Wait", "Seconds": 3600, "End": True}
 
 
-def napping(*, first: bool = False, **body: Any) -> Definition:
+def napping(*, before: bool) -> Definition:
     """The approval, and a long nap before it or after it."""
-    states = {name: {**state} for name, state in foreign(**body)["States"].items()}
-    if first:
+    states = foreign(**{"token.$": "$$.Task.Token"})["States"]
+    if before:
         nap = {"Type": "Wait", "Seconds": 3600, "Next": "WaitForApproval"}
         return {"StartAt": "Nap", "States": {"Nap": nap, **states}}
     return {"StartAt": "WaitForApproval", "States": {**states, "Ship": NAP, "Keep": NAP}}
@@ -171,13 +171,13 @@ async def until_told(it: Watched, said: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "when", "said"),
     [
-        (napping(first=True), "WaitForApproval", "state WaitForApproval has not been entered; entered so far: Nap"),
+        (napping(before=True), "WaitForApproval", "state WaitForApproval has not been entered; entered so far: Nap"),
         (
-            napping(first=True),
+            napping(before=True),
             "WaitForAproval",
             r"the state machine has no state 'WaitForAproval'; did you mean 'WaitForApproval'\?",
         ),
-        (napping(first=True), "Nap", "the execution is in state Nap, and that does not wait for a task token"),
+        (napping(before=True), "Nap", "the execution is in state Nap, and that does not wait for a task token"),
         (foreign(**{"id.$": "$$.Task.Token"}), "WaitForApproval", "the parameters of state WaitForApproval .*"),
     ],
 )
@@ -193,7 +193,7 @@ async def test_why_a_gate_is_closed_is_told(
 async def test_that_a_gate_is_open_and_that_it_was_answered_is_told(
     stepfunctions: StepFunctions, adapter: StepFunctionsAdapter, response: Mapping[str, Any], how: str
 ) -> None:
-    it = await begin(stepfunctions, adapter, napping(**{"token.$": "$$.Task.Token"}))
+    it = await begin(stepfunctions, adapter, napping(before=False))
     key = await it.asked()
     await until_told(it, rf"open: it asks: Approve\? \({key}\)")
     unseen = Watched(adapter, replace(it.ref, options={"history": False}))
