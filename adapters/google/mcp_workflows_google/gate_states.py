@@ -13,7 +13,7 @@ from mcp_workflows_google.definition import Definition, read_definition
 from mcp_workflows_google.gates import Rule, read_rules
 from mcp_workflows_google.names import WorkflowName
 from mcp_workflows_google.reading import Callback, Seen
-from mcp_workflows_google.verifying import wrong_place
+from mcp_workflows_google.verifying import no_wait, wrong_place
 
 
 async def gate_states(
@@ -54,6 +54,8 @@ def _explained(
     if not when.at(seen.steps):
         if read is not None and (wrong := wrong_place(read, when.routine, when.step)):
             return _closed(f"in the workflow {'; '.join(wrong)}")
+        if read is not None and (wrong_step := no_wait(read, when.routine, when.step)):
+            return _closed(wrong_step)
         steps = ", ".join(f"{step.routine}/{step.step}" for step in seen.steps)
         now = f"the execution is at {steps}" if steps else "no step of the execution is told yet"
         return _closed(f"{now}; step {when.step} was not reached, or is over: Google does not tell which steps were")

@@ -56,10 +56,8 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
         elif method is not None and (wrong := _wrong_method(read, method)):
             text, hint = wrong
             yield Finding(ok=False, text=f"{where}.method: {text}", hint=hint)
-        elif not any(step in each.awaiting for each in _routines(read, routine)):
-            yield Finding(
-                ok=True, text=f"{where}: step {step!r} does not call {AWAITS} itself: it may never be asked about"
-            )
+        elif wrong := no_wait(read, routine, step):
+            yield Finding(ok=True, text=f"{where}: {wrong}")
 
 
 def wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
@@ -70,6 +68,14 @@ def wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, 
     own = dict.fromkeys(each for each in steps if any(each in found.steps for found in _own(read)))
     inside = f" in {routine}" if routine else ""
     return None if step in steps else (f"there is no step {step!r}{inside}", _meant(step, own or steps))
+
+
+def no_wait(read: Definition, routine: str | None, step: str) -> str | None:
+    """What is said of a step that does not wait for a callback itself, with those that do; None if it does."""
+    if any(step in each.awaiting for each in _routines(read, routine)):
+        return None
+    waiting = ", ".join(sorted(frozenset[str]().union(*(each.awaiting for each in _own(read))))) or "none"
+    return f"step {step!r} does not call {AWAITS} itself: it may never be asked about (steps that do: {waiting})"
 
 
 def _wrong_method(read: Definition, method: str) -> tuple[str, str] | None:

@@ -131,8 +131,8 @@ async def test_a_step_that_does_not_wait_is_mentioned(calls: Calls, google_engin
         await verify(calls, settings(google_engine.address), workflow, {"approval": {"when": step}})
         for step in ("wait", "inner")
     ]
-    text = "gates.approval.when: step 'inner' does not call events.await_callback itself: it may never be asked about"
-    assert found == [[], [Finding(ok=True, text=text)]]
+    text = "step 'inner' does not call events.await_callback itself: it may never be asked about (steps that do: wait)"
+    assert found == [[], [Finding(ok=True, text=f"gates.approval.when: {text}")]]
 
 
 async def test_two_gates_of_one_step_are_told(calls: Calls, google_engine: GoogleEngine) -> None:

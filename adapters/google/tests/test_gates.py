@@ -207,6 +207,7 @@ async def until_told(it: Watched, said: str) -> None:
             "wait_for_approval",
             "the execution is at main/nap; step wait_for_approval was not reached, or is over: Google does not tell .*",
         ),
+        (NAPS_FIRST, "prepare", "step 'prepare' does not call events.await_callback itself: .*do: wait_for_approval.*"),
         (NAPS_FIRST, "nap", "step nap waits for no callback now"),
         (
             ONE,
