@@ -56,8 +56,8 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
         elif method is not None and (wrong := _wrong_method(read, method)):
             text, hint = wrong
             yield Finding(ok=False, text=f"{where}.method: {text}", hint=hint)
-        elif wrong := no_wait(read, routine, step):
-            yield Finding(ok=True, text=f"{where}: {wrong}")
+        elif said := no_wait(read, routine, step):
+            yield Finding(ok=True, text=f"{where}: {said}")
 
 
 def wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
