@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter import JSON, Execution, Gate, Ref, Start
+from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Start
 from mcp_workflows.errors import EngineRefused
 
 Options = TypeVar("Options", bound=BaseModel)
@@ -52,7 +53,9 @@ class Verifies(Protocol):
     ) -> Sequence[Finding]:
         """What is missing, and what could not be found out (unknown, no problem); never raises an EngineError.
 
-        `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in.
+        `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in. A text about one
+        setting begins with its path in the tool and a colon (`gates.approve.when.after: ...`): `check` puts the file
+        and the line before it.
         """
         ...
 
@@ -121,6 +124,31 @@ class Replays(Protocol):
         ...
 
 
+class GateState(StrEnum):
+    """Whether a gate asks its question now."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    UNKNOWN = "unknown"  # it cannot be told now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedGate:
+    """The state of one gate of an execution, and the reason for it in a sentence."""
+
+    state: GateState
+    why: str
+
+
+def open_gates(requests: Mapping[str, InputRequest]) -> Mapping[str, ExplainedGate]:
+    """The gates whose questions are among these, by name."""
+    asking = {request.gate: (key, request) for key, request in requests.items() if request.gate is not None}
+    return {
+        gate: ExplainedGate(state=GateState.OPEN, why=f"it asks: {request.params.get('message', '')} ({key})")
+        for gate, (key, request) in asking.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why an execution is where it is."""
@@ -128,6 +156,7 @@ class Explanation:
     reason: str  # one sentence
     facts: Mapping[str, str] = field(default_factory=dict[str, str])  # in the order they are told
     advice: str | None = None  # the next thing to do
+    gates: Mapping[str, ExplainedGate] = field(default_factory=dict[str, ExplainedGate])  # by name, of `ref.gates`
 
 
 @runtime_checkable
@@ -136,6 +165,9 @@ class Explains(Protocol):
 
     async def explain(self, ref: Ref) -> Explanation:
         """Why, for the operator: attempts, last errors, who polls, since when nothing changed.
+
+        With gates also the state of each: `open_gates`, and of the others why they are closed. Those that are left out
+        are told from the last look alone.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 from rich.table import Table
@@ -21,6 +21,7 @@ from mcp_workflows.capabilities import GATE_WORDS, Checks, Exposes, Finding, Ver
 from mcp_workflows.check_exposed import Looks
 from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
 from mcp_workflows.config import Config, Engine, StoreSettings
+from mcp_workflows.config_source import Where
 from mcp_workflows.config_telemetry import AuditSettings
 from mcp_workflows.display_text import cleaned
 from mcp_workflows.engines import PATIENCE, Engines
@@ -50,6 +51,8 @@ class State(StrEnum):
     UNKNOWN = "unknown"
     NOT_CHECKED = "not checked"
 
+
+Place: TypeAlias = Callable[[Where], str | None]  # see `Config.place`
 
 HOSTS_GIVE_UP = timedelta(seconds=60)  # on a tool call, most of them
 _CREDENTIALS = re.compile(r"//[^/]*@")
@@ -170,7 +173,7 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
         group.start_soon(_check_issuers, config, patience, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
-            group.start_soon(_check_engine, engine, its_tools, patience, found, looks)
+            group.start_soon(_check_engine, engine, its_tools, patience, found, looks, config.place)
     store = rows[Kind.STORE, _scheme(config.store.url)]
     issuers = [row for (kind, _), row in rows.items() if kind is Kind.ISSUER]
     audit = _audit_rows(config.audit)
@@ -248,7 +251,12 @@ async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[Liv
 
 
 async def _check_engine(
-    engine: Engine, tools: Sequence[Tool], patience: float, found: Callable[[Row], None], looks: Looks
+    engine: Engine,
+    tools: Sequence[Tool],
+    patience: float,
+    found: Callable[[Row], None],
+    looks: Looks,
+    place: Place,
 ) -> None:
     """The engine, and if it answers, all of its tools and what is marked there at once."""
     details = {"adapter": engine.adapter}
@@ -263,7 +271,7 @@ async def _check_engine(
                 if isinstance(adapter, Exposes) and adapter.expose_every is not None:
                     group.start_soon(looks.look, engine.name, adapter, engines, patience)
                 for tool in tools:
-                    group.start_soon(_check_tool, tool, adapter, finding, patience, found)
+                    group.start_soon(_check_tool, tool, adapter, finding, patience, found, place)
     except WorkflowsError as error:
         finding = Finding(ok=False, text=str(error))
         found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
@@ -272,7 +280,12 @@ async def _check_engine(
 
 
 async def _check_tool(
-    tool: Tool, adapter: Adapter, engine: Finding | None, patience: float, found: Callable[[Row], None]
+    tool: Tool,
+    adapter: Adapter,
+    engine: Finding | None,
+    patience: float,
+    found: Callable[[Row], None],
+    place: Place,
 ) -> None:
     if not isinstance(adapter, Checks):
         found(_tool_row(tool, None))
@@ -281,7 +294,7 @@ async def _check_tool(
     else:
         finding = await _within(patience, lambda: _checked(tool, adapter))
         if isinstance(adapter, Verifies) and finding.ok is not False:
-            finding = await _within(patience, lambda: _verified(tool, adapter, finding))
+            finding = await _within(patience, lambda: _verified(tool, adapter, finding, place))
         found(_tool_row(tool, finding))
 
 
@@ -292,10 +305,10 @@ async def _checked(tool: Tool, adapter: Checks) -> Finding:
     return await adapter.check(tool.workflow, tool.options)
 
 
-async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
+async def _verified(tool: Tool, adapter: Verifies, checked: Finding, place: Place) -> Finding:
     """What was found so far, with what the workflow lacks of what the tool names, and what could not be found out."""
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
-    more = await adapter.verify(tool.workflow, tool.options, gates)
+    more = [_placed(tool, each, place) for each in await adapter.verify(tool.workflow, tool.options, gates)]
     wrong = [finding for finding in more if finding.ok is False]
     if not wrong:
         unknown = any(finding.ok is None for finding in (checked, *more))
@@ -305,6 +318,13 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding) -> Finding:
     hints = [finding.hint for finding in wrong if finding.hint]
     text = "; ".join(finding.text for finding in (*wrong, *(each for each in more if each.ok is not False)))
     return Finding(ok=False, text=text, hint="; ".join(hints) or None)
+
+
+def _placed(tool: Tool, finding: Finding, place: Place) -> Finding:
+    """The finding with the file and the line of the setting that its text begins with; see `Verifies.verify`."""
+    setting = finding.text.partition(": ")[0]
+    found = place(("tools", tool.name, *setting.split(".")))
+    return replace(finding, text=f"{found}: {finding.text}") if found else finding
 
 
 def _tool_row(tool: Tool, finding: Finding | None) -> Row:

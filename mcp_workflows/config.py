@@ -81,6 +81,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     report.raise_if_any()
     return Config(
         laying=partial(composed.layers.over, known=TOOL_KEYS),
+        place=source.place,
         authorizer=authorizer,
         audit=audit,
         telemetry=telemetry,

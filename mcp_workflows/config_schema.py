@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from mcp_workflows.capabilities import GATE_WORDS, gate_settings
 from mcp_workflows.config_cancel import CANCEL, cancel_entry
 from mcp_workflows.config_include import Include
 from mcp_workflows.config_problems import known_keys
+from mcp_workflows.config_source import Where
 from mcp_workflows.config_store import EncryptionSettings
 from mcp_workflows.config_teams import POLICY
 from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
@@ -198,6 +199,10 @@ class Engine:
     settings: BaseModel = field(repr=False)  # may hold secrets
 
 
+def _no_place(_: Where) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All of workflows.yaml."""
@@ -211,6 +216,7 @@ class Config:
     telemetry: TelemetrySettings | None = None
     limits: Limits = DEFAULTS
     laying: Laying = as_found
+    place: Callable[[Where], str | None] = _no_place  # where a setting stands: `workflows.yaml:12`; None: in no file
 
 
 def config_schema() -> Schema:

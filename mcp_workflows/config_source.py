@@ -98,6 +98,10 @@ class Source:
         source, at = self.origin(where)
         return at in source.lines
 
+    def place(self, where: Where) -> str | None:
+        """Return the file and the line of a value, as editors take it; None if no file has it."""
+        return self.problem(where, "").place if self.has(where) else None
+
     def is_lost(self, where: Where) -> bool:
         """Whether it is, or is in, a value that could not be read."""
         source, at = self.origin(where)

@@ -6,7 +6,7 @@ what the store knows. It starts nothing: that is the sidecar's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,15 @@ import anyio
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Status
 from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
-from mcp_workflows.capabilities import Explains, Explanation, Terminates, same_workflow
+from mcp_workflows.capabilities import (
+    ExplainedGate,
+    Explains,
+    Explanation,
+    GateState,
+    Terminates,
+    open_gates,
+    same_workflow,
+)
 from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError
 from mcp_workflows.sight import ref_of
@@ -64,9 +72,12 @@ async def owner_of(store: Store, task_id: str) -> Principal | None:
 class Operator:
     """Reads and changes tasks of any owner; never to be reached by a request."""
 
-    def __init__(self, *, store: Store, engines: Engines, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self, *, store: Store, engines: Engines, tools: Sequence[Tool] = (), clock: Callable[[], datetime] = utc_now
+    ) -> None:
         self._store = store
         self._engines = engines
+        self._gates = {tool.name: tuple(tool.gates) for tool in tools}
         self._clock = clock
         self._adoption = Adoption(store, engines, clock)
         self._silent: dict[str, str] = {}  # engines that gave no answer: not waited for twice
@@ -91,12 +102,16 @@ class Operator:
         return await self._look(await self._one(name))
 
     async def why(self, name: str) -> tuple[Look, Explanation]:
-        """Why it is where it is, as far as its engine can tell.
+        """Why it is where it is, as far as its engine can tell, with the state of every gate of its tool.
 
         Raises:
             OperatorError: see `find`.
         """
-        look = await self.find(name)
+        look, found = await self._explain(await self.find(name))
+        configured = self._gates.get(look.task.tool, ())
+        return look, replace(found, gates=_gates(look, found.gates, configured))
+
+    async def _explain(self, look: Look) -> tuple[Look, Explanation]:
         task = look.task
         if task.ended or look.trouble or task.handle is None:
             return look, _from_the_store(look)
@@ -227,6 +242,27 @@ class Operator:
 
 def _fits(task: Task, wanted: Wanted) -> bool:
     return (not wanted.statuses or task.seen.status in wanted.statuses) and (wanted.ended or not task.ended)
+
+
+def _gates(
+    look: Look, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
+) -> Mapping[str, ExplainedGate]:
+    """The state of each gate of the task and of its tool: as the adapter explains it, or else as the look shows it."""
+    task = look.task
+    if task.ended:  # its own gates are not kept any longer
+        return dict.fromkeys(configured, _closed("the execution has ended"))
+    answered = {key: request for key, request in task.execution.requests.items() if key in task.answered}
+    taken = {str(request.gate): _closed(f"answered already ({key})") for key, request in answered.items()}
+    found = {**open_gates(task.seen.requests), **explained, **taken}
+    other = _closed(f"it asks nothing now; the adapter of engine {task.engine} does not say why")
+    if look.trouble:
+        other = ExplainedGate(state=GateState.UNKNOWN, why=look.trouble)
+    later = _closed("the task was started without it: a task keeps the gates that its tool had at the start")
+    return dict.fromkeys(configured, later) | {name: found.get(name, other) for name in task.gates}
+
+
+def _closed(why: str) -> ExplainedGate:
+    return ExplainedGate(state=GateState.CLOSED, why=why)
 
 
 def _from_the_store(look: Look) -> Explanation:

@@ -132,6 +132,19 @@ SUMMARIES = {
 }
 
 
+async def test_what_is_wrong_with_a_setting_is_told_with_its_file_and_line(tmp_path: Path) -> None:
+    team = tmp_path / "team.yaml"
+    team.write_text("tools:\n  ship:\n    engine: here\n    workflow: echo\n    cancel:\n      grace: 5s\n")
+    path = tmp_path / "workflows.yaml"
+    path.write_text("engines:\n  here: {adapter: memory}\ninclude: [team.yaml]\n")
+    config = load_config(path, {})
+    wrong = ("cancel.grace: too short", "cancel.nothing: is not there", "it is slow: by far")
+    kind = type("Verifying", (Verifying,), {"findings": [Finding(ok=False, text=text) for text in wrong]})
+    checkup = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
+    assert checkup.rows[-1].finding
+    assert checkup.rows[-1].finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
+
+
 class Verifying(MemoryAdapter):
     """Knows what its workflows lack."""
 

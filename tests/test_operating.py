@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from rich.console import Console
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import Adapter, Ref, Start, Status
+from mcp_workflows.adapter import Adapter, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.check import Checkup, Kind, Row
+from mcp_workflows.cli import main
 from mcp_workflows.cli.screen import say
 from mcp_workflows.cli.telling import brief, message_of, page, span, table, told, whole
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.gate import ToolGate
 from mcp_workflows.operating import Operator, Wanted
+from mcp_workflows.question import Question
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
@@ -59,11 +66,11 @@ class Office:
 
 
 @asynccontextmanager
-async def office(kind: type[MemoryAdapter] = MemoryAdapter) -> AsyncGenerator[Office]:
+async def office(kind: type[MemoryAdapter] = MemoryAdapter, tools: Sequence[Tool] = ()) -> AsyncGenerator[Office]:
     adapter = kind(MemorySettings(name=uuid.uuid4().hex))
     engines: dict[str, Adapter] = {"here": adapter}
     async with open_store("sqlite:///:memory:") as store, Engines(engines, patience=0.2) as opened:
-        yield Office(store=store, adapter=adapter, operator=Operator(store=store, engines=opened))
+        yield Office(store=store, adapter=adapter, operator=Operator(store=store, engines=opened, tools=tools))
 
 
 @pytest.fixture
@@ -161,6 +168,88 @@ async def test_why_says_when_the_engine_is_down_or_the_task_has_ended_or_never_b
     _, found = await here.operator.why(lost.id)
     assert "does not answer" in found.reason
     assert "mcp-workflows check" in (found.advice or "")
+
+
+# --- why: the gates
+
+
+ASKED = InputRequest(method="elicitation/create", params={"mode": "form", "message": "Ship A1?"})
+
+
+def memory_gate(after_seconds: float) -> Gate:
+    return Gate(when={"after_seconds": after_seconds}, request=ASKED, send={})
+
+
+async def gates_of(here: Office, task: Task) -> Mapping[str, str]:
+    """What `why` says of each gate."""
+    _, found = await here.operator.why(task.id)
+    return {name: f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
+
+
+async def test_every_gate_of_a_task_is_told_open_closed_or_unknown(here: Office) -> None:
+    task = await here.task("gated", gates={"first": memory_gate(0), "later": memory_gate(1000)})
+    assert await gates_of(here, task) == {
+        "first": "open: it asks: Ship A1? (first.1)",
+        "later": "closed: it asks nothing now; the adapter of engine here does not say why",
+    }
+    await here.store.change(task.id, task.owner, lambda row: replace(row, answered=frozenset({"first.1"})))
+    assert (await gates_of(here, task))["first"] == "closed: answered already (first.1)"
+    here.adapter.faults.unavailable = frozenset({"describe"})
+    assert (await gates_of(here, task))["later"].startswith("unknown: engine here: ")
+
+
+async def test_the_gates_of_a_tool_are_told_although_the_task_has_ended_or_is_older_than_they_are() -> None:
+    ask: Any = {"message": "Ship it?", "schema": {"type": "boolean"}}
+    gate = ToolGate(when={"after_seconds": 0}, ask=Question(**ask), send={})
+    tool = Tool(name="ship", engine="here", workflow="gated", gates={"approve": gate})
+    async with office(tools=[tool]) as here:
+        ended, older = await here.task("fail", tool="ship"), await here.task(tool="ship")
+        assert await gates_of(here, ended) == {"approve": "closed: the execution has ended"}
+        assert (await gates_of(here, older))["approve"].startswith("closed: the task was started without it: ")
+
+
+WAITS = """\
+server: {{name: gated}}
+store: sqlite:///tasks.db
+engines: {{here: {{adapter: memory, name: {name}}}}}
+tools:
+  ship:
+    engine: here
+    workflow: gated
+    gates:
+      approve: {{when: {{after_seconds: 1000}}, ask: {{message: Ship it?, schema: {{type: boolean}}}}, send: {{}}}}
+"""
+
+
+def test_the_command_tells_the_gates_to_people_and_to_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = uuid.uuid4().hex
+    (tmp_path / "workflows.yaml").write_text(WAITS.format(name=name))
+    plan = Start(workflow="gated", arguments=[], key=name, created=datetime.now(UTC))
+
+    async def begin() -> str:
+        async with (
+            MemoryAdapter(MemorySettings(name=name)) as adapter,
+            open_store(f"sqlite:///{tmp_path}/tasks.db") as to,
+        ):
+            gates = {"approve": memory_gate(1000)}
+            handle = await adapter.start(plan)
+            row = make_task(engine="here", tool="ship", workflow="gated", handle=handle, gates=gates)
+            return (await to.create(row)).id
+
+    def why(*more: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["mcp-workflows", "tasks", "why", task, *more])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    task = anyio.run(begin)
+    said = "it asks nothing now; the adapter of engine here does not say why"
+    assert f"gate approve: closed: {said}\n" in why()
+    assert json.loads(why("--json"))["gates"] == {"approve": {"state": "closed", "why": said}}
 
 
 # --- cancel and terminate

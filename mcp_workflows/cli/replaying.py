@@ -51,12 +51,15 @@ def replay(
     kind = loaded.engines[found.engine].kind
     if not issubclass(kind, Replays):
         raise ConfigError(f"the adapter of engine {found.engine!r} cannot replay histories")
-    seen = kind.replay(_read(history), _gates(found, arguments or []))
+    gates = _gates(found, arguments or [])
+    seen = kind.replay(_read(history), gates)
     if as_json:
         typer.echo(json.dumps([_as_json(each) for each in seen], indent=2))
     else:
         for line in _lines(seen):
             say(line)
+    for gate in _never_open(gates, seen):
+        say(f"gate {gate} was never open in this history: compare its `when` with what is in there", err=True)
 
 
 def _tool(config: Config, name: str) -> Tool:
@@ -94,6 +97,13 @@ def _as_written(tool: Tool, name: str) -> Gate:
     params = {"mode": "form", "message": gate.ask.message, "requestedSchema": gate.ask.form(name)}
     request = InputRequest(method=ELICIT, params=params, gate=name)
     return Gate(when=gate.when, request=request, send=gate.send, decline=gate.decline)
+
+
+def _never_open(gates: Mapping[str, Gate], seen: Sequence[Replayed]) -> Iterator[str]:
+    """The gates that asked nothing, and of which nothing else was said either."""
+    asked = {request.gate for each in seen for request in each.execution.requests.values()}
+    told = " ".join(each.execution.message or "" for each in seen)
+    yield from (gate for gate in gates if gate not in asked and f"gate {gate}" not in told)
 
 
 def _lines(seen: Sequence[Replayed]) -> Iterator[str]:

@@ -73,14 +73,17 @@ def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAUL
 
 @tasks.command()
 def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """Say why a task is still working, and what to do."""
+    """Say why a task is still working, what to do, and of each gate of its tool why it is closed."""
     look, found = _run(config, lambda operator, _: operator.why(task_id))
     if as_json:
-        explained = {"reason": found.reason, "advice": found.advice, "facts": dict(found.facts)}
+        gates = {name: {"state": gate.state, "why": gate.why} for name, gate in found.gates.items()}
+        explained = {"reason": found.reason, "advice": found.advice, "gates": gates, "facts": dict(found.facts)}
         typer.echo(json.dumps({**brief(look), **explained}, indent=2))
     else:
         advice = {"what to do": found.advice} if found.advice else {}
-        typer.echo(told({"why": found.reason, **advice, "task": f"{look.task.id} ({look.task.tool})", **found.facts}))
+        task = {"task": f"{look.task.id} ({look.task.tool})"}
+        closed = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
+        typer.echo(told({"why": found.reason, **advice, **task, **closed, **found.facts}))
     if look.trouble != found.reason:
         _say_trouble(look)
 
@@ -156,7 +159,7 @@ async def _operator(config: Config) -> AsyncGenerator[Operator]:
         config.store.open() as store,
         Engines(adapters, patience=PATIENCE, notes=notes_in(store)) as engines,
     ):
-        yield Operator(store=store, engines=engines)
+        yield Operator(store=store, engines=engines, tools=config.tools)
 
 
 def _tool(config: Config, name: str) -> Tool:

@@ -208,7 +208,7 @@ class GoogleAdapter:
         """Why it is where it is; see `Explains.explain`."""
         execution = await self.describe(ref)
         noted = await self._noting.of(ref.handle)
-        return await explain(self._opened.calls, noted.name, execution)
+        return await explain(self._opened.calls, noted.name, execution, ref.gates)
 
     async def check_engine(self) -> Finding:
         """Whether Google answers these credentials in this project and location."""

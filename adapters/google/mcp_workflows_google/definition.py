@@ -20,6 +20,7 @@ from ruamel.yaml.error import YAMLError
 
 MAIN: Final = "main"
 AWAITS: Final = "events.await_callback"
+OPENS: Final = "events.create_callback_endpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Routine:
     steps: frozenset[str]
     awaiting: frozenset[str]  # steps that call events.await_callback themselves
     calls: frozenset[str]  # what steps of it `call`
+    methods: frozenset[str]  # of the callbacks that it opens, as they are written
     expressions: Sequence[str] = field(repr=False)  # `${...}`, without the frame
 
 
@@ -98,6 +100,7 @@ def _routine(name: str, body: Mapping[Any, Any]) -> Routine:  # Any: YAML
         steps=frozenset(step for step, _ in steps),
         awaiting=frozenset(step for step, inside in steps if _awaits(inside)),
         calls=frozenset(str(node["call"]) for node in mappings if isinstance(node.get("call"), str)),
+        methods=frozenset(_method(node) for node in mappings if node.get("call") == OPENS),
         expressions=[node.partition("${")[2] for node in nodes if isinstance(node, str) and "${" in node],
     )
 
@@ -120,6 +123,11 @@ def _awaits(step: object) -> bool:
     """Whether it calls it, in a `try` or not; in expressions Google allows nothing that waits."""
     body = _mapping(step)
     return AWAITS in {str(body.get("call")), str(_mapping(body.get("try")).get("call"))}
+
+
+def _method(step: Mapping[Any, Any]) -> str:  # Any: YAML
+    """The HTTP method of the callback that it opens; Google takes POST if it says none."""
+    return str(_mapping(step.get("args")).get("http_callback_method", "POST"))
 
 
 def _mapping(node: object) -> Mapping[object, object]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from mcp_workflows.adapter import Execution, Status
+from mcp_workflows.adapter import Execution, Gate, Status
 from mcp_workflows.capabilities import Explanation
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.gate_states import gate_states
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.outcome import calls_us
 from mcp_workflows_google.reading import Callback, Seen
@@ -31,7 +32,9 @@ _BACKLOG: Final = (
 )
 
 
-async def explain(calls: Calls, name: ExecutionName, execution: Execution) -> Explanation:
+async def explain(
+    calls: Calls, name: ExecutionName, execution: Execution, gates: Mapping[str, Gate] | None = None
+) -> Explanation:
     """Why it is where it is; `execution` is the look at it just before.
 
     Raises:
@@ -43,7 +46,8 @@ async def explain(calls: Calls, name: ExecutionName, execution: Execution) -> Ex
     seen = await calls.get(name, full=True)
     callbacks, trouble = await _callbacks(calls, name) if seen.state == ACTIVE else ((), None)
     reason, advice = _reason(execution, seen, callbacks)
-    return Explanation(reason=reason, facts=dict(_facts(seen, callbacks, trouble)), advice=advice)
+    states = await gate_states(calls, name.workflow, seen, callbacks, trouble, execution, gates or {})
+    return Explanation(reason=reason, facts=dict(_facts(seen, callbacks, trouble)), advice=advice, gates=states)
 
 
 async def _callbacks(calls: Calls, name: ExecutionName) -> tuple[Sequence[Callback], str | None]:

@@ -50,16 +50,17 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
         if first.setdefault((step, routine, method), gate) != gate:
             taken = f"{where}: step {step!r} is asked about by gate {first[step, routine, method]} already"
             yield Finding(ok=False, text=taken, hint="leave one of the two out")
-        elif wrong := _wrong_place(read, routine, step):
+        elif wrong := wrong_place(read, routine, step):
             text, hint = wrong
             yield Finding(ok=False, text=f"{where}: {text}", hint=hint)
-        elif not any(step in each.awaiting for each in _routines(read, routine)):
-            yield Finding(
-                ok=True, text=f"{where}: step {step!r} does not call {AWAITS} itself: it may never be asked about"
-            )
+        elif method is not None and (wrong := _wrong_method(read, method)):
+            text, hint = wrong
+            yield Finding(ok=False, text=f"{where}.method: {text}", hint=hint)
+        elif said := no_wait(read, routine, step):
+            yield Finding(ok=True, text=f"{where}: {said}")
 
 
-def _wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
+def wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
     """What is wrong with where a gate is, and what may be meant."""
     if routine is not None and routine not in read.routines:
         return f"there is no routine {routine!r}", _meant(routine, read.routines)
@@ -67,6 +68,22 @@ def _wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str,
     own = dict.fromkeys(each for each in steps if any(each in found.steps for found in _own(read)))
     inside = f" in {routine}" if routine else ""
     return None if step in steps else (f"there is no step {step!r}{inside}", _meant(step, own or steps))
+
+
+def no_wait(read: Definition, routine: str | None, step: str) -> str | None:
+    """What is said of a step that does not wait for a callback itself, with those that do; None if it does."""
+    if any(step in each.awaiting for each in _routines(read, routine)):
+        return None
+    waiting = ", ".join(sorted(frozenset[str]().union(*(each.awaiting for each in _own(read))))) or "none"
+    return f"step {step!r} does not call {AWAITS} itself: it may never be asked about (steps that do: {waiting})"
+
+
+def _wrong_method(read: Definition, method: str) -> tuple[str, str] | None:
+    """What is wrong with the method of a gate, and which there are; nothing if an expression may give it."""
+    methods = frozenset[str]().union(*(routine.methods for routine in _own(read)))
+    if method in methods or not methods or any("{" in each for each in (method, *methods)):
+        return None
+    return f"the workflow opens no callback of method {method}", f"it opens: {', '.join(sorted(methods))}"
 
 
 def _routines(read: Definition, routine: str | None) -> Sequence[Routine]:

@@ -99,6 +99,8 @@ async def test_a_workflow_is_looked_for(calls: Calls, google_engine: GoogleEngin
         ("open", None, None),
         ("wiat", "there is no step 'wiat'", "did you mean 'wait'?"),
         ({"step": "wait", "routine": "main"}, "there is no step 'wait' in main", "there are: inner, open"),
+        ({"step": "wait", "method": "POST"}, None, None),
+        ({"step": "wait", "method": "PUT"}, "the workflow opens no callback of method PUT", "it opens: POST"),
         ({"step": "wait", "routine": "aprove"}, "there is no routine 'aprove'", "did you mean 'approve'?"),
     ],
 )
@@ -109,7 +111,8 @@ async def test_the_steps_of_gates_are_looked_for(
     gates: Mapping[str, Any] = {"approval": {"when": when, "send": {"body": {}}}}
     found = await verify(calls, settings(google_engine.address), workflow, gates)
     wrong = [(finding.text, finding.hint) for finding in found if finding.ok is False]
-    assert wrong == ([] if said is None else [(f"gates.approval.when: {said}", hint)])
+    setting = "gates.approval.when.method" if "method" in str(said) else "gates.approval.when"
+    assert wrong == ([] if said is None else [(f"{setting}: {said}", hint)])
 
 
 async def test_the_steps_of_the_subworkflows_that_we_ship_are_not_suggested(
@@ -128,8 +131,8 @@ async def test_a_step_that_does_not_wait_is_mentioned(calls: Calls, google_engin
         await verify(calls, settings(google_engine.address), workflow, {"approval": {"when": step}})
         for step in ("wait", "inner")
     ]
-    text = "gates.approval.when: step 'inner' does not call events.await_callback itself: it may never be asked about"
-    assert found == [[], [Finding(ok=True, text=text)]]
+    text = "step 'inner' does not call events.await_callback itself: it may never be asked about (steps that do: wait)"
+    assert found == [[], [Finding(ok=True, text=f"gates.approval.when: {text}")]]
 
 
 async def test_two_gates_of_one_step_are_told(calls: Calls, google_engine: GoogleEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
@@ -180,3 +181,52 @@ async def test_the_url_of_a_callback_is_in_no_log_and_in_no_look(
         await it.until(lambda seen: seen.terminal)
     assert "/callbacks/" not in repr(seen)
     assert "/callbacks/" not in caplog.text
+
+
+NAPS_FIRST: Final = ONE.replace("  steps:\n", "  steps:\n    - nap: {call: sys.sleep, args: {seconds: 600}}\n", 1)
+
+
+async def until_told(it: Watched, said: str) -> None:
+    """Explained again and again until it is said of the gate."""
+    found = ""
+    try:
+        with anyio.fail_after(15):
+            while not re.fullmatch(said, found):
+                gate = (await it.adapter.explain(it.ref)).gates["approval"]
+                found = f"{gate.state}: {gate.why}"
+    except TimeoutError:
+        raise AssertionError(found) from None
+
+
+@pytest.mark.parametrize(
+    ("source", "when", "said"),
+    [
+        (ONE, "wait_for_aproval", r"in the workflow there is no step 'wait_for_aproval'; did you mean 'wait_for_app.*"),
+        (
+            NAPS_FIRST,
+            "wait_for_approval",
+            "the execution is at main/nap; step wait_for_approval was not reached, or is over: Google does not tell .*",
+        ),
+        (NAPS_FIRST, "prepare", "step 'prepare' does not call events.await_callback itself: .*do: wait_for_approval.*"),
+        (NAPS_FIRST, "nap", "step nap waits for no callback now"),
+        (
+            ONE,
+            {"step": "wait_for_approval", "method": "PUT"},
+            "step wait_for_approval waits for no callback of method PUT; there are: POST",
+        ),
+        (ONE, {"step": ""}, "when.step: .*"),
+    ],
+)
+async def test_why_a_gate_is_closed_is_told(
+    google_engine: GoogleEngine, adapter: GoogleAdapter, source: str, when: Any, said: str
+) -> None:
+    it = await begin(google_engine, adapter, source, approval=gate(when))
+    await until_told(it, f"closed: {said}")
+    await adapter.cancel(it.ref)
+
+
+async def test_that_a_gate_is_open_is_told(google_engine: GoogleEngine, adapter: GoogleAdapter) -> None:
+    it = await begin(google_engine, adapter, ONE, approval=gate("wait_for_approval"))
+    key = await it.asked("approval")
+    await until_told(it, rf"open: it asks: Approve\? \({key}\)")
+    await adapter.cancel(it.ref)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
@@ -25,6 +25,7 @@ from mcp_workflows_stepfunctions.embedding import embedded_files
 from mcp_workflows_stepfunctions.explaining import explain
 from mcp_workflows_stepfunctions.exposing import Exposing
 from mcp_workflows_stepfunctions.express import Expresses, is_express
+from mcp_workflows_stepfunctions.gate_states import gate_states
 from mcp_workflows_stepfunctions.gates import GateSettings
 from mcp_workflows_stepfunctions.hints import hints
 from mcp_workflows_stepfunctions.iam import permissions
@@ -202,8 +203,11 @@ class StepFunctionsAdapter:
 
     async def explain(self, ref: Ref) -> Explanation:
         """Why it is where it is, from the newest events of its history; see `Explains.explain`."""
-        execution = await self.describe(ref)
-        return await explain(self._opened.calls, ref, execution)
+        opened, execution = self._opened, await self.describe(ref)
+        found = await explain(opened.calls, ref, execution)
+        if execution.terminal or not ref.gates:
+            return found
+        return replace(found, gates=await gate_states(opened.calls, opened.machines, opened.histories, ref, execution))
 
     async def check_engine(self) -> Finding:
         """Whether Step Functions answers these credentials, and what keeps `events` from telling anything."""

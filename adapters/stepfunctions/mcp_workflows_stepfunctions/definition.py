@@ -41,6 +41,12 @@ class State:
         return self.limited or any(name in self.fields for name in own)
 
     @property
+    def caught(self) -> frozenset[str]:
+        """The errors that its own `Catch` and `Retry` name."""
+        takers = [*self.fields.get("Catch", ()), *self.fields.get("Retry", ())]
+        return frozenset(str(error) for taker in takers for error in taker.get("ErrorEquals", ()))
+
+    @property
     def _parameters(self) -> Any:  # Any: JSON
         return self.fields.get("Parameters", self.fields.get("Arguments"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Final, cast
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.capabilities import Finding
@@ -15,6 +16,8 @@ from mcp_workflows_stepfunctions.gates import state_named
 from mcp_workflows_stepfunctions.names import KMS_REFUSES
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
 
+_SLIP: Final = 0.85  # how much of two names of errors must be equal for one to be meant for the other
+
 
 async def verify(
     calls: Calls, machine: Machine, options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
@@ -22,15 +25,27 @@ async def verify(
     """What is missing is a problem; what cannot be found out is unknown, and none."""
     findings: list[Finding] = []
     try:
-        for arn in await _started(calls, machine):
-            found = await calls.call("describe_state_machine", known=KMS_REFUSES, stateMachineArn=arn)
-            there = states(str(found.get("definition", "")))
-            findings += [*_gates(there, gates), *_questions(there, options, gates)]
+        for there in await definitions(calls, machine):
+            findings += [*_gates(there, gates), *_errors(there, gates), *_questions(there, options, gates)]
     except AnsweredError:
         return [Finding(ok=None, text="its states could not be verified: the definition is encrypted")]
     except EngineError as error:
         return [Finding(ok=None, text=f"its states could not be verified: {error}")]
     return [finding for number, finding in enumerate(findings) if finding not in findings[:number]]
+
+
+async def definitions(calls: Calls, machine: Machine) -> Sequence[Mapping[str, State]]:
+    """The states of each definition that a start may run: an alias may stand for two versions.
+
+    Raises:
+        AnsweredError: the definition is encrypted, and the key may not be used.
+        EngineError: it cannot be read.
+    """
+    found = [
+        await calls.call("describe_state_machine", known=KMS_REFUSES, stateMachineArn=arn)
+        for arn in await _started(calls, machine)
+    ]
+    return [states(str(each.get("definition", ""))) for each in found]
 
 
 async def _started(calls: Calls, machine: Machine) -> Sequence[str]:
@@ -60,6 +75,21 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
                 text=f"gates.{gate}.when: state {name!r} does not wait for a task token",
                 hint="its Resource must end in .waitForTaskToken: nothing else can be answered from outside",
             )
+
+
+def _errors(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
+    """Errors that gates send and that differ a little from those that the state catches; others may fail it."""
+    for gate, words in gates.items():
+        state = there.get(state_named(words.get("when")))
+        for part in ("send", "decline"):
+            sending = words.get(part)
+            error = cast("Mapping[str, JSON]", sending).get("error") if isinstance(sending, Mapping) else None
+            if state is None or not isinstance(error, str) or error in state.caught or "{{" in error:
+                continue
+            if meant := get_close_matches(error, state.caught, n=1, cutoff=_SLIP):
+                where = f"gates.{gate}.{part}.error"
+                text = f"{where}: state {state.name!r} catches no error {error!r}; did you mean {meant[0]!r}?"
+                yield Finding(ok=False, text=text, hint=f"correct {where}, or the Catch of the state")
 
 
 def _questions(

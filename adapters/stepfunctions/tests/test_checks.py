@@ -99,6 +99,19 @@ async def test_the_states_of_gates_are_looked_for_however_deep_they_are(
     assert all(str(said) in text for text in wrong)
 
 
+@pytest.mark.parametrize(("error", "meant"), [("Rejected", None), ("Rejectd", "Rejected"), ("TooExpensive", None)])
+async def test_an_error_of_a_gate_that_the_state_hardly_catches_is_told(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions, error: str, meant: str | None
+) -> None:
+    catch = [{"ErrorEquals": ["Rejected"], "Next": "Keep"}]
+    states = {"Approve": {**machines.asking("?"), "Catch": catch}, "Keep": {"Type": "Pass", "End": True}}
+    arn = stepfunctions.machine({"StartAt": "Approve", "States": states})
+    gate: Mapping[str, Any] = {"when": "Approve", "send": {"output": {}}, "decline": {"error": error}}
+    found = await adapter.verify(arn, {}, {"approval": gate})
+    said = f"state 'Approve' catches no error {error!r}; did you mean {meant!r}?"
+    assert [each.text for each in found] == ([] if meant is None else [f"gates.approval.decline.error: {said}"])
+
+
 async def test_two_gates_of_one_state_are_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
     gate: Mapping[str, Any] = {"when": {"state": "Approve"}, "send": {"output": {}}}
     found = await adapter.verify(

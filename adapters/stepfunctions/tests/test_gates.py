@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -140,3 +142,62 @@ async def test_a_token_is_in_no_log_and_in_no_look(
     token = (json.loads(detail) if isinstance(detail, str) else detail)["taskToken"]
     assert token not in repr(seen)
     assert token not in caplog.text
+
+
+NAP: Final[Mapping[str, Any]] = {"Type": "Wait", "Seconds": 3600, "End": True}
+
+
+def napping(*, before: bool) -> Definition:
+    """The approval, and a long nap before it or after it."""
+    states = foreign(**{"token.$": "$$.Task.Token"})["States"]
+    if before:
+        nap = {"Type": "Wait", "Seconds": 3600, "Next": "WaitForApproval"}
+        return {"StartAt": "Nap", "States": {"Nap": nap, **states}}
+    return {"StartAt": "WaitForApproval", "States": {**states, "Ship": NAP, "Keep": NAP}}
+
+
+async def until_told(it: Watched, said: str) -> None:
+    """Explained again and again until it is said of the gate."""
+    found = ""
+    try:
+        with anyio.fail_after(15):
+            while not re.fullmatch(said, found):
+                gate = (await it.adapter.explain(it.ref)).gates["approval"]
+                found = f"{gate.state}: {gate.why}"
+    except TimeoutError:
+        raise AssertionError(found) from None
+
+
+@pytest.mark.parametrize(
+    ("machine", "when", "said"),
+    [
+        (napping(before=True), "WaitForApproval", "state WaitForApproval has not been entered; entered so far: Nap"),
+        (
+            napping(before=True),
+            "WaitForAproval",
+            r"the state machine has no state 'WaitForAproval'; did you mean 'WaitForApproval'\?",
+        ),
+        (napping(before=True), "Nap", "the execution is in state Nap, and that does not wait for a task token"),
+        (foreign(**{"id.$": "$$.Task.Token"}), "WaitForApproval", "the parameters of state WaitForApproval .*"),
+    ],
+)
+async def test_why_a_gate_is_closed_is_told(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter, machine: Definition, when: str, said: str
+) -> None:
+    it = await begin(stepfunctions, adapter, machine, when)
+    await until_told(it, f"closed: {said}")
+    await adapter.cancel(it.ref)
+
+
+@pytest.mark.parametrize(("response", "how"), [(YES, "answered already"), (NO, "answered already by an error")])
+async def test_that_a_gate_is_open_and_that_it_was_answered_is_told(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter, response: Mapping[str, Any], how: str
+) -> None:
+    it = await begin(stepfunctions, adapter, napping(before=False))
+    key = await it.asked()
+    await until_told(it, rf"open: it asks: Approve\? \({key}\)")
+    unseen = Watched(adapter, replace(it.ref, options={"history": False}))
+    await until_told(unseen, "closed: the tool has history: false, so its questions are not looked for")
+    await adapter.answer(it.ref, {key: response})
+    await until_told(it, rf"closed: {how}: state WaitForApproval was left \d s ago \(event \d+\)")
+    await adapter.cancel(it.ref)

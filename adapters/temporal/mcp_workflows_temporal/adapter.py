@@ -156,7 +156,7 @@ class TemporalAdapter:
         """Why it is where it is: attempts, last errors, who polls; a handful of calls. See `Explains.explain`."""
         frontend, execution = self._frontend, await self.describe(ref)
         async with frontend.call():
-            return await explain(frontend, Handle.parse(ref.handle), execution)
+            return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
         """End the whole chain of runs without asking it; see `Terminates.terminate`."""

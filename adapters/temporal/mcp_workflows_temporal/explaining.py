@@ -18,10 +18,11 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import Execution
+from mcp_workflows.adapter import Execution, Gate
 from mcp_workflows.capabilities import Explanation
 from mcp_workflows_temporal.decode import decode_failure
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gate_states import gate_states
 from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
 from mcp_workflows_temporal.looking import described
 from mcp_workflows_temporal.queues import ACTIVITIES, WORKFLOWS, idle, polling
@@ -30,6 +31,7 @@ from mcp_workflows_temporal.status import failure
 from mcp_workflows_temporal.telling import ago, counted, moment, span
 
 MANY = 10  # activities, workers or children told one by one
+PAGES = 10  # of 250 events: how far back a history is read for gates
 
 _STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 
@@ -50,7 +52,7 @@ class Seen:
         return self.found.workflow_execution_info.task_queue
 
 
-async def explain(frontend: Frontend, handle: Handle, execution: Execution) -> Explanation:
+async def explain(frontend: Frontend, handle: Handle, execution: Execution, gates: Mapping[str, Gate]) -> Explanation:
     """Why it is where it is; `execution` is the look at it just before."""
     if execution.terminal:
         why = execution.failure.text if execution.failure else execution.message
@@ -61,14 +63,19 @@ async def explain(frontend: Frontend, handle: Handle, execution: Execution) -> E
         frontend=frontend,
         execution=execution,
         found=found,
-        tail=await read_tail(frontend, found.workflow_execution_info.execution),
+        tail=await read_tail(frontend, found.workflow_execution_info.execution, pages=PAGES if gates else 1),
         trouble=await trouble(frontend, found),
     )
     facts = [*_itself(seen), *[fact async for fact in _work(seen)], *_waits(seen)]
     facts += [fact async for fact in _queues(seen)]
     wait = None if seen.trouble else next(told for tell in WAITS if (told := tell(seen)))
     reason, advice = (seen.trouble.text, seen.trouble.advice) if seen.trouble else wait or ("", "")
-    return Explanation(reason=_with_cancel(seen, reason), facts=dict(facts), advice=advice)
+    return Explanation(
+        reason=_with_cancel(seen, reason),
+        facts=dict(facts),
+        advice=advice,
+        gates=await gate_states(frontend, gates, found, seen.tail, execution),
+    )
 
 
 def _with_cancel(seen: Seen, reason: str) -> str:

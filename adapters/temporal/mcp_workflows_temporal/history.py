@@ -38,15 +38,21 @@ class Tail:
         return sorted(_running_timers(self.events))
 
 
-async def read_tail(frontend: Frontend, execution: WorkflowExecution) -> Tail:
-    """The end of a run's history: one call, however long it is."""
+async def read_tail(frontend: Frontend, execution: WorkflowExecution, *, pages: int = 1) -> Tail:
+    """The end of a run's history: at most so many calls, however long it is."""
     request = GetWorkflowExecutionHistoryReverseRequest(
         namespace=frontend.client.namespace, execution=execution, maximum_page_size=TAIL
     )
-    page = await frontend.client.workflow_service.get_workflow_execution_history_reverse(
-        request, retry=True, timeout=frontend.timeout
-    )
-    return Tail(events=page.history.events, whole=not page.next_page_token)
+    events: list[HistoryEvent] = []
+    for _ in range(pages):
+        page = await frontend.client.workflow_service.get_workflow_execution_history_reverse(
+            request, retry=True, timeout=frontend.timeout
+        )
+        events += page.history.events
+        request.next_page_token = page.next_page_token
+        if not page.next_page_token:
+            break
+    return Tail(events=events, whole=not request.next_page_token)
 
 
 def event_name(event: HistoryEvent) -> str:

@@ -35,6 +35,7 @@ class Polled:
     length: int  # of the history
     opening: int  # the event whose round it was asked about
     waits: bool | None = None  # None: not known
+    value: JSON = None  # what it gave, if that is known
     problem: str | None = None  # why the last try told nothing
 
 
@@ -74,7 +75,7 @@ async def _ask(run: Run, rule: Rule, unknown: Polled) -> Polled:
         if problem := _problem(error, run, name):
             return replace(unknown, problem=problem)
         raise
-    return replace(unknown, waits=same(value, rule.when.equals))
+    return replace(unknown, waits=same(value, rule.when.equals), value=value)
 
 
 def _problem(error: RPCError, run: Run, name: str) -> str | None:

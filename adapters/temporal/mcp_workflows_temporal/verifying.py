@@ -1,5 +1,6 @@
 """Whether a workflow has the signals, updates and queries that a tool names: it says so itself, if a worker is up.
 
+It does not say which activities it has: see `activities`.
 Source: the query `__temporal_workflow_metadata`, which the SDKs answer for every workflow
 (https://github.com/temporalio/api, temporal/api/sdk/v1/workflow_metadata.proto).
 """
@@ -22,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from mcp_workflows.adapter import JSON
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.errors import EngineError
+from mcp_workflows_temporal.activities import verify_activities
 from mcp_workflows_temporal.decode import UndecodableError, decode
 from mcp_workflows_temporal.frontend import Frontend
 from mcp_workflows_temporal.listing import listed, quoted
@@ -39,11 +41,16 @@ OPEN = "{{"
 
 
 class Kind(StrEnum):
-    """What a workflow can be sent."""
+    """What a tool can name in a workflow."""
 
     SIGNAL = "signal"
     UPDATE = "update"
     QUERY = "query"
+    ACTIVITY = "activity"
+
+
+SENT = (Kind.SIGNAL, Kind.UPDATE, Kind.QUERY)  # what a workflow has handlers for
+KEYS: Mapping[Kind, str] = {**{kind: kind.value for kind in SENT}, Kind.ACTIVITY: "after"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class Handlers:
 
     def merged(self, other: Handlers) -> Handlers:
         """What one of both says."""
-        names = {kind: self.names[kind] | other.names[kind] for kind in Kind}
+        names = {kind: self.names[kind] | other.names[kind] for kind in SENT}
         return Handlers(names=names, dynamic=self.dynamic | other.dynamic)
 
     def missing(self, named: Named) -> bool:
@@ -86,27 +93,34 @@ def named_in(options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]
 
 def _named(where: str, value: JSON) -> Iterator[Named]:
     found = mapping(value)
-    for kind in Kind:
-        name = found.get(kind)
+    for kind, key in KEYS.items():
+        name = found.get(key)
         if isinstance(name, str) and OPEN not in name:
-            yield Named(kind=kind, name=name, where=f"{where}.{kind}")
+            yield Named(kind=kind, name=name, where=f"{where}.{key}")
 
 
 async def verify(frontend: Frontend, workflow: str, queue: str | None, named: Sequence[Named]) -> Sequence[Finding]:
-    """What is missing is a problem; what cannot be found out is unknown, and none."""
+    """Report what is missing as a problem, and what cannot be found out as unknown."""
+    awaited = {each.where: each.name for each in named if each.kind is Kind.ACTIVITY}
+    sent = [each for each in named if each.kind is not Kind.ACTIVITY]
+    activities: Sequence[Finding] = ()
     try:
         async with frontend.call():
             rows = [row async for row in listed(frontend, f"WorkflowType = {quoted(workflow)}", page=LISTED, pages=1)]
             if not rows:
                 return [await _never_seen(frontend, workflow, named)]
-            if not named:
-                return []
             latest = sorted(
                 rows, key=lambda row: (row.task_queue == queue, row.start_time.ToNanoseconds()), reverse=True
             )
-            return await _compare(frontend, workflow, [row.execution for row in latest[:LOOKED_AT]], named)
+            if awaited:
+                activities = await verify_activities(frontend, workflow, latest, awaited)
+                named = sent
+            if not sent:
+                return activities
+            handled = await _compare(frontend, workflow, [row.execution for row in latest[:LOOKED_AT]], sent)
+            return [*activities, *handled]
     except (Unverifiable, EngineError) as error:
-        return [Finding(ok=None, text=_not_verified(named, str(error)))]
+        return [*activities, Finding(ok=None, text=_not_verified(named, str(error)))]
 
 
 async def _never_seen(frontend: Frontend, workflow: str, named: Sequence[Named]) -> Finding:
@@ -173,10 +187,10 @@ async def _handlers(frontend: Frontend, execution: WorkflowExecution, patience: 
     except (ValueError, UndecodableError):
         raise Unverifiable("the worker's answer about its handlers cannot be read") from None
     definition = mapping(mapping(metadata).get("definition"))
-    names = {kind: frozenset(_names(definition.get(f"{kind}Definitions"))) for kind in Kind}
+    names = {kind: frozenset(_names(definition.get(f"{kind}Definitions"))) for kind in SENT}
     if not (any(names.values()) or definition.get("type")):
         raise Unverifiable("the worker's SDK says nothing about handlers")
-    return Handlers(names=names, dynamic=frozenset(kind for kind in Kind if "" in names[kind]))
+    return Handlers(names=names, dynamic=frozenset(kind for kind in SENT if "" in names[kind]))
 
 
 NO_ANSWER: Mapping[RPCStatusCode, str] = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.common import RawValue
 
 
@@ -44,3 +45,31 @@ class Anything:
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> None:
         await workflow.wait_condition(lambda: False)
+
+
+@activity.defn(name="send_approval_mail")
+async def send_approval_mail() -> None:
+    """Nobody reads it."""
+
+
+@activity.defn(name="WriteLog")
+async def write_log() -> None:
+    """It runs as a local activity."""
+
+
+@workflow.defn
+class Mailed:
+    """Sends a mail, writes a log, and waits for `approve`."""
+
+    def __init__(self) -> None:
+        self.approved = False
+
+    @workflow.signal
+    def approve(self) -> None:
+        self.approved = True
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.execute_local_activity(write_log, start_to_close_timeout=timedelta(seconds=10))
+        await workflow.execute_activity(send_approval_mail, start_to_close_timeout=timedelta(seconds=10))
+        await workflow.wait_condition(lambda: self.approved)

@@ -13,10 +13,11 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.activities import is_slip, nearest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from adapters.temporal.tests.handlers import Anything, Gated
+from adapters.temporal.tests.handlers import Anything, Gated, Mailed, send_approval_mail, write_log
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
 from mcp_workflows.capabilities import Discovered, Discovers, Finding, Verifies
 from mcp_workflows.cli import main
@@ -49,7 +50,8 @@ async def own(empty_server: DevServer) -> AsyncIterator[Scene]:
 
 
 def worker(scene: Scene) -> Worker:
-    return Worker(scene.client, task_queue=scene.queue, workflows=[Gated, Anything])
+    activities = [send_approval_mail, write_log]
+    return Worker(scene.client, task_queue=scene.queue, workflows=[Gated, Anything, Mailed], activities=activities)
 
 
 async def begin(scene: Scene, kind: str, count: int = 1, queue: str | None = None) -> None:
@@ -134,8 +136,8 @@ async def test_what_it_does_not_have_is_a_problem_with_what_was_meant(own: Scene
     assert any("has no signal 'aprove'; did you mean 'approve'? (it has: approve)" in text for text in problems)
 
 
-async def test_an_activity_and_a_placeholder_are_not_looked_for(own: Scene) -> None:
-    gate = {"when": {"after": "NotifyApprover"}, "send": {"signal": "approve"}, "decline": None}
+async def test_a_placeholder_is_not_looked_for(own: Scene) -> None:
+    gate = {"when": {"after": "Notify{{args.region}}"}, "send": {"signal": "approve"}, "decline": None}
     async with worker(own):
         await begin(own, "Shop.FulfilOrder")
         await until_seen(own, "Shop.FulfilOrder")
@@ -176,6 +178,119 @@ async def test_a_dynamic_handler_cannot_be_told_from_the_one_that_is_named(own: 
         found = await verified(own, kind, gates={}, cancel={"signal": "stop"})
     text = "could not be verified (signal stop): a dynamic handler takes every signal"
     assert found == {True: [text], False: []}
+
+
+# --- activities that gates wait for
+
+
+def after(activity: str) -> Mapping[str, Any]:
+    """The gates of a tool."""
+    return {"ship": {"when": {"after": activity}, "send": {"signal": "approve"}, "decline": None}}
+
+
+async def mailed(scene: Scene) -> str:
+    """The id of an execution of `Mailed` that has sent its mail and can be found."""
+    execution = await scene.client.start_workflow(Mailed.run, id=f"wf-{uuid.uuid4()}", task_queue=scene.queue)
+    with anyio.fail_after(PATIENCE):
+        while not any(
+            event.HasField("activity_task_completed_event_attributes")
+            for event in (await execution.fetch_history()).events
+        ):
+            await anyio.sleep(0.03)
+        while not [row async for row in scene.client.list_workflows(f"WorkflowId = '{execution.id}'")]:
+            await anyio.sleep(0.03)
+    return execution.id
+
+
+IN = "in {n} of workflow Mailed"
+MEANT = "did you mean 'send_approval_mail'? (seen: send_approval_mail)"
+
+
+@pytest.mark.parametrize(
+    ("activity", "ok", "said"),
+    [
+        ("send_approval_mail", True, None),
+        ("send_aproval_mail", False, f"no activity 'send_aproval_mail' {IN}; {MEANT}"),
+        ("SendApprovalMail", False, f"no activity 'SendApprovalMail' {IN}; {MEANT}"),
+        ("WriteLog", False, "'WriteLog' runs as a local activity, and no gate can see that"),
+        ("Charge", True, f"could not be verified: no activity 'Charge' {IN} (seen: send_approval_mail)"),
+        ("send_approval_call", True, f"could not be verified: no activity 'send_approval_call' {IN}; {MEANT}"),
+    ],
+)
+async def test_the_activity_of_a_gate_is_looked_for_in_recent_histories(
+    scene: Scene, activity: str, ok: bool, said: str | None
+) -> None:
+    async with worker(scene):
+        await mailed(scene)
+        found = await verified(scene, "Mailed", gates=after(activity))
+    texts = [re.sub("the latest ([0-9]+ executions|execution)", "{n}", text) for text in found[ok]]
+    assert texts == ([] if said is None else [f"gates.ship.when.after: {said}"])
+    assert found[not ok] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "slip"),
+    [
+        ("NotifyAprover", "NotifyApprover", True),
+        ("NotfiyApprover", "NotifyApprover", True),
+        ("NotifyApprovar", "NotifyApprover", True),
+        ("notify_approver", "NotifyApprover", True),
+        ("NotifyAprovar", "NotifyApprover", False),
+        ("ShipA", "ShipB", False),
+        ("ChargeCard", "ChargeCards", False),
+        ("Notify", "NotifyApprover", False),
+    ],
+)
+def test_a_slip_is_one_letter_before_the_last(name: str, other: str, slip: bool) -> None:
+    assert (is_slip(name, other), is_slip(other, name)) == (slip, slip)
+
+
+def test_names_that_differ_in_numbers_are_not_near() -> None:
+    assert nearest("Remind2", ["Remind1", "Charge"]) is None
+
+
+async def test_the_activity_is_looked_for_without_a_worker(scene: Scene, dev_server: DevServer) -> None:
+    async with worker(scene):
+        await mailed(scene)
+    async with open_adapter(dev_server, scene.queue, timeout_seconds=2) as adapter:
+        found = await adapter.verify("Mailed", {}, after("send_aproval_mail"))
+    assert [finding.ok for finding in found] == [False, True]
+    assert "did you mean 'send_approval_mail'?" in found[0].text
+    assert found[1].text == "could not be verified (signal approve): no worker answers a query"
+
+
+async def test_what_another_gate_names_is_not_what_was_meant(scene: Scene) -> None:
+    gates = {**after("send_approval_mail"), "again": after("send_approval_xmail")["ship"]}
+    async with worker(scene):
+        await mailed(scene)
+        found = await verified(scene, "Mailed", gates=gates)
+    assert found[False] == []
+    assert "gates.again.when.after: could not be verified: no activity 'send_approval_xmail'" in found[True][0]
+
+
+async def test_an_execution_that_has_ended_is_looked_at_behind_many_that_have_just_begun(
+    own: Scene, empty_server: DevServer
+) -> None:
+    async with worker(own):
+        execution = own.client.get_workflow_handle(await mailed(own))
+        await execution.signal("approve")
+        await execution.result()
+    await begin(own, "Mailed", 25)
+    running = "WorkflowType = 'Mailed' AND ExecutionStatus = 'Running'"
+    with anyio.fail_after(PATIENCE):
+        while len([row async for row in own.client.list_workflows(running)]) < 25:
+            await anyio.sleep(0.03)
+    async with open_adapter(empty_server, own.queue, timeout_seconds=2) as adapter:
+        found = await adapter.verify("Mailed", {}, after("send_approval_mail"))
+    assert [finding.text for finding in found] == ["could not be verified (signal approve): no worker answers a query"]
+
+
+async def test_without_any_history_nothing_can_tell(own: Scene) -> None:
+    found = await verified(own, f"Nobody-{uuid.uuid4().hex}", gates=after("send_approval_mail"))
+    assert found[False] == []
+    assert found[True][0].startswith(
+        "could not be verified (activity send_approval_mail, signal approve): it takes one: no execution of workflow"
+    )
 
 
 # --- the command line
@@ -273,16 +388,17 @@ async def test_check_says_what_the_gates_name_and_the_workflow_lacks(
 ) -> None:
     config = tmp_path / "workflows.yaml"
     config.write_text(
-        CONFIG.format(address=empty_server.address, queue=own.queue).replace("Configured", "Shop.FulfilOrder")
-        + "    cancel: {signal: stop}\n    gates:\n      ship:\n        when: {after: NotifyApprover}\n"
+        CONFIG.format(address=empty_server.address, queue=own.queue).replace("Configured", "Mailed")
+        + "    cancel: {signal: stop}\n    gates:\n      ship:\n        when: {after: send_aproval_mail}\n"
         + "        ask: {message: Ship?, schema: {type: object, properties: {ok: {type: boolean}}}}\n"
         + "        send: {signal: aprove}\n"
     )
     async with worker(own):
-        await begin(own, "Shop.FulfilOrder")
-        await until_seen(own, "Shop.FulfilOrder")
+        await mailed(own)
         done = await anyio.to_thread.run_sync(run, "check", str(config))
     assert done.returncode == 1, done.stdout
     [line] = [line for line in done.stdout.splitlines() if line.startswith("tool")]
-    assert "gates.ship.send.signal: workflow Shop.FulfilOrder has no signal 'aprove'; did you mean 'approve'?" in line
-    assert "cancel.signal: workflow Shop.FulfilOrder has no signal 'stop' (it has: approve)" in line
+    assert f"{config}:14: gates.ship.send.signal: workflow Mailed has no signal 'aprove'; did you mean 'appr" in line
+    assert f"{config}:9: cancel.signal: workflow Mailed has no signal 'stop' (it has: approve)" in line
+    assert f"{config}:12: gates.ship.when.after: no activity 'send_aproval_mail' in " in line
+    assert "did you mean 'send_approval_mail'?" in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +18,10 @@ from temporalio.worker import Worker
 
 from adapters.temporal.tests.gated import SHOP, notify_approver
 from adapters.temporal.tests.resets import current_run, reset_to_second_task
-from adapters.temporal.tests.scene import Scene, connect, open_adapter, workflow_id
+from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import coded
 from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
+from mcp_workflows.capabilities import ExplainedGate, GateState
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from tests.dev_server import DevServer
 
@@ -297,6 +299,88 @@ async def test_a_cheap_list_leaves_out_what_has_gates(scene: Scene) -> None:
         ref = await start(scene, "ShipOrder", "A1")
         await only_key(scene, ref)
         assert await scene.adapter.describe_many([ref]) == {}
+
+
+# why a gate is closed
+
+
+async def told(scene: Scene, ref: Ref, name: str = "approve") -> ExplainedGate:
+    """What `explain` says of a gate."""
+    return (await scene.adapter.explain(ref)).gates[name]
+
+
+async def until_told(scene: Scene, ref: Ref, said: str) -> None:
+    """Explained again and again until it is said of the gate that is closed, with the times of events left out."""
+    why = ""
+    try:
+        with anyio.fail_after(PATIENCE):
+            while why != said:
+                gate = await told(scene, ref)
+                why = f"{gate.state}: {re.sub(r', [0-9]+ s ago', '', gate.why)}"
+    except TimeoutError:
+        raise AssertionError(why) from None
+
+
+async def test_a_gate_whose_activity_never_ran_is_explained_with_what_ran(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", when={"after": "NotifyAprover"})
+        await until_told(
+            scene,
+            ref,
+            "closed: after: NotifyAprover has not completed; "
+            "seen so far: NotifyApprover; did you mean 'NotifyApprover'?",
+        )
+
+
+async def test_an_open_gate_is_explained_by_its_question_and_an_answered_one_by_the_answer(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        await until_told(scene, ref, "open: it asks: Ship A1? (approve.7)")
+        await handled(scene, ref)
+    await scene.adapter.answer(ref, {"approve.7": yes(True)})
+    gate = await told(scene, ref)
+    assert gate.state is GateState.CLOSED
+    assert re.fullmatch(
+        r"answered already: signal approve came \(event \d+, 0 s ago\); "
+        "it opens again when NotifyApprover completes again",
+        gate.why,
+    )
+
+
+async def test_a_gate_whose_activity_is_under_way_or_has_not_begun_is_explained(scene: Scene) -> None:
+    async with Worker(scene.client, task_queue=scene.queue, workflows=SHOP):  # nobody runs its activities
+        ref = await start(scene, "ShipOrder", "A1")
+        await until_told(scene, ref, "closed: after: NotifyApprover has not completed: it is under way, attempt 1")
+    ref = await start(scene, "ShipOrder", "A1")
+    await until_told(scene, ref, "closed: after: NotifyApprover has not completed; seen so far: none")
+
+
+async def test_a_gate_of_a_query_is_explained_by_what_the_query_gives(scene: Scene) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when={"query": "state", "equals": "awaiting_aproval"})
+        said = 'query state gives "awaiting_approval", and the gate is open at "awaiting_aproval"'
+        await until_told(scene, ref, f"closed: {said}")
+        unknown = gated(ref, when={"query": "stat", "equals": 1})
+        gate = await told(scene, unknown)
+        assert (gate.state, "the query stat failed: " in gate.why) == (GateState.UNKNOWN, True)
+        assert "state" in gate.why
+
+
+async def test_without_a_worker_nobody_knows_of_a_gate_of_a_query(scene: Scene, dev_server: DevServer) -> None:
+    async with open_adapter(dev_server, scene.queue, timeout_seconds=4) as adapter:
+        ref = await start(scene, "ShipByStatus", when=AWAITING)
+        gate = await told(scene.on(adapter), ref)
+    assert gate.state is GateState.UNKNOWN
+    assert gate.why == f"only a live worker on task queue {scene.queue} can tell whether it waits (query state)"
+
+
+async def test_a_gate_of_a_paused_execution_or_with_senseless_settings_is_explained(
+    scene: Scene, dev_server: DevServer
+) -> None:
+    ref = gated(await scene.start("ShipOrder", "A1"), when={"after": None})
+    assert (await told(scene, ref)).why.startswith("when: ")
+    dev_server.cli("workflow", "pause", "--workflow-id", workflow_id(ref), "--reason", "stock-taking")
+    await until_told(scene, gated(ref), "closed: the execution is paused: it asks nothing until it is unpaused")
 
 
 # what it costs

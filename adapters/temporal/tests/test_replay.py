@@ -265,6 +265,15 @@ async def test_without_arguments_placeholders_stay_as_they_are_written(shell: Sh
 
 
 @pytest.mark.usefixtures("history")
+async def test_a_gate_that_was_never_open_is_told(shell: Shell, tmp_path: Path) -> None:
+    assert shell.run("ship_order", "history.json").err == ""
+    (tmp_path / "workflows.yaml").write_text(CONFIG.replace("NotifyApprover", "NotifyAprover"))
+    done = shell.run("ship_order", "history.json", "--json")
+    assert (done.code, len(json.loads(done.out))) == (0, 2)
+    assert "gate approve was never open in this history" in done.err
+
+
+@pytest.mark.usefixtures("history")
 async def test_programs_get_json(shell: Shell) -> None:
     told = json.loads(shell.run("ship_order", "history.json", "--json").out)
     assert [each["status"] for each in told] == ["working", "input_required", "working", "completed"]

@@ -1,0 +1,74 @@
+"""Why each gate of an execution that has not ended asks nothing now, for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mcp_workflows.adapter import Execution, Gate
+from mcp_workflows.capabilities import ExplainedGate, GateState, open_gates
+from mcp_workflows.errors import EngineError
+from mcp_workflows_google.asking import complaints
+from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.definition import Definition, read_definition
+from mcp_workflows_google.gates import Rule, read_rules
+from mcp_workflows_google.names import WorkflowName
+from mcp_workflows_google.reading import Callback, Seen
+from mcp_workflows_google.verifying import no_wait, wrong_place
+
+
+async def gate_states(
+    calls: Calls,
+    workflow: WorkflowName,
+    seen: Seen,
+    callbacks: Sequence[Callback],
+    trouble: str | None,
+    execution: Execution,
+    gates: Mapping[str, Gate],
+) -> Mapping[str, ExplainedGate]:
+    """The state of each gate; `trouble` is why its callbacks could not be told, `execution` the look just before."""
+    opened = open_gates(execution.requests)
+    if opened.keys() >= gates.keys():
+        return opened
+    rules, _ = read_rules(gates)
+    wrong = complaints({}, seen, callbacks, gates)
+    read = await _defined(calls, workflow)
+    states: dict[str, ExplainedGate] = {}
+    for name in gates:
+        said = [text.removeprefix(f"gate {name}: ") for text in wrong if text.startswith(f"gate {name}: ")]
+        states[name] = _closed("; ".join(said)) if said else _explained(rules[name], seen, callbacks, trouble, read)
+    return {**states, **opened}
+
+
+async def _defined(calls: Calls, workflow: WorkflowName) -> Definition | None:
+    """The workflow as it is deployed now; None if that cannot be told."""
+    try:
+        return await read_definition((await calls.workflow(workflow)).source)
+    except EngineError:
+        return None
+
+
+def _explained(
+    rule: Rule, seen: Seen, callbacks: Sequence[Callback], trouble: str | None, read: Definition | None
+) -> ExplainedGate:
+    when = rule.when
+    if not when.at(seen.steps):
+        if read is not None and (wrong := wrong_place(read, when.routine, when.step)):
+            return _closed(f"in the workflow {'; '.join(wrong)}")
+        if read is not None and (wrong_step := no_wait(read, when.routine, when.step)):
+            return _closed(wrong_step)
+        steps = ", ".join(f"{step.routine}/{step.step}" for step in seen.steps)
+        now = f"the execution is at {steps}" if steps else "no step of the execution is told yet"
+        return _closed(f"{now}; step {when.step} was not reached, or is over: Google does not tell which steps were")
+    if trouble is not None:
+        return ExplainedGate(state=GateState.UNKNOWN, why=f"its callbacks could not be told: {trouble}")
+    mine = [callback for callback in callbacks if when.may_be(callback)]
+    if mine and all(callback.payloads for callback in mine):
+        return _closed(f"answered already: step {when.step} has not taken the request yet")
+    if callbacks and not mine:
+        methods = ", ".join(sorted({callback.method for callback in callbacks}))
+        return _closed(f"step {when.step} waits for no callback of method {when.method}; there are: {methods}")
+    return _closed(f"step {when.step} waits for no callback now")
+
+
+def _closed(why: str) -> ExplainedGate:
+    return ExplainedGate(state=GateState.CLOSED, why=why)
