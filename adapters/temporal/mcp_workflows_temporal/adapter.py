@@ -127,7 +127,7 @@ class TemporalAdapter:
         """
         frontend = self._frontend
         async with frontend.call():
-            gates = partial(self._gates.look, frontend, ref.gates)
+            gates = partial(self._gates.look, frontend, ref)
             return await look(frontend, Handle.parse(ref.handle), self._ui, gates)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
@@ -142,7 +142,7 @@ class TemporalAdapter:
         gated = {key: responses[key] for key in sent if is_gates(key, ref.gates)}
         async with frontend.call():
             if gated:
-                await self._gates.answer(frontend, handle, ref.gates, gated)
+                await self._gates.answer(frontend, ref, gated)
             if len(gated) < len(responses) or not gated:
                 await _answer(frontend, handle, responses)
 
@@ -156,7 +156,8 @@ class TemporalAdapter:
         """Why it is where it is: attempts, last errors, who polls; a handful of calls. See `Explains.explain`."""
         frontend, execution = self._frontend, await self.describe(ref)
         async with frontend.call():
-            return await explain(frontend, Handle.parse(ref.handle), execution)
+            gates = partial(self._gates.look, frontend, ref)
+            return await explain(frontend, Handle.parse(ref.handle), execution, gates)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
         """End the whole chain of runs without asking it; see `Terminates.terminate`."""
