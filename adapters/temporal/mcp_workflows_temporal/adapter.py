@@ -23,6 +23,7 @@ from mcp_workflows_temporal.discovering import discover
 from mcp_workflows_temporal.embedding import embedded_files
 from mcp_workflows_temporal.explaining import explain
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gate_arguments import misfits, verify_arguments
 from mcp_workflows_temporal.gatekeeper import Gatekeeper
 from mcp_workflows_temporal.gates import GateSettings, is_gates
 from mcp_workflows_temporal.looking import look, open_questions
@@ -157,7 +158,7 @@ class TemporalAdapter:
         frontend, execution = self._frontend, await self.describe(ref)
         async with frontend.call():
             gates = partial(self._gates.look, frontend, ref)
-            return await explain(frontend, Handle.parse(ref.handle), execution, gates)
+            return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates, gates)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
         """End the whole chain of runs without asking it; see `Terminates.terminate`."""
@@ -208,7 +209,8 @@ class TemporalAdapter:
     ) -> Sequence[Finding]:
         """Whether it has the signals, updates and queries that the tool names; see `Verifies.verify`."""
         queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
-        return await verify(self._frontend, workflow, queue, named_in(options, gates))
+        named = await verify(self._frontend, workflow, queue, named_in(options, gates))
+        return [*named, *await verify_arguments(self._frontend, workflow, queue, gates)]
 
     async def discover(self) -> Sequence[Discovered]:
         """The workflow types of the latest executions; see `Discovers.discover`."""
@@ -224,6 +226,11 @@ class TemporalAdapter:
             ConfigError: see `Schemas.schema`.
         """
         return read_schema(reference)
+
+    @staticmethod
+    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
+        """The gates whose arguments the handlers of `module:WorkflowClass` do not take; see `ReadsHandlers.misfits`."""
+        return misfits(reference, gates)
 
     @staticmethod
     def embeds() -> Mapping[str, str]:

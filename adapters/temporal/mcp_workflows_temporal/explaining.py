@@ -18,10 +18,11 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import Execution, asked
+from mcp_workflows.adapter import Execution, Gate, asked
 from mcp_workflows.capabilities import Explanation
 from mcp_workflows_temporal.decode import decode_failure
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gate_arguments import argument_trouble
 from mcp_workflows_temporal.gates import Shown
 from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
 from mcp_workflows_temporal.looking import described
@@ -60,7 +61,11 @@ class Seen:
 
 
 async def explain(
-    frontend: Frontend, handle: Handle, execution: Execution, gates: Callable[[Described], Awaitable[Shown]]
+    frontend: Frontend,
+    handle: Handle,
+    execution: Execution,
+    gates: Mapping[str, Gate],
+    look: Callable[[Described], Awaitable[Shown]],
 ) -> Explanation:
     """Why it is where it is; `execution` is the look at it just before."""
     if execution.terminal:
@@ -68,12 +73,15 @@ async def explain(
         said = "" if why in (None, "", execution.status) else f", {why}"
         return Explanation(reason=f"it has ended: {execution.status}{said}")
     found = await described(frontend, handle)
+    tail = await read_tail(frontend, found.workflow_execution_info.execution)
     seen = Seen(
         frontend=frontend,
         execution=execution,
         found=found,
-        tail=await read_tail(frontend, found.workflow_execution_info.execution),
-        trouble=await trouble(frontend, found) or await _unanswered_query(frontend, found, gates),
+        tail=tail,
+        trouble=await argument_trouble(frontend, gates, found, tail)
+        or await trouble(frontend, found)
+        or await _unanswered_query(frontend, found, look),
     )
     facts = [*_itself(seen), *[fact async for fact in _work(seen)], *_waits(seen)]
     facts += [fact async for fact in _queues(seen)]
@@ -83,10 +91,10 @@ async def explain(
 
 
 async def _unanswered_query(
-    frontend: Frontend, found: Described, gates: Callable[[Described], Awaitable[Shown]]
+    frontend: Frontend, found: Described, look: Callable[[Described], Awaitable[Shown]]
 ) -> Trouble | None:
     """A gate that a query decides, and no worker answers: the question is as it was last."""
-    shown = await gates(found)
+    shown = await look(found)
     if not shown.needs_worker:
         return None
     queue = found.workflow_execution_info.task_queue

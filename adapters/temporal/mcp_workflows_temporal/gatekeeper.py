@@ -19,6 +19,7 @@ from mcp_workflows_temporal.gate_calls import Run, signal, update
 from mcp_workflows_temporal.gates import CLOSED, Rule, Sending, Shown, event_of, key_of, read_rules, read_sending
 from mcp_workflows_temporal.looking import described, is_open
 from mcp_workflows_temporal.polling import Polled, Polls
+from mcp_workflows_temporal.reasons import FAILING_FROM
 from mcp_workflows_temporal.status import failure
 from mcp_workflows_temporal.trail import Trail
 from mcp_workflows_temporal.trail_reader import TrailReader
@@ -113,17 +114,23 @@ class Gatekeeper:
         except RPCError as error:
             if error.status not in NOT_IN_TIME:
                 raise
-            if await self._taken(run, handle, asked.rule):
+            found = await described(run.frontend, handle)
+            if await self._taken(run, found, asked.rule):
                 return
+            if found.pending_workflow_task.attempt >= FAILING_FROM:
+                text = (
+                    f"the workflow task that takes the answer (update {name}) fails: mcp-workflows tasks why says why"
+                )
+                raise EngineUnavailable(f"{text}; the answer may still be taken once that is mended") from None
             text = f"no worker on task queue {run.queue} took the answer (update {name}) in time"
             raise EngineUnavailable(f"{text}, and an update is not kept: answer again once a worker is up") from None
         if refusal is not None and refusal.application_failure_info.type != OVERTAKEN:
             reason = failure(await decode_failure(run.frontend.converter(run.execution.workflow_id), refusal)).text
             raise EngineRefused(f"the workflow does not accept this answer: {reason}")
 
-    async def _taken(self, run: Run, handle: Handle, rule: Rule) -> bool:
+    async def _taken(self, run: Run, found: Described, rule: Rule) -> bool:
         """Whether a slow update was accepted after all: then it is in the history, and will be done."""
-        now = Run.of(run.frontend, await described(run.frontend, handle))
+        now = Run.of(run.frontend, found)
         trail = await self._trails.read(now, (rule,), patient=True)
         return any(trail.answers.get(word, CLOSED) > run.length for word in rule.words)
 
