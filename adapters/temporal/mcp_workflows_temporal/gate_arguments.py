@@ -36,6 +36,10 @@ PARTS = ("send", "decline")
 EXECUTIONS = 10  # whose histories are read, one page of each
 ENOUGH = 3  # signals or updates of one name
 
+_COMMANDS: Mapping[Kind, tuple[str, str]] = {  # of the CLI: what sends it, and what a reset calls it
+    Kind.SIGNAL: ("signal", "Signal"),
+    Kind.UPDATE: ("update execute", "Update"),
+}
 _ANSWER_FIELD = re.compile(r"\{\{\s*answer\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _WRONG_COUNT = re.compile(
     r"(?P<handler>[\w.<>]+)\(\) (missing \d+ required positional arguments?: .+"
@@ -95,7 +99,7 @@ def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[
 def _misfit(sent: Sent, ask: Mapping[str, JSON], handler: Any) -> str | None:  # Any: the SDK's private definition
     parameters = list(inspect.signature(handler.fn).parameters.values())[1 if handler.is_method else 0 :]
     if not parameters or any(each.kind is each.VAR_POSITIONAL for each in parameters):
-        return None  # it takes any number; measured: the worker gives a handler without parameters nothing
+        return None  # measured: a handler without parameters runs, whatever it is sent (SDK 1.35)
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     needed = [each for each in positional if each.default is each.empty]
     optional = _left_empty(sent.args, mapping(ask.get("schema")))
@@ -228,15 +232,13 @@ def _advice(sent: Sent, workflow_id: str, namespace: str, completed: int) -> str
     """How to get the execution going again: a reset that leaves out what was sent, and the answer by hand."""
     place = [] if namespace == "default" else ["--namespace", namespace]
     named = shlex.join(["--workflow-id", workflow_id, *place])
-    again = {Kind.SIGNAL: "signal", Kind.UPDATE: "update execute"}[sent.word.kind]
-    reset = (
-        f"temporal workflow reset {named} --event-id {completed} --reapply-exclude Signal --reason 'wrong arguments'"
-    )
+    again, kind = _COMMANDS[sent.word.kind]
+    reset = f"temporal workflow reset {named} --event-id {completed} --reapply-exclude {kind} --reason wrong-arguments"
     answer = f"temporal workflow {again} {named} --name {shlex.quote(sent.word.name)}"
+    lost = f"other {sent.word.kind}s since event {completed} are taken back too, and steps begun since then run again"
     return (
-        f"correct {sent.where} for tasks to come; take back what was sent: {reset} (other signals since event "
-        f"{completed} are taken back too, and steps begun since then run again); then send the answer yourself, as "
-        f"this task keeps the gate it started with: {answer}, with one --input, in JSON, for each argument"
+        f"correct {sent.where} for tasks to come; take back what was sent: {reset} ({lost}); then send the answer "
+        f"yourself, as this task keeps the gate it started with: {answer}, with one --input, in JSON, for each argument"
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 from mcp_workflows_temporal import TemporalAdapter
 
@@ -108,7 +110,8 @@ async def test_check_compares_the_number_of_arguments_with_what_came_lately(own_
             await tell(scene, ref, signal, *args)
             await scene.ended(ref)
         voted = await scene.start("ShipByVote")
-        await scene.client.get_workflow_handle(workflow_id(voted)).execute_update("vote", args=[True, "carl"])
+        handle = scene.client.get_workflow_handle(workflow_id(voted))
+        await handle.execute_update("vote", args=[True, "carl"])  # pyright: ignore[reportUnknownMemberType]  # the SDK's own hints
         await scene.ended(voted)
         await until_listed(scene, 4)
         [few] = await checked(scene, {"signal": "approve", "args": ["{{answer.ok}}"]})
@@ -139,10 +142,10 @@ async def broken(scene: Scene, ref: Ref) -> Explanation:
     return why
 
 
-def cli(server: DevServer, advice: str | None, command: str, end: str, *more: str) -> None:
-    """Run what the advice says, as it is written."""
+async def cli(server: DevServer, advice: str | None, command: str, end: str, *more: str) -> None:
+    """Run what the advice says, as it is written; in a thread, as the worker must go on."""
     written = (advice or "").partition(f"temporal {command}")[2].partition(end)[0]
-    done = server.cli(*shlex.split(command + written), *more)
+    done = await anyio.to_thread.run_sync(partial(server.cli, *shlex.split(command + written), *more))
     assert done.returncode == 0, done.stderr
 
 
@@ -157,10 +160,10 @@ async def test_why_blames_the_gate_whose_signal_breaks_the_workflow_and_says_how
             "gates.approve.send.args: gate approve sent signal approve with 1 argument, which its handler does not take"
             ": ShipByVote.approve() missing 1 required positional argument: 'who'"
         )
-        cli(dev_server, why.advice, "workflow reset", " (")
+        await cli(dev_server, why.advice, "workflow reset", " (")
         assert len((await scene.asked(ref)).requests) == 1
         await handled(scene, ref)
-        cli(dev_server, why.advice, "workflow signal", ", with", "--input", "true", "--input", '"anna"')
+        await cli(dev_server, why.advice, "workflow signal", ", with", "--input", "true", "--input", '"anna"')
         assert (await scene.ended(ref)).output == [{"ok": True, "who": "anna"}]
 
 
@@ -176,9 +179,9 @@ async def test_why_blames_the_gate_whose_update_breaks_the_workflow(scene: Scene
             "gates.approve.send.args: gate approve sent update vote, which its handler does not take: "
             "ShipByVote.vote() takes 3 positional arguments but 4 were given (self is one of them)"
         )
-        cli(dev_server, why.advice, "workflow reset", " (")
+        await cli(dev_server, why.advice, "workflow reset", " (")
         await scene.asked(ref)
-        cli(dev_server, why.advice, "workflow update execute", ", with", "--input", "true", "--input", '"anna"')
+        await cli(dev_server, why.advice, "workflow update execute", ", with", "--input", "true", "--input", '"anna"')
         assert (await scene.ended(ref)).output == [{"ok": True, "who": "anna"}]
 
 

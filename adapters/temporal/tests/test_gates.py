@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -632,7 +632,7 @@ async def test_a_query_that_the_workflow_does_not_have_is_named(scene: Scene) ->
 
 
 @asynccontextmanager
-async def served(scene: Scene, dev_server: DevServer, store: str) -> AsyncIterator[Peer]:
+async def served(scene: Scene, dev_server: DevServer, store: str) -> AsyncGenerator[Peer]:
     """A process of its own as far as it matters: an adapter without memory, on this store."""
     ask = Question(message="Ship it?", schema={"type": "object", "properties": {"ok": {"type": "boolean"}}})
     gate = ToolGate(when=AWAITING, ask=ask, send={"signal": "approve", "args": ["{{answer.ok}}"]})
@@ -662,7 +662,7 @@ async def test_an_open_question_outlives_the_worker_and_the_process_and_why_says
             seen = await each.get(task_id)
             assert (seen["status"], seen["inputRequests"]) == ("input_required", asked)
             assert f"only a live worker on task queue {scene.queue} can tell" in seen["statusMessage"]
-        plain = {"capabilities": {"elicitation": {}}}
+        plain: Any = {"capabilities": {"elicitation": {}}}
         companion = (await client.call("task_status", {"taskId": task_id}, **plain)).result
         assert "Ship it?" in str(companion)
         why = await explained(scene, dev_server, store, task_id)
