@@ -74,7 +74,7 @@ def _sent(gate: str, part: str, written: JSON) -> Iterator[Sent]:
     for kind in Kind:
         name = found.get(kind)
         if isinstance(name, str) and isinstance(args, list):
-            yield Sent(gate=gate, part=part, word=Word(kind=kind, name=name), args=cast("list[JSON]", args))
+            yield Sent(gate=gate, part=part, word=Word(kind=kind, name=name), args=cast("Sequence[JSON]", args))
 
 
 # --- by the workflow's code
@@ -119,7 +119,7 @@ def _takes(least: int, most: int) -> str:
 def _left_empty(args: Sequence[JSON], schema: Mapping[str, JSON]) -> Sequence[str]:
     """The fields of the answer at the end of a list that the person may leave empty."""
     required: JSON = schema.get("required")
-    needed = cast("list[JSON]", required) if isinstance(required, list) else []
+    needed: Sequence[JSON] = cast("Sequence[JSON]", required) if isinstance(required, list) else ()
     found: list[str] = []
     for value in reversed(args):
         field = _ANSWER_FIELD.fullmatch(value) if isinstance(value, str) else None
