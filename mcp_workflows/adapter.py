@@ -95,12 +95,17 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ref:
-    """One execution: workflow, handle (opaque, storable), the tool's options and gates as frozen at its start."""
+    """One execution: workflow, handle (opaque, storable), the tool's options and gates as frozen at its start.
+
+    `asked` are the keys of the questions of the last look that the store kept, of whatever process that was. A question
+    that cannot be decided now stays open if its key is among them.
+    """
 
     workflow: str
     handle: str
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # empty for adapters without `Gated`
+    asked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,22 @@ class Schemas(Protocol):
 
 
 @runtime_checkable
+class ReadsHandlers(Protocol):
+    """Optional, beside `Schemas`: can tell from a workflow's code whether it takes what a tool's gates send."""
+
+    @staticmethod
+    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
+        """What is wrong, by the setting in `gates`: `approve.send.args`.
+
+        `gates` are by name, as they are written: nothing is filled in, and they may not be right.
+
+        Raises:
+            ConfigError: see `Schemas.schema`.
+        """
+        ...
+
+
+@runtime_checkable
 class Gated(Protocol):
     """Optional: shows an execution of a workflow that was not written for us as waiting for a person.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Authorizer
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
-from mcp_workflows.capabilities import GATE_WORDS, Exposes, Schemas, expose_every, gate_settings
+from mcp_workflows.capabilities import GATE_WORDS, Exposes, ReadsHandlers, Schemas, expose_every, gate_settings
 from mcp_workflows.companions import clashes
 from mcp_workflows.config_cancel import split_cancel
 from mcp_workflows.config_code import load_authorizer
@@ -296,6 +297,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     options = _options(report, others, kind, kinds, where)
     fields = _with_schemas(report, folder, fields, kind, where)
     _check_gates(report, fields.get("gates"), kind, (*where, "gates"))
+    _check_handlers(report, written.get("input"), fields.get("gates"), kind, (*where, "gates"))
     tool = report.validate(Tool, {**fields, "name": name, "options": options}, where)
     if tool is not None:
         for place, strangers in tool.strangers().items():
@@ -327,6 +329,19 @@ def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, wher
         if isinstance(gate, dict):
             words = {key: value for key, value in cast("dict[str, object]", gate).items() if key in GATE_WORDS}
             report.validate(model, words, (*where, name))
+
+
+def _check_handlers(report: Report, reference: object, gates: object, kind: type[Adapter] | None, where: Where) -> None:
+    """Whether the workflow takes what the gates send, if its code is named and can be read."""
+    if not isinstance(reference, str) or not REFERENCE.fullmatch(reference) or is_schema_file(reference):
+        return
+    if kind is None or not issubclass(kind, ReadsHandlers) or not isinstance(gates, dict):
+        return
+    found = cast("dict[str, Any]", gates)
+    written = {name: cast("dict[str, Any]", gate) for name, gate in found.items() if isinstance(gate, dict)}
+    with suppress(ConfigError):  # that it cannot be imported is said of the input
+        for place, wrong in kind.misfits(reference, written).items():
+            report.add((*where, *place.split(".")), wrong)
 
 
 def _kind_of(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:

@@ -29,7 +29,8 @@ def glimpse(execution: Execution) -> Glimpse:
 
 def ref_of(task: Task, handle: str) -> Ref:
     """The execution of a task, as adapters take it."""
-    return Ref(workflow=task.workflow, handle=handle, options=task.options, gates=task.gates)
+    asked = frozenset(task.execution.requests)
+    return Ref(workflow=task.workflow, handle=handle, options=task.options, gates=task.gates, asked=asked)
 
 
 class Sight:

@@ -23,6 +23,7 @@ from mcp_workflows_temporal.discovering import discover
 from mcp_workflows_temporal.embedding import embedded_files
 from mcp_workflows_temporal.explaining import explain
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gate_arguments import misfits, verify_arguments
 from mcp_workflows_temporal.gatekeeper import Gatekeeper
 from mcp_workflows_temporal.gates import GateSettings, is_gates
 from mcp_workflows_temporal.looking import look, open_questions
@@ -127,7 +128,7 @@ class TemporalAdapter:
         """
         frontend = self._frontend
         async with frontend.call():
-            gates = partial(self._gates.look, frontend, ref.gates)
+            gates = partial(self._gates.look, frontend, ref)
             return await look(frontend, Handle.parse(ref.handle), self._ui, gates)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
@@ -142,7 +143,7 @@ class TemporalAdapter:
         gated = {key: responses[key] for key in sent if is_gates(key, ref.gates)}
         async with frontend.call():
             if gated:
-                await self._gates.answer(frontend, handle, ref.gates, gated)
+                await self._gates.answer(frontend, ref, gated)
             if len(gated) < len(responses) or not gated:
                 await _answer(frontend, handle, responses)
 
@@ -156,7 +157,8 @@ class TemporalAdapter:
         """Why it is where it is: attempts, last errors, who polls; a handful of calls. See `Explains.explain`."""
         frontend, execution = self._frontend, await self.describe(ref)
         async with frontend.call():
-            return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates)
+            gates = partial(self._gates.look, frontend, ref)
+            return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates, gates)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
         """End the whole chain of runs without asking it; see `Terminates.terminate`."""
@@ -207,7 +209,8 @@ class TemporalAdapter:
     ) -> Sequence[Finding]:
         """Whether it has the signals, updates and queries that the tool names; see `Verifies.verify`."""
         queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
-        return await verify(self._frontend, workflow, queue, named_in(options, gates))
+        named = await verify(self._frontend, workflow, queue, named_in(options, gates))
+        return [*named, *await verify_arguments(self._frontend, workflow, queue, gates)]
 
     async def discover(self) -> Sequence[Discovered]:
         """The workflow types of the latest executions; see `Discovers.discover`."""
@@ -223,6 +226,11 @@ class TemporalAdapter:
             ConfigError: see `Schemas.schema`.
         """
         return read_schema(reference)
+
+    @staticmethod
+    def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
+        """The gates whose arguments the handlers of `module:WorkflowClass` do not take; see `ReadsHandlers.misfits`."""
+        return misfits(reference, gates)
 
     @staticmethod
     def embeds() -> Mapping[str, str]:

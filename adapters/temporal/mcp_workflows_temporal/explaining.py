@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,15 +18,25 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import Execution, Gate
+from mcp_workflows.adapter import Execution, Gate, asked
 from mcp_workflows.capabilities import Explanation
 from mcp_workflows_temporal.decode import decode_failure
 from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.gate_arguments import argument_trouble
 from mcp_workflows_temporal.gate_states import gate_states
+from mcp_workflows_temporal.gates import Shown
 from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
 from mcp_workflows_temporal.looking import described
 from mcp_workflows_temporal.queues import ACTIVITIES, WORKFLOWS, idle, polling
-from mcp_workflows_temporal.reasons import FAILING_FROM, Trouble, and_more, failure_text, one_line, trouble
+from mcp_workflows_temporal.reasons import (
+    FAILING_FROM,
+    Trouble,
+    and_more,
+    failure_text,
+    nobody_polls,
+    one_line,
+    trouble,
+)
 from mcp_workflows_temporal.status import failure
 from mcp_workflows_temporal.telling import ago, counted, moment, span
 
@@ -52,19 +62,28 @@ class Seen:
         return self.found.workflow_execution_info.task_queue
 
 
-async def explain(frontend: Frontend, handle: Handle, execution: Execution, gates: Mapping[str, Gate]) -> Explanation:
+async def explain(
+    frontend: Frontend,
+    handle: Handle,
+    execution: Execution,
+    gates: Mapping[str, Gate],
+    look: Callable[[Described], Awaitable[Shown]],
+) -> Explanation:
     """Why it is where it is; `execution` is the look at it just before."""
     if execution.terminal:
         why = execution.failure.text if execution.failure else execution.message
         said = "" if why in (None, "", execution.status) else f", {why}"
         return Explanation(reason=f"it has ended: {execution.status}{said}")
     found = await described(frontend, handle)
+    tail = await read_tail(frontend, found.workflow_execution_info.execution, pages=PAGES if gates else 1)
     seen = Seen(
         frontend=frontend,
         execution=execution,
         found=found,
-        tail=await read_tail(frontend, found.workflow_execution_info.execution, pages=PAGES if gates else 1),
-        trouble=await trouble(frontend, found),
+        tail=tail,
+        trouble=await argument_trouble(frontend, gates, found, tail)
+        or await trouble(frontend, found)
+        or await _unanswered_query(frontend, found, look),
     )
     facts = [*_itself(seen), *[fact async for fact in _work(seen)], *_waits(seen)]
     facts += [fact async for fact in _queues(seen)]
@@ -76,6 +95,20 @@ async def explain(frontend: Frontend, handle: Handle, execution: Execution, gate
         advice=advice,
         gates=await gate_states(frontend, gates, found, seen.tail, execution),
     )
+
+
+async def _unanswered_query(
+    frontend: Frontend, found: Described, look: Callable[[Described], Awaitable[Shown]]
+) -> Trouble | None:
+    """A gate that a query decides, and no worker answers: the question is as it was last."""
+    shown = await look(found)
+    if not shown.needs_worker:
+        return None
+    queue = found.workflow_execution_info.task_queue
+    known = f"it waited for an answer when it was last asked: {one_line(asked(shown.requests))}"
+    unknown = "nobody knows whether it waits for an answer"
+    text = f"{known if shown.requests else unknown}; no worker on task queue {queue} answers the query that tells"
+    return Trouble(text=text, advice=nobody_polls(frontend, queue).advice)
 
 
 def _with_cancel(seen: Seen, reason: str) -> str:

@@ -93,6 +93,11 @@ async def query(run: Run, name: str, args: Sequence[JSON]) -> Payload | None:
     return found.query_result.payloads[0] if found.query_result.payloads else None
 
 
+def request_id(execution: WorkflowExecution, key: str) -> str:
+    """By which Temporal dedupes the signal that answers this question; it is in the history with the signal."""
+    return str(uuid.uuid5(_ANSWERS, f"{execution.workflow_id}/{execution.run_id}/{key}"))
+
+
 async def signal(run: Run, name: str, args: Sequence[JSON], key: str) -> None:
     """Leave an answer in the history of this run, once, however often it is delivered: Temporal dedupes by the key."""
     request = SignalWorkflowExecutionRequest(
@@ -101,7 +106,7 @@ async def signal(run: Run, name: str, args: Sequence[JSON], key: str) -> None:
         signal_name=name,
         input=await _payloads(run, args),
         identity=run.frontend.client.identity,
-        request_id=str(uuid.uuid5(_ANSWERS, f"{run.execution.workflow_id}/{run.execution.run_id}/{key}")),
+        request_id=request_id(run.execution, key),
     )
     await run.frontend.client.workflow_service.signal_workflow_execution(
         request, retry=True, timeout=run.frontend.timeout

@@ -106,7 +106,7 @@ def _not_completed(seen: _Seen, activity: str) -> str:
     if activity in activities.failed:
         return f"{activity} has not completed: it failed or was given up ({seen.event(activities.failed[activity])})"
     if activity in activities.local:
-        return f"{activity} runs as a local activity, and no gate can see that: see docs/gates.md"
+        return f"{activity} runs as a local activity, and no gate can see that: see: mcp-workflows docs gates"
     later = "" if seen.run.execution.run_id == seen.run.first_run_id else " in this run of the chain"
     text = f"{activity} has not completed{later}; seen {seen.far}: {some(activities.scheduled)}"
     meant = nearest(activity, {*activities.scheduled} - {activity})
@@ -124,7 +124,7 @@ async def _query(seen: _Seen, rule: Rule, trail: Trail) -> ExplainedGate:
     if max(signals, default=CLOSED) > trail.handled:
         return _closed(f"answered already: {_answer(seen, rule, trail)}, and the workflow has not taken it yet")
     try:
-        polled = await Polls().ask(seen.run, rule, rule.opened(trail) or CLOSED, fresh=True)
+        polled = (await Polls().ask(seen.run, [rule], fresh=True))[rule.name]
     except RPCError as error:
         return ExplainedGate(state=GateState.UNKNOWN, why=f"Temporal does not tell ({error.status.name.lower()})")
     if polled.problem is not None:

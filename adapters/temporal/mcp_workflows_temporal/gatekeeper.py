@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Gate
+from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_temporal.decode import decode_failure
 from mcp_workflows_temporal.frontend import Frontend, Handle
 from mcp_workflows_temporal.gate_calls import Run, signal, update
-from mcp_workflows_temporal.gates import CLOSED, Rule, Sending, Shown, key_of, read_rules, read_sending
+from mcp_workflows_temporal.gates import CLOSED, Rule, Sending, Shown, event_of, key_of, read_rules, read_sending
 from mcp_workflows_temporal.looking import described, is_open
-from mcp_workflows_temporal.polling import Polls
+from mcp_workflows_temporal.polling import Polled, Polls
+from mcp_workflows_temporal.reasons import FAILING_FROM
 from mcp_workflows_temporal.status import failure
 from mcp_workflows_temporal.trail import Trail
 from mcp_workflows_temporal.trail_reader import TrailReader
@@ -35,6 +36,7 @@ class Round:
     key: str | None = None  # of the question, if it is open or may be
     open: bool = False
     problem: str | None = None
+    needs_worker: bool = False  # the problem is that no worker answers
 
 
 class Gatekeeper:
@@ -44,37 +46,36 @@ class Gatekeeper:
         self._trails = TrailReader()
         self._polls = Polls()
 
-    async def look(self, frontend: Frontend, gates: Mapping[str, Gate], found: Described) -> Shown:
+    async def look(self, frontend: Frontend, ref: Ref, found: Described) -> Shown:
         """What the gates of an open execution ask now; asks Temporal nothing if nothing can have changed."""
-        if not gates:
+        if not ref.gates:
             return Shown()
         try:
-            rules = read_rules(gates)
+            rules = read_rules(ref.gates)
         except EngineRefused as error:
             return Shown(message=str(error))
-        rounds = await self._rounds(Run.of(frontend, found), rules, fresh=False)
+        rounds = await self._rounds(Run.of(frontend, found), rules, ref.asked, fresh=False)
         requests = {
             each.key: replace(each.rule.request, gate=each.rule.name) for each in rounds if each.open and each.key
         }
         problems = [f"gate {each.rule.name}: {each.problem}" for each in rounds if each.problem]
-        return Shown(requests=requests, message="; ".join(problems) or None)
+        needs_worker = any(each.needs_worker for each in rounds)
+        return Shown(requests=requests, message="; ".join(problems) or None, needs_worker=needs_worker)
 
-    async def answer(
-        self, frontend: Frontend, handle: Handle, gates: Mapping[str, Gate], responses: Mapping[str, JSON]
-    ) -> None:
+    async def answer(self, frontend: Frontend, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Send each answer whose gate is still open; the others come too late, and are ignored.
 
         Raises:
             EngineRefused: the workflow does not accept it.
             EngineUnavailable: whether the gate is open cannot be known now, or no worker took the update.
         """
-        rules = read_rules(gates)
+        rules, handle = read_rules(ref.gates), Handle.parse(ref.handle)
         for key, response in responses.items():
             found = await described(frontend, handle)
             if not is_open(found):
                 return
             run = Run.of(frontend, found)
-            rounds = await self._rounds(run, rules, fresh=True)
+            rounds = await self._rounds(run, rules, ref.asked, fresh=True)
             asked = next((each for each in rounds if each.key == key), None)
             if asked is None:
                 continue
@@ -84,23 +85,16 @@ class Gatekeeper:
                 raise EngineRefused(f"gate {asked.rule.name}: the workflow does not wait for an answer now")
             await self._send(run, handle, asked, read_sending(asked.rule.name, response.get("send")))
 
-    async def _rounds(self, run: Run, rules: Sequence[Rule], *, fresh: bool) -> Sequence[Round]:
-        """History first, then the queries: what a query says is never older than the round it is taken for."""
-        trail = await self._trails.read(run, rules, patient=fresh)
-        return [await self._round(run, rule, trail, fresh=fresh) for rule in rules]
+    async def _rounds(self, run: Run, rules: Sequence[Rule], asked: frozenset[str], *, fresh: bool) -> Sequence[Round]:
+        """History first, then the queries: what a query says is never older than the round it is taken for.
 
-    async def _round(self, run: Run, rule: Rule, trail: Trail, *, fresh: bool) -> Round:
-        event = rule.opened(trail)
-        if event is None:
-            read = trail.high - trail.low + 1
-            return Round(rule=rule, problem=f"the history is being read, {read} of {run.length} events so far")
-        if event == CLOSED:
-            return Round(rule=rule)
-        key = key_of(rule.name, event, run.execution.run_id, run.first_run_id)
-        if rule.when.query is None:
-            return Round(rule=rule, key=key, open=True)
-        polled = await self._polls.ask(run, rule, event, fresh=fresh)
-        return Round(rule=rule, key=key, open=bool(polled.waits), problem=polled.problem)
+        A query that nobody answers leaves the question as it was last: open if its key is among those `asked`.
+        """
+        trail = await self._trails.read(run, rules, patient=fresh)
+        rounds = [_by_history(run, rule, trail, asked) for rule in rules]
+        queried = [each.rule for each in rounds if each.open and not each.problem and each.rule.when.query is not None]
+        polled = await self._polls.ask(run, queried, fresh=fresh)
+        return [_by_query(each, polled[each.rule.name], asked) if each.rule.name in polled else each for each in rounds]
 
     async def _send(self, run: Run, handle: Handle, asked: Round, sending: Sending) -> None:
         try:
@@ -120,16 +114,42 @@ class Gatekeeper:
         except RPCError as error:
             if error.status not in NOT_IN_TIME:
                 raise
-            if await self._taken(run, handle, asked.rule):
+            found = await described(run.frontend, handle)
+            if await self._taken(run, found, asked.rule):
                 return
+            if found.pending_workflow_task.attempt >= FAILING_FROM:
+                text = (
+                    f"the workflow task that takes the answer (update {name}) fails: mcp-workflows tasks why says why"
+                )
+                raise EngineUnavailable(f"{text}; the answer may still be taken once that is mended") from None
             text = f"no worker on task queue {run.queue} took the answer (update {name}) in time"
             raise EngineUnavailable(f"{text}, and an update is not kept: answer again once a worker is up") from None
         if refusal is not None and refusal.application_failure_info.type != OVERTAKEN:
             reason = failure(await decode_failure(run.frontend.converter(run.execution.workflow_id), refusal)).text
             raise EngineRefused(f"the workflow does not accept this answer: {reason}")
 
-    async def _taken(self, run: Run, handle: Handle, rule: Rule) -> bool:
+    async def _taken(self, run: Run, found: Described, rule: Rule) -> bool:
         """Whether a slow update was accepted after all: then it is in the history, and will be done."""
-        now = Run.of(run.frontend, await described(run.frontend, handle))
+        now = Run.of(run.frontend, found)
         trail = await self._trails.read(now, (rule,), patient=True)
         return any(trail.answers.get(word, CLOSED) > run.length for word in rule.words)
+
+
+def _by_history(run: Run, rule: Rule, trail: Trail, asked: frozenset[str]) -> Round:
+    """One gate as the history decides it; of a query gate it only tells which round may be open."""
+    event = rule.opened(trail)
+    if event is None:
+        read = trail.high - trail.low + 1
+        problem = f"the history is being read, {read} of {run.length} events so far"
+        answered = rule.answered(trail)
+        opened_by = {key: event_of(key, rule.name, run.execution.run_id, run.first_run_id) for key in asked}
+        last = next((key for key, event in opened_by.items() if event > answered), None)
+        return Round(rule=rule, key=last, open=last is not None, problem=problem)
+    if event == CLOSED:
+        return Round(rule=rule)
+    return Round(rule=rule, key=key_of(rule.name, event, run.execution.run_id, run.first_run_id), open=True)
+
+
+def _by_query(may_be: Round, polled: Polled, asked: frozenset[str]) -> Round:
+    is_open = may_be.key in asked if polled.waits is None else polled.waits
+    return replace(may_be, open=is_open, problem=polled.problem, needs_worker=polled.needs_worker)

@@ -107,8 +107,12 @@ class Rule:
 
         Of a query gate this is the event that would open it, if the query says that it waits.
         """
-        answered = max((trail.answers.get(word, CLOSED) for word in self.words), default=CLOSED)
+        answered = self.answered(trail)
         return self._after(trail, answered) if self.when.after is not None else self._queried(trail, answered)
+
+    def answered(self, trail: Trail) -> int:
+        """The event of the latest answer in this stretch, or CLOSED."""
+        return max((trail.answers.get(word, CLOSED) for word in self.words), default=CLOSED)
 
     def _after(self, trail: Trail, answered: int) -> int | None:
         completed = trail.completed.get(self.when.after or "", CLOSED)
@@ -130,6 +134,7 @@ class Shown:
 
     requests: Mapping[str, InputRequest] = field(default_factory=dict[str, InputRequest])
     message: str | None = None
+    needs_worker: bool = False  # no worker answered a query that decides one of them
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Rule, ...]:
@@ -180,6 +185,13 @@ def names_of(rules: Iterable[Rule]) -> Names:
 def key_of(gate: str, event: int, run_id: str, first_run_id: str) -> str:
     """The key of one round. Event ids begin again with each run of a chain, so later runs are named in it."""
     return f"{gate}.{event}" if run_id == first_run_id else f"{gate}.{event}.{run_id}"
+
+
+def event_of(key: str, gate: str, run_id: str, first_run_id: str) -> int:
+    """The event in a key of this gate and run; CLOSED if it is a key of another one."""
+    number = key.removeprefix(f"{gate}.").partition(".")[0]
+    event = int(number) if number.isascii() and number.isdigit() else CLOSED
+    return event if key == key_of(gate, event, run_id, first_run_id) else CLOSED
 
 
 def is_gates(key: str, gates: Mapping[str, Gate]) -> bool:

@@ -14,8 +14,11 @@ from mcp_workflows_temporal.frontend import Frontend
 
 TAIL = 250  # events: one page
 
+TASK_COMPLETED = "workflow_task_completed_event_attributes"
 TASK_FAILED = "workflow_task_failed_event_attributes"
 TASK_TIMED_OUT = "workflow_task_timed_out_event_attributes"
+SIGNALED = "workflow_execution_signaled_event_attributes"
+UPDATE_ACCEPTED = "workflow_execution_update_accepted_event_attributes"
 CANCEL_REQUESTED = "workflow_execution_cancel_requested_event_attributes"
 TIMER = "timer_started_event_attributes"
 TIMER_ENDS = frozenset({"timer_fired_event_attributes", "timer_canceled_event_attributes"})

@@ -26,7 +26,7 @@ def read_schema(reference: str) -> WorkflowSchema:
     Raises:
         ConfigError: cannot be imported, is no workflow, or its hints cannot be read as JSON Schema.
     """
-    run = _run_method(_load(reference), reference)
+    run = _run_method(load_workflow(reference), reference)
     try:
         parameters, hints = _parameters(run, reference), get_type_hints(run, include_extras=True)
         return _derive(parameters, hints)
@@ -36,7 +36,12 @@ def read_schema(reference: str) -> WorkflowSchema:
         raise ConfigError(f"{reference}: its type hints cannot be read: {error}") from None
 
 
-def _load(reference: str) -> object:
+def load_workflow(reference: str) -> object:
+    """Import what `module:WorkflowClass` names.
+
+    Raises:
+        ConfigError: it cannot be imported, or is not there.
+    """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
         raise ConfigError(f"{reference!r} is not module:WorkflowClass")

@@ -173,4 +173,31 @@ class AskByHand:
         return self.answer
 
 
-SHOP = [ShipOrder, ShipForEver, ShipByUpdate, ShipByStatus, ShipAndAsk, AskByHand]
+@workflow.defn
+class ShipByVote:
+    """Waits for a signal or an update of two arguments, one of which may be left out; nothing checks them before."""
+
+    def __init__(self) -> None:
+        self.votes: list[dict[str, Any]] = []
+
+    @workflow.query
+    def state(self) -> str:
+        return "done" if self.votes else "awaiting_approval"
+
+    @workflow.signal
+    def approve(self, ok: bool, who: str, note: str = "") -> None:
+        self.votes.append({"ok": ok, "who": who})
+        if who == "mallory":
+            notify_approver()  # type: ignore[call-arg]  # a mistake of the workflow's own, and not of the signal
+
+    @workflow.update
+    def vote(self, ok: bool, who: str) -> None:
+        self.votes.append({"ok": ok, "who": who})
+
+    @workflow.run
+    async def run(self) -> list[dict[str, Any]]:
+        await workflow.wait_condition(lambda: bool(self.votes))
+        return self.votes
+
+
+SHOP = [ShipOrder, ShipForEver, ShipByUpdate, ShipByStatus, ShipAndAsk, AskByHand, ShipByVote]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.polling import QUERIES_AT_ONCE
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -20,10 +23,15 @@ from adapters.temporal.tests.gated import SHOP, notify_approver
 from adapters.temporal.tests.resets import current_run, reset_to_second_task
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import coded
+from mcp_workflows import Question, Tool, ToolGate
 from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
-from mcp_workflows.capabilities import ExplainedGate, GateState
+from mcp_workflows.capabilities import ExplainedGate, Explanation, GateState
+from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.operating import Operator
+from mcp_workflows.store import open_store
 from tests.dev_server import DevServer
+from tests.served import Peer, peer, site
 
 ASK = InputRequest(
     method="elicitation/create",
@@ -391,12 +399,19 @@ class Calls:
 
     def __init__(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: Counter[str] = Counter()
+        self.under_way: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()  # at the same time
         service = client.service_client
         call = service._rpc_call  # pyright: ignore[reportPrivateUsage]  # the SDK shows it nowhere else
 
         async def counted(rpc: str, *args: Any, **more: Any) -> Any:
             self.made[rpc] += 1
-            return await call(rpc, *args, **more)
+            self.under_way[rpc] += 1
+            self.most[rpc] = max(self.most[rpc], self.under_way[rpc])
+            try:
+                return await call(rpc, *args, **more)
+            finally:
+                self.under_way[rpc] -= 1
 
         monkeypatch.setattr(service, "_rpc_call", counted)
 
@@ -476,6 +491,26 @@ async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
     assert calls.take() == {**DESCRIBED, "get_workflow_execution_history_reverse": 3}
     await replica.adapter.describe(ref)
     assert calls.take() == DESCRIBED
+
+
+async def test_while_a_replica_reads_the_history_a_question_is_as_it_was_last(
+    scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1")
+        key = await only_key(scene, ref)
+        await handled(scene, ref)
+    for _ in range(40):
+        await tell(scene, ref, "noise")
+    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 1)
+    of_others = {"approve.7.another-run", "veto.7", "approve.x"}
+    for asked, shown in ((of_others, []), ({*of_others, key}, [key])):
+        seen = await other.adapter.describe(replace(ref, asked=frozenset(asked)))
+        assert list(seen.requests) == shown
+        assert "gate approve: the history is being read" in (seen.message or "")
+    await tell(scene, ref, "approve")
+    assert (await other.adapter.describe(replace(ref, asked=frozenset({key})))).requests == {}
 
 
 async def test_an_answer_reads_as_much_history_as_it_takes(
@@ -600,31 +635,68 @@ async def test_the_query_is_not_asked_again_while_nothing_happens(scene: Scene, 
         assert calls.take() == {**READ, **QUERIED}
 
 
-async def test_without_a_worker_what_the_query_said_last_holds(scene: Scene) -> None:
+async def test_without_a_worker_the_question_stays_as_it_was_last(scene: Scene, other: Scene) -> None:
     async with shop(scene):
         ref = await start(scene, "ShipByStatus", 2, when=AWAITING)
         key = await only_key(scene, ref)
         await handled(scene, ref)
     await tell(scene, ref, "noise")  # the history grows, so the query is asked, and nobody tells
-    seen = await scene.adapter.describe(ref)
-    assert (list(seen.requests), seen.status) == ([key], Status.INPUT_REQUIRED)
-    assert says_who_can_tell(seen, scene)
-    await scene.adapter.answer(ref, {key: yes(True)})
-    assert (await scene.adapter.describe(ref)).requests == {}  # sent, and not taken yet
+    ref = replace(ref, asked=frozenset({key}))
+    for replica in (scene, other):
+        seen = await replica.adapter.describe(ref)
+        assert (list(seen.requests), seen.status) == ([key], Status.INPUT_REQUIRED)
+        assert says_who_can_tell(seen, scene)
+    await other.adapter.answer(ref, {key: yes(True)})
+    for replica in (scene, other):
+        assert (await replica.adapter.describe(ref)).requests == {}  # sent, and not taken yet
     assert await signals(scene, ref) == ["noise", "approve"]
 
 
-async def test_without_a_worker_a_replica_without_memory_says_who_can_tell(scene: Scene, other: Scene) -> None:
+async def test_without_a_worker_a_question_that_nobody_has_seen_is_not_shown(scene: Scene, other: Scene) -> None:
     async with shop(scene):
         ref = await start(scene, "ShipByStatus", when=AWAITING)
         key = await only_key(scene, ref)
         await handled(scene, ref)
-    seen = await other.adapter.describe(ref)
+    of_another_gate = replace(ref, asked=frozenset({"veto.1", "approve.7"}))
+    seen = await other.adapter.describe(of_another_gate)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
     assert says_who_can_tell(seen, scene)
     with pytest.raises(EngineUnavailable, match="only a live worker"):
         await other.adapter.answer(ref, {key: yes(True)})
     assert await signals(scene, ref) == []
+
+
+async def test_without_a_worker_a_question_goes_when_it_is_answered_elsewhere_or_the_execution_ends(
+    scene: Scene, other: Scene
+) -> None:
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when=AWAITING)
+        ended = await start(scene, "ShipByStatus", when=AWAITING)
+        for each in (ref, ended):
+            assert await only_key(scene, each) == "approve.1"
+            await handled(scene, each)
+    await tell(scene, ref, "approve", True)
+    await scene.client.get_workflow_handle(workflow_id(ended)).terminate(reason="fire")
+    for each in (ref, ended):
+        assert (await other.adapter.describe(replace(each, asked=frozenset({"approve.1"})))).requests == {}
+
+
+async def test_many_gates_with_queries_are_asked_together_and_not_one_by_one_when_nobody_answers(
+    scene: Scene, counted: tuple[Scene, Calls]
+) -> None:
+    replica, calls = counted
+    async with shop(scene):
+        ref = await start(scene, "ShipByStatus", when=AWAITING)
+        ref = replace(ref, gates={f"gate{number}": ref.gates["approve"] for number in range(8)})
+        await scene.asked(ref, 8)
+        await handled(scene, ref)
+        assert len((await replica.adapter.describe(ref)).requests) == 8
+        assert (calls.take()["query_workflow"], calls.most["query_workflow"]) == (8, QUERIES_AT_ONCE)
+    await tell(scene, ref, "noise")
+    asked = frozenset(f"gate{number}.1" for number in range(8))
+    seen = await replica.adapter.describe(replace(ref, asked=asked))
+    assert seen.requests.keys() == asked
+    assert calls.take()["query_workflow"] == 1
 
 
 def says_who_can_tell(seen: Execution, scene: Scene) -> bool:
@@ -637,3 +709,52 @@ async def test_a_query_that_the_workflow_does_not_have_is_named(scene: Scene) ->
         ref = await start(scene, "ShipByStatus", when={"query": "statsu", "equals": 1})
         seen = await scene.until(ref, lambda seen: seen.message and "the query statsu failed" in seen.message)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
+
+
+# for clients, over two processes on one store
+
+
+@asynccontextmanager
+async def served(scene: Scene, dev_server: DevServer, store: str) -> AsyncGenerator[Peer]:
+    """A process of its own as far as it matters: an adapter without memory, on this store."""
+    ask = Question(message="Ship it?", schema={"type": "object", "properties": {"ok": {"type": "boolean"}}})
+    gate = ToolGate(when=AWAITING, ask=ask, send={"signal": "approve", "args": ["{{answer.ok}}"]})
+    tool = Tool(name="ship", engine="temporal", workflow="ShipByStatus", args=[], gates={"approve": gate})
+    engines = {"temporal": open_adapter(dev_server, scene.queue, timeout_seconds=4)}
+    async with site(store=store, tools=[tool], adapters=engines) as running, peer(running.url) as client:
+        yield client
+
+
+async def explained(scene: Scene, dev_server: DevServer, store: str, task_id: str) -> Explanation:
+    """As `mcp-workflows why` does it."""
+    engines = {"temporal": open_adapter(dev_server, scene.queue, timeout_seconds=4)}
+    async with open_store(store) as opened, Engines(engines) as running:
+        _, why = await Operator(store=opened, engines=running).why(task_id)
+    return why
+
+
+async def test_an_open_question_outlives_the_worker_and_the_process_and_why_says_to_start_a_worker(
+    scene: Scene, dev_server: DevServer, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with served(scene, dev_server, store) as client, shop(scene):
+        task_id = (await client.call("ship")).result["taskId"]
+        asked = (await client.until(task_id, "input_required"))["inputRequests"]
+    async with served(scene, dev_server, store) as client, served(scene, dev_server, store) as replica:
+        for each in (client, replica):
+            seen = await each.get(task_id)
+            assert (seen["status"], seen["inputRequests"]) == ("input_required", asked)
+            assert f"only a live worker on task queue {scene.queue} can tell" in seen["statusMessage"]
+        plain: Any = {"capabilities": {"elicitation": {}}}
+        companion = (await client.call("task_status", {"taskId": task_id}, **plain)).result
+        assert "Ship it?" in str(companion)
+        why = await explained(scene, dev_server, store, task_id)
+        assert why.reason.startswith(
+            "it waited for an answer when it was last asked: Ship it?; no worker on task queue"
+        )
+        assert why.advice == f"start a worker on task queue {scene.queue} in namespace default"
+        [key] = asked
+        await replica.answer(task_id, **{key: {"action": "accept", "content": {"ok": True}}})
+        assert (await client.get(task_id))["status"] == "working"
+        async with shop(scene):
+            assert (await client.until(task_id))["result"]["structuredContent"] == {"result": [True]}
