@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -21,6 +23,7 @@ from adapters.temporal.tests.scene import Scene, connect, open_adapter, workflow
 from adapters.temporal.tests.test_codec import coded
 from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from tests.configured import by_flags, written
 from tests.dev_server import DevServer
 
 ASK = InputRequest(
@@ -102,6 +105,24 @@ async def test_a_workflow_that_waits_after_an_activity_is_shown_and_goes_on_with
         await scene.adapter.answer(ref, {"approve.7": yes(True, "alice")})
         assert (await scene.adapter.describe(ref)).requests == {}
         assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+
+
+async def test_a_gate_is_answered_by_its_name_from_the_command_line(
+    scene: Scene, dev_server: DevServer, tmp_path: Path
+) -> None:
+    amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+    pay = {
+        "when": AFTER,
+        "ask": {"message": "Pay {{amount}}?", "schema": amount},
+        "send": {"signal": "approve", "args": [True, "paid {{answer.amount}}"]},
+    }
+    tool = {"workflow": "ShipOrder", "input": amount, "args": ["A1"], "gates": {"approval": pay}}
+    engine = {"adapter": "temporal", "address": dev_server.address, "task_queue": scene.queue}
+    config = written(tmp_path, "orders", engine, {"it": tool})
+    async with shop(scene):
+        for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
+            assert json.dumps(result) == '{"result": [{"ok": true, "who": "paid 12"}]}'
+            assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
 
 
 async def test_a_refusal_is_sent_as_the_gate_says(scene: Scene) -> None:
