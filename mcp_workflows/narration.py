@@ -94,6 +94,17 @@ def told(text: str) -> dict[str, Any]:
     return {"content": [_text(text)], "isError": False}
 
 
+def unclear(task: TaskView, key: str | None) -> str:
+    """Say why nobody can tell which open question an answer with this key, or without one, is for."""
+    keys = ", ".join(short_key(each, request.params) for each, request in task.requests.items())
+    if key is not None:
+        return f"Nothing was answered: no open question has the key {quoted(key)}; there is: {keys}."
+    if len(task.requests) > 1:
+        return f"Nothing was answered: several questions are open, give the key of one: {keys}."
+    # an answer to the question before, that comes late or twice, must not answer this one
+    return f"Nothing was answered: this task has asked something else before, so give the key: {keys}."
+
+
 # --- one text per status
 
 

@@ -26,6 +26,7 @@ _TEXTS: Final = {
 }
 """Examples of texts, by format (source: MCP 2026-07-28, elicitation, `StringSchema`)."""
 _DOTS: Final = 3  # characters of an example of any other text
+_FAR: Final = 2.0**53  # bounds further away than this are none; infinity is there
 _LONGEST_TEXT: Final = 200  # characters; there is no example of a text that must be longer
 
 
@@ -180,9 +181,9 @@ def _candidates(field: Schema) -> Iterator[Any]:  # Any: JSON
             yield _of_length(field)
         case "array":
             items = field.get("items")
-            choices = _choices(cast("Schema", items)) if isinstance(items, dict) else []
+            choices: Sequence[Any] = _choices(cast("Schema", items)) if isinstance(items, dict) else ()
             least = field.get("minItems", 0)
-            yield choices[: max(1, least) if isinstance(least, int) else 1]
+            yield list(choices[: max(1, least) if isinstance(least, int) else 1])
         case _:
             return
 
@@ -200,7 +201,7 @@ def _choices(field: Schema) -> Sequence[Any]:  # Any: JSON
 def _numbers(field: Schema) -> Iterator[float]:
     """1, or what is nearest to it within the bounds."""
     words = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
-    bounds = [field[word] for word in words if isinstance(field.get(word), int | float)]
+    bounds = [field[word] for word in words if isinstance(field.get(word), int | float) and abs(field[word]) < _FAR]
     yield 1
     for bound in bounds:
         yield from (bound, floor(bound), ceil(bound), floor(bound) + 1, ceil(bound) - 1)

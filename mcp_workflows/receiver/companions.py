@@ -13,11 +13,10 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, TERMINAL, Progress, Status
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.companions import LONGEST_WAIT, Companion, Name
-from mcp_workflows.display_text import quoted
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.ledger import EXPIRED
-from mcp_workflows.narration import narrate, narrate_list, narrate_questions, told
-from mcp_workflows.question import find_key, short_key
+from mcp_workflows.narration import narrate, narrate_list, narrate_questions, told, unclear
+from mcp_workflows.question import find_key
 from mcp_workflows.result import tool_error
 from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
 
@@ -83,7 +82,7 @@ class Companions:
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
         if key is None:
-            return {**narrate(task, lead=_which(task, arguments.get("key"))), "isError": True}
+            return {**narrate(task, lead=unclear(task, arguments.get("key"))), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
             await self.bridge.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
@@ -130,17 +129,6 @@ class Companions:
         return replace(
             task, status=Status.CANCELLED, message="cancelled by request", requests={}, result=None, error=None
         )
-
-
-def _which(task: TaskView, key: str | None) -> str:
-    """What to say if nobody can tell which question an answer is for."""
-    keys = ", ".join(short_key(each, request.params) for each, request in task.requests.items())
-    if key is not None:
-        return f"Nothing was answered: no open question has the key {quoted(key)}; there is: {keys}."
-    if len(task.requests) > 1:
-        return f"Nothing was answered: several questions are open, give the key of one: {keys}."
-    # an answer to the question before, that comes late or twice, must not answer this one
-    return f"Nothing was answered: this task has asked something else before, so give the key: {keys}."
 
 
 _CALLS: Final[Mapping[Name, Callable[[Companions, Mapping[str, JSON]], Awaitable[Mapping[str, JSON]]]]] = {
