@@ -75,7 +75,7 @@ def without_zero_fractions(value: Any) -> Any:  # any JSON values
     if isinstance(value, Mapping):
         return {name: without_zero_fractions(each) for name, each in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list):
-        return [without_zero_fractions(each) for each in cast("list[Any]", value)]
+        return [without_zero_fractions(each) for each in cast("list[object]", value)]
     return value
 
 

@@ -192,9 +192,9 @@ def _choices(field: Schema) -> Sequence[Any]:  # Any: JSON
     """The values of a field that has choices, plain or with titles."""
     plain = field.get("enum")
     if isinstance(plain, list):
-        return cast("list[Any]", plain)
+        return cast("list[object]", plain)
     titled = field.get("oneOf", field.get("anyOf"))
-    options = cast("list[Any]", titled) if isinstance(titled, list) else []
+    options = cast("list[object]", titled) if isinstance(titled, list) else []
     return [option["const"] for option in options if isinstance(option, dict) and "const" in option]
 
 

@@ -236,6 +236,7 @@ def test_a_failed_workflow_tells_why_on_standard_error(here: Here) -> None:
         (["echo", "a=1", "to.cty=Ulm"], "there is no argument 'to.cty'; did you mean 'city'?"),
         (["echo"], "missing: a (integer): How many"),
         (["echo", "a=x"], "a: 'x' is not a whole number"),
+        (["echo", "a=--5"], "a: '--5' is not a whole number"),
         (["echo", "a=1", "size=larg"], "size: 'larg' is none of small, large; did you mean 'large'?"),
         (["echo", "a:={"], "a:={ is not JSON"),
         (["echo", "a"], "'a' is not key=value"),
@@ -377,6 +378,12 @@ def test_the_person_at_the_terminal_is_asked(shell: Shell) -> None:
     assert ended.code == 0, ended.out
     assert "? [approve] Ship 1?" in ended.out
     assert '"approve": true' in ended.out
+
+
+def test_the_person_at_the_terminal_reads_which_flag_was_a_slip(shell: Shell) -> None:
+    ended = shell.typing("ask", "--answer", "anser=x", types=[("answer [text]", "y\n"), ("answer [text]", "z\n")])
+    assert ended.code == 0, ended.out
+    assert "not asked here: anser; did you mean 'answer'?" in ended.out.partition("answer [text]")[0]
 
 
 def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> None:
@@ -685,6 +692,8 @@ async def test_a_question_without_fields_is_not_accepted_by_itself(
         ({}, ["a=1", "b:=1"], {"a": "1", "b": 1}),
         ({"a": {"type": ["integer", "null"]}}, ["a=1"], {"a": 1}),
         ({"a": {"anyOf": [{"type": "number"}, {"type": "null"}]}}, ["a=1.5"], {"a": 1.5}),
+        ({"a": {"type": "number"}}, ["a=12"], {"a": 12}),
+        ({"a": {"type": "number"}}, ["a=1e2"], {"a": 100.0}),
         ({"a": {"type": "string"}}, ["a=true"], {"a": "true"}),
         ({"a": {"enum": [1, 2]}}, ["a=2"], {"a": 2}),
         ({"a": {"type": "array", "items": {"type": "integer"}}}, ["a=1"], {"a": [1]}),
@@ -699,7 +708,8 @@ def test_words_become_arguments_by_the_schema(
 ) -> None:
     defs = {"A": {"type": "object", "properties": {"b": {"type": "integer"}}}}
     whole = {"type": "object", "properties": schema, "$defs": defs}
-    assert read_arguments(map(read_pair, words), whole, {}) == arguments
+    found = read_arguments(map(read_pair, words), whole, {})
+    assert json.dumps(found) == json.dumps(arguments), "12 and 12.0 are equal, and read differently"
 
 
 def test_a_value_cannot_have_parts() -> None:

@@ -257,19 +257,55 @@ def test_a_question_is_asked_with_what_is_known() -> None:
     }
 
 
-BOUNDS = st.integers(-1000, 1000)
-FIELDS = st.one_of(
-    st.just({"type": "boolean"}),
-    st.builds(lambda low, more: {"type": "integer", "minimum": low, "maximum": low + abs(more)}, BOUNDS, BOUNDS),
-    st.builds(lambda low: {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": low + 1}, BOUNDS),
-    st.builds(lambda high: {"type": "integer", "exclusiveMaximum": high}, BOUNDS),
-    st.sampled_from(["email", "uri", "date", "date-time"]).map(lambda name: {"type": "string", "format": name}),
-    st.builds(lambda n, more: {"type": "string", "minLength": n, "maxLength": n + more}, *[st.integers(0, 99)] * 2),
-    st.lists(st.text(), min_size=1, unique=True).map(lambda names: {"type": "string", "enum": names}),
-    st.just({"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}),
-    st.integers(0, 3).map(lambda n: {"type": "array", "minItems": n, "items": {"type": "string", "enum": [*"abc"]}}),
-    st.just({"type": "array", "minItems": 1, "items": {"anyOf": [{"const": "a", "title": "A"}]}}),
-    st.just({"type": "number", "default": 12}),
+Field = Mapping[str, Any]  # Any: JSON Schema
+
+
+def whole_numbers(low: int, more: int) -> Field:
+    return {"type": "integer", "minimum": low, "maximum": low + more}
+
+
+def numbers_between(low: int) -> Field:
+    return {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": low + 1}
+
+
+def numbers_below(high: int) -> Field:
+    return {"type": "integer", "exclusiveMaximum": high}
+
+
+def texts(least: int, more: int) -> Field:
+    return {"type": "string", "minLength": least, "maxLength": least + more}
+
+
+def formatted(name: str) -> Field:
+    return {"type": "string", "format": name}
+
+
+def chosen(names: list[str]) -> Field:
+    return {"type": "string", "enum": names}
+
+
+def several(least: int) -> Field:
+    return {"type": "array", "minItems": least, "items": {"type": "string", "enum": ["a", "b", "c"]}}
+
+
+TITLED = [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]
+BOUNDS, COUNTS = st.integers(-1000, 1000), st.integers(0, 99)
+FIELDS: st.SearchStrategy[Field] = st.one_of(
+    st.builds(whole_numbers, BOUNDS, COUNTS),
+    st.builds(numbers_between, BOUNDS),
+    st.builds(numbers_below, BOUNDS),
+    st.builds(texts, COUNTS, COUNTS),
+    st.builds(formatted, st.sampled_from(["email", "uri", "date", "date-time"])),
+    st.builds(chosen, st.lists(st.text(), min_size=1, unique=True)),
+    st.builds(several, st.integers(0, 3)),
+    st.sampled_from(
+        [
+            {"type": "boolean"},
+            {"type": "string", "oneOf": TITLED},
+            {"type": "array", "minItems": 1, "items": {"anyOf": TITLED}},
+            {"type": "number", "default": 12},
+        ]
+    ),
 )
 
 
@@ -283,7 +319,11 @@ def test_the_example_of_an_answer_fits_its_form(fields: Mapping[str, Any], data:
     assert example.keys() == set(required or list(fields)[:1]), "what must be there, and at least one field to fill in"
 
 
-ANYTHING = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda json: st.lists(json, max_size=3))
+def lists(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(values, max_size=3)
+
+
+ANYTHING: st.SearchStrategy[Any] = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lists)
 WORDS = ["type", "enum", "oneOf", "items", "minimum", "maxLength", "minItems", "default", "const", "pattern"]
 
 

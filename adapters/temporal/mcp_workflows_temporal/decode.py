@@ -106,5 +106,5 @@ def _with_whole_numbers(value: Any) -> Any:  # Any: JSON
     if isinstance(value, dict):
         return {key: _with_whole_numbers(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_with_whole_numbers(item) for item in cast("list[Any]", value)]
+        return [_with_whole_numbers(item) for item in cast("list[object]", value)]
     return value
