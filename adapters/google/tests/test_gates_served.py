@@ -131,7 +131,7 @@ async def test_a_gate_is_answered_by_its_name_from_the_command_line(
         "when": "await_approval",
         "ask": {"message": "Pay {{amount}}?", "schema": amount},
         "send": {"body": {"paid": "{{answer.amount}}"}},
-        "decline": {"body": {}},
+        "decline": {"body": {"paid": 0}},
     }
     tool = {"workflow": workflow, "input": amount, "gates": {"approval": pay}}
     config = configured(tmp_path, google_engine.address, {"it": tool})
