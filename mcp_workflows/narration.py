@@ -119,8 +119,8 @@ def _asking(task: TaskView) -> tuple[str, str]:
     lines = [f"- {key}: {question['message']}{_form(question)}" for key, question in asked.items()]
     several = "" if len(asked) == 1 else " once per question, with its key, such as"
     follow_up = (
-        f"ask the user, then call {Name.ANSWER} with{several} {_ready(task)}, where content says what the user "
-        'answers; if the user does not want to answer, with "action": "decline" and no content'
+        f"ask the user, then call {Name.ANSWER} with{several} {_ready(task)}; "
+        'if the user does not want to answer, with "action": "decline" and no content'
     )
     head = f"{_named(task)} has {_counted(len(lines), 'question')} for the user and waits for the answer."
     return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
@@ -193,18 +193,16 @@ def _call(**arguments: JSON) -> str:
 
 
 def _ready(task: TaskView) -> str:
-    """The arguments that answer the first open question, with an example for its content."""
+    """What to call with for an answer to the first open question, with an example of its content."""
     key, request = next(iter(task.requests.items()))
     which = {"taskId": task.task_id, "key": short_key(key, request.params)}
     schema = request.params.get("requestedSchema")
     if schema is None:  # a page to visit
         return _call(**which)
     content = example_of(schema)
-    return (
-        f"{_call(**which)} and content, an object that fits the schema"
-        if content is None
-        else _call(**which, content=content)
-    )
+    if content is None:
+        return f"{_call(**which)} and content, an object that fits the schema"
+    return f"{_call(**which, content=content)}, where content says what the user answers"
 
 
 def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON]]:

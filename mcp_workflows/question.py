@@ -148,11 +148,14 @@ def is_called(word: str, key: str | None, params: Mapping[str, Any]) -> bool:  #
     return word in {name, key, short_key(key, params)} or (name is None and key.startswith(f"{word}."))
 
 
-def example_of(form: Schema) -> Mapping[str, Any] | None:  # Any: JSON
+def example_of(schema: Any) -> Mapping[str, Any] | None:  # Any: JSON; what a workflow asks for was not checked
     """Return an answer that fits the form: its required fields, or the first field if it requires none.
 
-    None: there is nothing that would fit for certain, as for a text with a `pattern`.
+    None: there is nothing that would fit for certain, as for a text with a `pattern`, or the schema is none.
     """
+    if not isinstance(schema, dict):
+        return None
+    form = cast("Schema", schema)
     named, required = form.get("properties"), form.get("required")
     properties: Mapping[str, Any] = cast("Schema", named) if isinstance(named, dict) else {}
     names: list[str] = cast("list[str]", required) if isinstance(required, list) else []

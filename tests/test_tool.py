@@ -334,6 +334,11 @@ def test_a_malformed_form_has_no_example_or_one_that_fits(field: Mapping[str, An
         assert example is None or violations(form, example) == []
 
 
+@pytest.mark.parametrize("schema", [None, [], "object", True, 1])
+def test_what_is_no_form_has_no_example(schema: Any) -> None:  # Any: what a workflow asks for
+    assert example_of(schema) is None
+
+
 def test_nothing_is_made_up_for_a_pattern() -> None:
     assert example_of({"properties": {"iban": {"type": "string", "pattern": "^DE[0-9]{20}$"}}}) is None
 

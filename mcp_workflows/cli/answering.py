@@ -112,10 +112,9 @@ class Answers:
         """
         asked = Key(key, name_of({"_meta": params.meta}))
         async with self._turn:
-            self._known |= {
-                asked.stem,
-                *(path for field in _fields(params) for path in (field, f"{asked.stem}.{field}")),
-            }
+            self._known |= set(_fields(params))
+            if asked.stem:
+                self._known |= {asked.stem, *(f"{asked.stem}.{field}" for field in _fields(params))}
             for name in self._declined:
                 if asked.is_called(name) or name in _fields(params):
                     self._used.add(name)
