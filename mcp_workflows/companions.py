@@ -150,7 +150,8 @@ _ALL: Final[Sequence[Companion]] = (
             "taskId": _TASK_ID,
             "key": {
                 "type": "string",
-                "description": "Which question, by its key in the status. May be left out if only one is open.",
+                "description": "Which question, by its key in the status. May be left out if the task has asked no "
+                "other one.",
             },
             "action": {
                 "type": "string",

@@ -12,6 +12,7 @@ from mcp_workflows.creation import digest
 from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ELICIT
 from mcp_workflows.mapping import Template
+from mcp_workflows.question import NAME_META
 from mcp_workflows.schema import Schema
 from mcp_workflows.tool import CONFIRM, Tool
 
@@ -61,6 +62,6 @@ def confirmation(tool: Tool, scope: Mapping[str, JSON]) -> Confirmation | None:
     if gaps := template.gaps(scope):
         raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to confirm")
     message = template.message(scope)
-    params = {"mode": "form", "message": message, "requestedSchema": _FORM}
+    params = {"mode": "form", "message": message, "requestedSchema": _FORM, "_meta": {NAME_META: CONFIRM}}
     about = digest([tool.name, message, scope["args"]])
     return Confirmation(request=InputRequest(method=ELICIT, params=params), about=about)

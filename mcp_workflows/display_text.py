@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 MAX_VALUE: Final = 1000  # characters of one value; longer ones are cut, and their length is told
 MAX_TEXT: Final = 4000  # characters of a text whose author is trusted: of the configuration, or of a workflow
@@ -27,6 +28,7 @@ _MORE_THAN_A_LINE: Final = re.compile(r"\n{3,}")
 _OPENING: Final = "\u00ab\u2039\u226a\u22d8\u2329\u276c\u276e\u2770\u27e8\u27ea\u2e1e\u3008\u300a\ufe3d\ufe64\uff1c"
 _CLOSING: Final = "\u00bb\u203a\u226b\u22d9\u232a\u276d\u276f\u2771\u27e9\u27eb\u2e1f\u3009\u300b\ufe3e\ufe65\uff1e"
 _ANGLES: Final = str.maketrans({**dict.fromkeys(_OPENING, "<"), **dict.fromkeys(_CLOSING, ">")})
+_EXACT: Final = 2**53  # from there on a float stands for several whole numbers
 _DOUBLED: Final = re.compile(r"([<>])(?=\1)")
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
 _ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: the order of what is outside stays as it is
@@ -57,13 +59,30 @@ def quoted(value: Any, limit: int = MAX_VALUE) -> str:  # any JSON value
     """
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(without_zero_fractions(value), ensure_ascii=False)
     shown = _on_one_line(text[: _READ_AHEAD * limit])
     cut = len(shown) > limit or len(text) > _READ_AHEAD * limit
     shown = f"{shown[:limit]}…" if cut else shown
     if isinstance(value, str | list | dict):
         shown = f"«{_isolated(shown)}»"
     return f"{shown} (cut: {len(text):,} characters)" if cut else shown
+
+
+def without_zero_fractions(value: Any) -> Any:  # any JSON values
+    """Return a JSON value with each whole number written as one: 12 in the place of 12.0."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if isinstance(value, Mapping):
+        return {name: without_zero_fractions(each) for name, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [without_zero_fractions(each) for each in cast("list[object]", value)]
+    return value
+
+
+def number_text(value: float) -> str:
+    """Return a number as a person writes it: 12, 2500000, 0.3."""
+    whole = without_zero_fractions(value)
+    return str(whole) if isinstance(whole, int) else f"{whole:g}"
 
 
 def _on_one_line(text: str) -> str:

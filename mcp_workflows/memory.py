@@ -98,9 +98,9 @@ class Record:
     def seconds(self, default: float) -> float:
         """How long it takes, by its argument: `{"seconds": 0.5}` or just `0.5`."""
         argument = self.argument
-        if not isinstance(argument, Mapping):
-            return float(argument)
-        return float(cast("Mapping[str, JSON]", argument).get("seconds", default))
+        if isinstance(argument, Mapping):
+            argument = cast("Mapping[str, JSON]", argument).get("seconds", default)
+        return int(argument) if isinstance(argument, int) else float(argument)
 
     @property
     def age(self) -> float:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.companions import Name
-from mcp_workflows.display_text import cleaned, quoted
+from mcp_workflows.display_text import cleaned, quoted, without_zero_fractions
+from mcp_workflows.question import example_of, short_key
 from mcp_workflows.wire.commands import Listed, ProtocolError, TaskView
+from mcp_workflows.wire.params import progress_text
 from mcp_workflows.wire.v2025_11_25 import STATUS
 
 _OVER: Final = "nothing: the task has ended"
@@ -33,7 +36,7 @@ def narrate(task: TaskView, *, lead: str = "") -> dict[str, Any]:
         "tool": task.tool,
         "status": status,
         "message": _said(task),
-        "progress": task.progress and _without_none({"value": task.progress.value, "total": task.progress.total}),
+        "progress": task.progress and _without_none(without_zero_fractions(asdict(task.progress))),
         "questions": _questions(task.requests) if task.status is Status.INPUT_REQUIRED else None,
         "result": _structured(result),
         "error": task.error and _error(task.error),
@@ -72,6 +75,8 @@ def narrate_questions(page: Listed) -> dict[str, Any]:
         for task in page.tasks
     ]
     follow_up = f"ask the user, then call {Name.ANSWER} with the taskId, the key of the question and content"
+    if page.tasks:
+        follow_up += f", such as {_ready(page.tasks[0])}"
     if page.next_cursor:
         follow_up += f", or {Name.QUESTIONS} with {_call(cursor=page.next_cursor)} for older ones"
     head = f"{_counted(len(rows), 'task')} with open questions, newest first. Next: {follow_up}."
@@ -89,6 +94,17 @@ def told(text: str) -> dict[str, Any]:
     return {"content": [_text(text)], "isError": False}
 
 
+def unclear(task: TaskView, key: str | None) -> str:
+    """Say why nobody can tell which open question an answer with this key, or without one, is for."""
+    keys = ", ".join(short_key(each, request.params) for each, request in task.requests.items())
+    if key is not None:
+        return f"Nothing was answered: no open question has the key {quoted(key)}; there is: {keys}."
+    if len(task.requests) > 1:
+        return f"Nothing was answered: several questions are open, give the key of one: {keys}."
+    # an answer to the question before, that comes late or twice, must not answer this one
+    return f"Nothing was answered: this task has asked something else before, so give the key: {keys}."
+
+
 # --- one text per status
 
 
@@ -101,10 +117,10 @@ def _working(task: TaskView) -> tuple[str, str]:
 def _asking(task: TaskView) -> tuple[str, str]:
     asked = _questions(task.requests)
     lines = [f"- {key}: {question['message']}{_form(question)}" for key, question in asked.items()]
-    which = _call(taskId=task.task_id, key=next(iter(asked))) if len(asked) == 1 else "taskId, the key of the question"
+    several = "" if len(asked) == 1 else " once per question, with its key, such as"
     follow_up = (
-        f"ask the user, then call {Name.ANSWER} with {which} and content, an object that fits the schema; "
-        'if the user does not want to answer, with action "decline" and no content'
+        f"ask the user, then call {Name.ANSWER} with{several} {_ready(task)}; "
+        'if the user does not want to answer, with "action": "decline" and no content'
     )
     head = f"{_named(task)} has {_counted(len(lines), 'question')} for the user and waits for the answer."
     return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
@@ -168,17 +184,29 @@ def _ended(status: str, message: str | None) -> str:
 def _doing(task: TaskView) -> str | None:
     if task.progress is None:
         return _said(task)
-    done, total = task.progress.value, task.progress.total
-    step = f"{done:g}" if total is None else f"{done:g} of {total:g}"
+    step = progress_text(task.progress)
     return f"{task.message} ({step})" if task.message else step
 
 
-def _call(**arguments: str) -> str:
+def _call(**arguments: JSON) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
+def _ready(task: TaskView) -> str:
+    """What to call with for an answer to the first open question, with an example of its content."""
+    key, request = next(iter(task.requests.items()))
+    which = {"taskId": task.task_id, "key": short_key(key, request.params)}
+    schema = request.params.get("requestedSchema")
+    if schema is None:  # a page to visit
+        return _call(**which)
+    content = example_of(schema)
+    if content is None:
+        return f"{_call(**which)} and content, an object that fits the schema"
+    return f"{_call(**which, content=content)}, where content says what the user answers"
+
+
 def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON]]:
-    return {key: _question(key, request.params) for key, request in requests.items()}
+    return {short_key(key, request.params): _question(key, request.params) for key, request in requests.items()}
 
 
 def _question(key: str, params: Mapping[str, JSON]) -> dict[str, JSON]:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import combinations
+from math import ceil, floor
+from typing import Annotated, Any, Final, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from mcp_workflows.display_text import cleaned, is_blank
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.mapping import Template
-from mcp_workflows.schema import PRIMITIVES, Schema, check_field, check_form, check_schema
+from mcp_workflows.schema import PRIMITIVES, Schema, check_field, check_form, check_schema, violations
+
+NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
+_LONGEST_KEY: Final = 24  # characters that a model repeats without a slip: `approve.17`; a UUID has 36
+_DIGITS: Final = 10  # of the digest of a longer one, 40 bits: no two questions of a task have the same
+_TEXTS: Final = {
+    "email": "name@example.com",
+    "uri": "https://example.com",
+    "date": "2026-01-31",
+    "date-time": "2026-01-31T12:00:00Z",
+}
+"""Examples of texts, by format (source: MCP 2026-07-28, elicitation, `StringSchema`)."""
+_DOTS: Final = 3  # characters of an example of any other text
+_FAR: Final = 2.0**53  # bounds further away than this are none; infinity is there
+_LONGEST_TEXT: Final = 200  # characters; there is no example of a text that must be longer
 
 
 def check_template(value: Any) -> None:  # any JSON value
@@ -85,12 +102,120 @@ class Question(BaseModel):
     def params(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
         """The params of `elicitation/create`; a message that is nothing but values begins with the question's name."""
         template = Template(self.message)
-        lead = f"{cleaned(name)}: " if template.wordless else ""
-        return {"mode": "form", "message": lead + template.message(scope), "requestedSchema": self.form(name)}
+        message = f"{cleaned(name)}: " if template.wordless else ""
+        message += template.message(scope)
+        return {"mode": "form", "message": message, "requestedSchema": self.form(name), "_meta": {NAME_META: name}}
 
     def answers(self, name: str) -> frozenset[str]:
         """The names an answer can fill."""
         return frozenset(self.form(name).get("properties", {}))
+
+
+def name_of(params: Mapping[str, Any]) -> str | None:  # Any: JSON
+    """Return the name that the configuration gives a question, by the params of its `elicitation/create`."""
+    meta = params.get("_meta")
+    name = cast("Mapping[str, object]", meta).get(NAME_META) if isinstance(meta, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON
+    """Return a key that a person or a model can repeat: the key itself, or a digest of it if it is long.
+
+    Like the key it belongs to one question for ever, and every replica gives the same.
+    """
+    if len(key) <= _LONGEST_KEY:
+        return key
+    digest, name = sha256(key.encode("utf-8", "replace")).hexdigest()[:_DIGITS], name_of(params)
+    return min(f"{name}.{digest}" if name else digest, key, key=len)
+
+
+def find_key(asked: Mapping[str, Mapping[str, Any]], word: str) -> str | None:  # Any: JSON
+    """Return the key of the one question (params by key) that is meant by its key or its short key."""
+    if word in asked:
+        return word
+    return next((key for key, params in asked.items() if short_key(key, params) == word), None)
+
+
+def is_called(word: str, key: str | None, params: Mapping[str, Any]) -> bool:  # Any: JSON
+    """Return whether a word of a person means this question: its name, its key, or its short key.
+
+    The name comes again with each round of a gate. A question without a name in its params has one in its key, up to a
+    dot, if it is a gate's of a task that was started by an older version.
+    """
+    name = name_of(params)
+    if key is None:
+        return word == name
+    return word in {name, key, short_key(key, params)} or (name is None and key.startswith(f"{word}."))
+
+
+def example_of(schema: Any) -> Mapping[str, Any] | None:  # Any: JSON; what a workflow asks for was not checked
+    """Return an answer that fits the form: its required fields, or the first field if it requires none.
+
+    None: there is nothing that would fit for certain, as for a text with a `pattern`, or the schema is none.
+    """
+    if not isinstance(schema, dict):
+        return None
+    form = cast("Schema", schema)
+    named, required = form.get("properties"), form.get("required")
+    properties: Mapping[str, Any] = cast("Schema", named) if isinstance(named, dict) else {}
+    names: list[str] = cast("list[str]", required) if isinstance(required, list) else []
+    wanted = [name for name in properties if name in names] or list(properties)[:1]
+    found = {name: _example(properties[name]) for name in wanted}
+    return None if violations(form, found) else found
+
+
+def _example(field: Any) -> Any:  # Any: JSON; what does not fit is found by who checks the whole
+    if not isinstance(field, dict):
+        return None
+    rules = cast("Schema", field)
+    return next((value for value in _candidates(rules) if not violations(rules, value)), None)
+
+
+def _candidates(field: Schema) -> Iterator[Any]:  # Any: JSON
+    yield from (field[word] for word in ("const", "default") if word in field)
+    yield from _choices(field)[:1]
+    match field.get("type"):
+        case "boolean":
+            yield True
+        case "integer" | "number":
+            yield from _numbers(field)
+        case "string":
+            yield _TEXTS.get(str(field.get("format")), "...")
+            yield _of_length(field)
+        case "array":
+            items = field.get("items")
+            choices: Sequence[Any] = _choices(cast("Schema", items)) if isinstance(items, dict) else ()
+            least = field.get("minItems", 0)
+            yield list(choices[: max(1, least) if isinstance(least, int) else 1])
+        case _:
+            return
+
+
+def _choices(field: Schema) -> Sequence[Any]:  # Any: JSON
+    """The values of a field that has choices, plain or with titles."""
+    plain = field.get("enum")
+    if isinstance(plain, list):
+        return cast("list[object]", plain)
+    titled = field.get("oneOf", field.get("anyOf"))
+    options = cast("list[object]", titled) if isinstance(titled, list) else []
+    return [option["const"] for option in options if isinstance(option, dict) and "const" in option]
+
+
+def _numbers(field: Schema) -> Iterator[float]:
+    """1, or what is nearest to it within the bounds."""
+    words = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
+    bounds = [field[word] for word in words if isinstance(field.get(word), int | float) and abs(field[word]) < _FAR]
+    yield 1
+    for bound in bounds:
+        yield from (bound, floor(bound), ceil(bound), floor(bound) + 1, ceil(bound) - 1)
+    yield from (sum(pair) / 2 for pair in combinations(bounds, 2))
+
+
+def _of_length(field: Schema) -> str:
+    """A text of dots, no longer than has to be."""
+    least, most = field.get("minLength", 0), field.get("maxLength", _DOTS)
+    length = max(least, min(most, _DOTS)) if isinstance(least, int) and isinstance(most, int) else _DOTS
+    return "." * min(length, _LONGEST_TEXT)
 
 
 class Ask(Question):

@@ -57,6 +57,7 @@ class Task:
     execution: Execution = STARTING
     ended: datetime | None = None
     answered: frozenset[str] = frozenset()  # keys of questions an answer was accepted for
+    asked_keys: frozenset[str] = frozenset()  # keys of the questions it was seen to ask; of more than two, only two
     cancel_requested: datetime | None = None
     cancel_delivered: bool = False  # the engine has taken it
     cancelled: datetime | None = None  # a client of 2025-11-25 was told so: to that era it has ended, for ever
@@ -74,6 +75,12 @@ class Task:
         """The execution as clients may see it: without answered questions, never waiting for nothing."""
         seen = _hide(self.execution, self.answered) if self.may_answer else _watched(self.execution)
         return seen if self.cancel_requested is None or self.grace is None else _announced(self, seen)
+
+    @property
+    def only_question(self) -> str | None:
+        """The key of the open question, if it is the only one that the execution has ever been seen to ask."""
+        known = self.asked_keys | self.answered | self.execution.requests.keys()
+        return next(iter(self.seen.requests), None) if len(known) == 1 else None
 
     @property
     def shown(self) -> tuple[Status, str | None, Progress | None, Mapping[str, InputRequest], bool]:
@@ -164,7 +171,8 @@ def observe(task: Task, execution: Execution, at: datetime) -> Task:
     if task.tombstone or execution.status not in LIFECYCLE[task.execution.status] or execution == task.execution:
         return task
     ended = at if execution.status in TERMINAL else None
-    return _touched(task, replace(task, execution=execution, ended=ended), at)
+    keys = sorted(task.asked_keys | task.execution.requests.keys() | execution.requests.keys())[:2]
+    return _touched(task, replace(task, execution=execution, ended=ended, asked_keys=frozenset(keys)), at)
 
 
 def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
@@ -294,6 +302,7 @@ def bury(task: Task) -> Task:
         given=None,
         output_schema=None,
         answered=frozenset(),
+        asked_keys=frozenset(),
         not_before=None,
     )
 

@@ -304,6 +304,14 @@ class Tool(BaseModel):
         optional = self.tasks is TaskSupport.OPTIONAL
         return self.tasks is TaskSupport.REQUIRED or (optional and self.fallback is Fallback.REFUSE)
 
+    @property
+    def asks(self) -> Mapping[str, frozenset[str]]:
+        """The fields of the questions that the configuration declares, by name; the workflow may have its own."""
+        confirm = {CONFIRM: frozenset({CONFIRM})} if self.confirm is not None else {}
+        gates = {name: gate.ask.answers(name) for name, gate in self.gates.items()}
+        before = {name: ask.answers(name) for name, ask in self.ask.items()}
+        return {**confirm, **gates, **{name: fields | gates.get(name, frozenset()) for name, fields in before.items()}}
+
     def unanswerable(self) -> Sequence[tuple[str, str]]:
         """Questions (by name) and what they bring that the tool's input does not take."""
         closed = self.input.get("additionalProperties") is False and "patternProperties" not in self.input

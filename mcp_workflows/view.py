@@ -34,6 +34,7 @@ def view(task: Task, pace: timedelta) -> TaskView:
         error=error,
         cancelled=task.cancelled is not None,
         meta=_meta(task, seen),
+        only_question=task.only_question,
     )
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import httpx2
 import pytest
 
 from mcp_workflows.config import load_config
 from mcp_workflows.sidecar import build, http_app
 from tests.served import Peer, peer, serving
-from tests.sidecars import dying_sidecar, sidecar
+from tests.sidecars import COMMAND, dying_sidecar, sidecar
 
 KEY: Final = {"mcp-workflows/idempotencyKey": "order-1-" * 4}
 YES: Final = {"action": "accept", "content": {"answer": "yes"}}
@@ -45,6 +47,23 @@ async def client_of(config: Path, *, port: int = 0) -> AsyncGenerator[Peer]:
     loaded = load_config(config, {})
     async with serving(http_app(build(loaded), loaded, "127.0.0.1", port), port=port) as url, peer(url) as client:
         yield client
+
+
+async def by_flags(config: Path, *words: str) -> Mapping[str, tuple[Any, str]]:
+    """What `mcp-workflows call` prints, as JSON, and what it says beside, as a client of each revision with tasks."""
+    found: dict[str, tuple[Any, str]] = {}
+
+    async def call(revision: str) -> None:
+        command = [COMMAND, "call", "-c", str(config), "--era", revision, *words]
+        with anyio.fail_after(60):
+            done = await anyio.run_process(command, stdin=subprocess.DEVNULL, check=False, cwd=config.parent)
+        assert done.returncode == 0, done.stderr
+        found[revision] = json.loads(done.stdout), done.stderr.decode()
+
+    async with anyio.create_task_group() as group:
+        for revision in ("2026-07-28", "2025-11-25"):
+            group.start_soon(call, revision)
+    return found
 
 
 async def called(client: Peer, **more: Any) -> str:

@@ -23,7 +23,7 @@ import pytest
 
 from mcp_workflows.access.handed_out import sha256_of
 from mcp_workflows.cli import main
-from mcp_workflows.cli.answering import Answer, Answers
+from mcp_workflows.cli.answering import Answer, Answers, Key
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.cli.outcome import Outcome
 from mcp_workflows.cli.screen import Screen
@@ -236,6 +236,7 @@ def test_a_failed_workflow_tells_why_on_standard_error(here: Here) -> None:
         (["echo", "a=1", "to.cty=Ulm"], "there is no argument 'to.cty'; did you mean 'city'?"),
         (["echo"], "missing: a (integer): How many"),
         (["echo", "a=x"], "a: 'x' is not a whole number"),
+        (["echo", "a=--5"], "a: '--5' is not a whole number"),
         (["echo", "a=1", "size=larg"], "size: 'larg' is none of small, large; did you mean 'large'?"),
         (["echo", "a:={"], "a:={ is not JSON"),
         (["echo", "a"], "'a' is not key=value"),
@@ -274,6 +275,46 @@ def test_questions_are_answered_by_flag_by_name_or_by_field(here: Here) -> None:
     ended = here.call("ask", "--answer", "answer=both", "--answer", "nobody.asks=x")
     assert ended.json == {"first": {"answer": "both"}, "second": {"answer": "both"}}
     assert "note: nothing asked for nobody.asks" in ended.err
+    assert "note: nothing asked for frist.answer; did you mean 'first.answer'?" in (
+        here.call("ask", "--answer", "answer=x", "--answer", "frist.answer=y").err
+    )
+
+
+def test_a_flag_that_comes_too_early_is_told(here: Here) -> None:
+    ended = here.call("gated", "order=A1", "--no-wait", "--answer", "approve.ok=true")
+    assert (ended.code, "note: nothing asked for approve.ok (--no-wait leaves" in ended.err) == (0, True)
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--era", "none"], ["--era", "2025-11-25"]])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["gated", "order=A1", "--answer", "okk=true"],
+            "--answer okk: this tool asks for nothing of that name; did you",
+        ),
+        (["gated", "order=A1", "--answer", "aprove.ok=true"], "did you mean 'approve.ok'?"),
+        (["gated", "order=A1", "--answer", "approve.yes=1"], "question approve has no field 'yes' (there are: ok)"),
+        (
+            ["gated", "order=A1", "--decline", "approv"],
+            "--decline approv: this tool asks for nothing of that name; did",
+        ),
+        (["ship", "a=1", "--answer", "aprove=true"], "did you mean 'approve'?"),
+    ],
+)
+def test_a_slip_in_the_name_of_a_question_is_told_before_anything_is_started(
+    here: Here, words: Sequence[str], told: str, more: Sequence[str]
+) -> None:
+    ended = here.call(*words, *more)
+    assert (ended.code, ended.out, "task " in ended.err) == (2, "", False)
+    assert told in ended.err
+
+
+def test_a_flag_may_be_for_what_the_workflow_asks_beside_its_gates(here: Here) -> None:
+    ended = here.call("gated", "order=A1", "--answer", "ok=true", "--answer", "okay=true", "--answer", "answer=x")
+    assert ended.code == 0
+    assert "note: nothing asked for okay" in ended.err
+    assert "note: nothing asked for answer" in ended.err
 
 
 def test_a_question_before_the_start_is_answered_by_flag(here: Here) -> None:
@@ -288,7 +329,7 @@ def test_a_question_is_declined_by_a_field_of_it_too(here: Here) -> None:
 
 def test_a_flag_that_names_nothing_is_told_with_the_fields_that_there_are(here: Here) -> None:
     ended = here.call("ask", "--answer", "anser=one")
-    assert (ended.code, "not asked here: anser (fields: answer)" in ended.err) == (2, True)
+    assert (ended.code, "not asked here: anser; did you mean 'answer'? (fields: answer)" in ended.err) == (2, True)
     assert "or refuse it with: --decline first" in ended.err
 
 
@@ -298,9 +339,10 @@ def test_the_beginning_of_an_id_is_not_enough_to_come_back(here: Here) -> None:
 
 
 def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Here) -> None:
-    ended = here.call("gated", "order=A1", "--answer", "approve.ok=true")
-    assert (ended.code, "? [approve.1] Ship «A1»?" in ended.err) == (0, True)
-    assert ended.json == {"approve": {"signal": "approve", "args": [True]}}
+    for era in ("2026-07-28", "2025-11-25", "none"):
+        ended = here.call("gated", "order=A1", "--answer", "approve.ok=true", "--era", era)
+        assert (ended.code, "? [approve] Ship «A1»?" in ended.err) == (0, True)
+        assert ended.json == {"approve": {"signal": "approve", "args": [True]}}
 
 
 def test_an_answer_the_server_does_not_take_is_an_error_and_the_task_goes_on(here: Here) -> None:
@@ -336,6 +378,12 @@ def test_the_person_at_the_terminal_is_asked(shell: Shell) -> None:
     assert ended.code == 0, ended.out
     assert "? [approve] Ship 1?" in ended.out
     assert '"approve": true' in ended.out
+
+
+def test_the_person_at_the_terminal_reads_which_flag_was_a_slip(shell: Shell) -> None:
+    ended = shell.typing("ask", "--answer", "anser=x", types=[("answer [text]", "y\n"), ("answer [text]", "z\n")])
+    assert ended.code == 0, ended.out
+    assert "not asked here: anser; did you mean 'answer'?" in ended.out.partition("answer [text]")[0]
 
 
 def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> None:
@@ -609,7 +657,14 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"ty
     ],
 )
 def test_a_flag_answers_the_questions_it_names(flag: str, key: str | None, content: Mapping[str, Any]) -> None:
-    assert Answers([Answer(read_pair(flag))], [], Screen()).by_flag(key, FORM) == content
+    assert Answers([Answer(read_pair(flag))], [], Screen()).by_flag(Key(key), FORM) == content
+
+
+@pytest.mark.parametrize("key", ["approve.7", "5", "approve/projects/p/callbacks/0e7a6c1b", "approve.7.4f1c-9d", None])
+@pytest.mark.parametrize("word", ["approve", "5", "other"])
+def test_a_question_is_named_by_what_the_configuration_calls_it_whatever_its_key(key: str | None, word: str) -> None:
+    asked = Answers([Answer(read_pair(f"{word}.ok=true"))], [], Screen())
+    assert bool(asked.by_flag(Key(key, "approve"), FORM)) == (word in {"approve", key})
 
 
 @pytest.mark.anyio
@@ -637,6 +692,8 @@ async def test_a_question_without_fields_is_not_accepted_by_itself(
         ({}, ["a=1", "b:=1"], {"a": "1", "b": 1}),
         ({"a": {"type": ["integer", "null"]}}, ["a=1"], {"a": 1}),
         ({"a": {"anyOf": [{"type": "number"}, {"type": "null"}]}}, ["a=1.5"], {"a": 1.5}),
+        ({"a": {"type": "number"}}, ["a=12"], {"a": 12}),
+        ({"a": {"type": "number"}}, ["a=1e2"], {"a": 100.0}),
         ({"a": {"type": "string"}}, ["a=true"], {"a": "true"}),
         ({"a": {"enum": [1, 2]}}, ["a=2"], {"a": 2}),
         ({"a": {"type": "array", "items": {"type": "integer"}}}, ["a=1"], {"a": [1]}),
@@ -651,7 +708,8 @@ def test_words_become_arguments_by_the_schema(
 ) -> None:
     defs = {"A": {"type": "object", "properties": {"b": {"type": "integer"}}}}
     whole = {"type": "object", "properties": schema, "$defs": defs}
-    assert read_arguments(map(read_pair, words), whole, {}) == arguments
+    found = read_arguments(map(read_pair, words), whole, {})
+    assert json.dumps(found) == json.dumps(arguments), "12 and 12.0 are equal, and read differently"
 
 
 def test_a_value_cannot_have_parts() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -137,7 +138,8 @@ async def test_a_handle_that_asks_has_the_question_and_the_form_of_its_answer(cl
     form = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
     assert found["status"] == "input_required"
     assert found["questions"] == {"question": {"message": "question?", "schema": form}}
-    assert f'task_answer with {{"taskId": "{found["taskId"]}", "key": "question"}}' in found["next"]
+    ready = {"taskId": found["taskId"], "key": "question", "content": {"answer": "..."}}
+    assert f"task_answer with {json.dumps(ready)}, where content says" in found["next"]
     assert '"required": ["answer"]' in told(result), "hosts may show the model nothing but the text"
 
 
@@ -291,11 +293,73 @@ async def test_several_questions_are_answered_by_their_keys(client: Line) -> Non
     task_id = await handed(client, "ask_two")
     which = await client.tool("task_answer", {"taskId": task_id, "content": YES})
     assert which["isError"] is True
-    assert "Nothing was answered: give the key of one of its open questions." in told(which)
+    assert "Nothing was answered: several questions are open, give the key of one: first, second." in told(which)
+    ready = {"taskId": task_id, "key": "first", "content": {"answer": "..."}}
+    assert f"once per question, with its key, such as {json.dumps(ready)}" in which["structuredContent"]["next"]
     left = await client.tool("task_answer", {"taskId": task_id, "key": "second", "content": YES})
     assert list(left["structuredContent"]["questions"]) == ["first"]
     done = await client.tool("task_answer", {"taskId": task_id, "key": "first", "action": "decline"})
     assert done["structuredContent"]["result"] == {"second": YES, "first": {"action": "decline"}}
+
+
+async def test_an_answer_without_a_key_never_answers_a_later_question(tmp_path: Path) -> None:
+    async with server_of(tmp_path, *handing("ask_in_turn")) as server, line(server) as client:
+        task_id = await handed(client, "ask_in_turn")
+        answer = {"taskId": task_id, "content": YES}
+        assert list((await client.tool("task_answer", answer))["structuredContent"]["questions"]) == ["second"]
+        repeated = await client.tool("task_answer", answer)  # as a host does that got no reply in time
+        assert repeated["isError"] is True
+        assert "this task has asked something else before, so give the key: second" in told(repeated)
+        done = await client.tool("task_answer", {**answer, "key": "second"})
+        assert done["structuredContent"]["result"] == {"first": YES, "second": YES}
+
+
+class Elaborate(MemoryAdapter):
+    """An engine with long keys, and forms of several fields."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        seen = await super().describe(ref)
+        form = {
+            "type": "object",
+            "properties": {
+                "formal": {"type": "boolean"},
+                "tone": {"type": "string", "enum": ["warm", "cool"]},
+                "mail": {"type": "string", "format": "email"},
+                "copies": {"type": "integer", "minimum": 2},
+                "note": {"type": "string"},
+            },
+            "required": ["formal", "tone", "mail", "copies"],
+        }
+        params = {"message": "How?", "requestedSchema": form}
+        requests = {LONG: InputRequest(method="elicitation/create", params=params)} if seen.requests else {}
+        return replace(seen, requests=requests)
+
+    async def answer(self, ref: Ref, responses: Mapping[str, Any]) -> None:
+        await super().answer(ref, {"question": responses[LONG]})
+
+
+LONG = "b7e23ec2-9e2c-4f8e-9d2e-0123456789ab"
+
+
+@pytest.mark.parametrize("which", ["short", "long", "none"])
+async def test_the_example_in_the_text_can_be_sent_as_it_is(tmp_path: Path, which: str) -> None:
+    server: Server[Any] = Server("test", version="1")
+    engines = {"memory": Elaborate(MemorySettings(name=str(tmp_path)))}
+    async with (
+        attach(server, tools=handing("ask"), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db"),
+        line(server) as client,
+    ):
+        asked = await client.tool("ask")
+        found = re.search(r"call task_answer with (\{.*\}), where content", told(asked))
+        assert found, told(asked)
+        ready = json.loads(found[1])
+        content = {"formal": True, "tone": "warm", "mail": "name@example.com", "copies": 2}
+        assert (ready["content"], len(ready["key"])) == (content, 10)
+        assert list(asked["structuredContent"]["questions"]) == [ready["key"]]
+        assert LONG not in json.dumps(asked)
+        key = {"short": {"key": ready["key"]}, "long": {"key": LONG}, "none": {}}[which]
+        done = await client.tool("task_answer", {"taskId": ready["taskId"], "content": ready["content"], **key})
+        assert done["structuredContent"]["result"] == content
 
 
 @pytest.mark.parametrize(
@@ -303,7 +367,7 @@ async def test_several_questions_are_answered_by_their_keys(client: Line) -> Non
     [
         ({"content": {"answer": 1}}, "task_answer: content does not fit the question: answer: 1 is not of type"),
         ({}, "task_answer: content must be an object when the action is accept; nothing was applied"),
-        ({"key": "other", "content": YES}, "Nothing was answered: give the key of one of its open questions."),
+        ({"key": "other", "content": YES}, "no open question has the key «other»; there is: question."),
         ({"content": "yes"}, 'Wrong arguments for task_answer: content: "yes" is not of type "object"'),
         ({"action": "agree"}, 'Wrong arguments for task_answer: action: "agree" is not one of'),
     ],

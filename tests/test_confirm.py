@@ -73,6 +73,7 @@ async def test_it_is_asked_with_its_arguments_and_nothing_starts_before(tmp_path
                 "properties": {"confirm": {"type": "boolean", "title": "Yes, go ahead"}},
                 "required": ["confirm"],
             },
+            "_meta": {"mcp-workflows/question": "confirm"},
         }
         assert here.engine.handles == []
         await confirmed(here, question)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_workflows.display_text import MAX_TEXT, MAX_VALUE, cleaned, is_blank, quoted
+from mcp_workflows.display_text import MAX_TEXT, MAX_VALUE, cleaned, is_blank, number_text, quoted
 from mcp_workflows.mapping import Template
 
 INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -21,6 +21,8 @@ ISOLATES = frozenset("\u2068\u2069")
     [
         (100, "100"),
         (1.5, "1.5"),
+        (12.0, "12"),
+        ({"n": [12.0]}, '«{"n": [12]}»'),
         (True, "true"),
         (None, ""),
         ("100", "«100»"),
@@ -56,6 +58,14 @@ def test_a_value_is_set_apart_from_the_words_around_it(value: Any, shown: str) -
 )
 def test_a_long_value_is_cut_and_its_length_is_told(value: Any, shown: str) -> None:
     assert quoted(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.0, "0"), (12.0, "12"), (2_500_000.0, "2500000"), (0.1 + 0.2, "0.3"), (1e300, "1e+300"), (float("inf"), "inf")],
+)
+def test_a_number_is_written_as_a_person_writes_it(number: float, text: str) -> None:
+    assert number_text(number) == text
 
 
 @given(st.one_of(st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text())))

@@ -25,6 +25,9 @@ NOW: Mapping[str, Any] = {"after_seconds": 0}
 ORDER: Mapping[str, Any] = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
 
 
+NAMED: Mapping[str, Any] = {"_meta": {"mcp-workflows/question": "approve"}}  # how a client learns the gate's name
+
+
 def approve(**changed: Any) -> ToolGate:
     asked = Question(message="Ship {{args.order_id}}?", schema=dict(OK))
     sent = ["{{answer.ok}}", "{{principal.subject}}", "{{order_id}} in {{task.id}}"]
@@ -61,7 +64,7 @@ async def test_an_open_gate_is_a_question_with_its_message_filled_in(client: Pee
     assert task["inputRequests"] == {
         "approve.1": {
             "method": "elicitation/create",
-            "params": {"mode": "form", "message": "Ship «A1»?", "requestedSchema": OK},
+            "params": {"mode": "form", "message": "Ship «A1»?", "requestedSchema": OK, **NAMED},
         }
     }
 

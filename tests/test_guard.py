@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -106,6 +107,8 @@ async def test_somebody_else_approves_with_a_login_of_their_own(tmp_path: Path) 
         [asked] = found["structuredContent"]["tasks"]
         assert asked["taskId"] == task_id
         assert asked["startedBy"] == "alice"
+        ready = {"taskId": task_id, "key": "question", "content": {"answer": "..."}}
+        assert f"such as {json.dumps(ready)}" in found["structuredContent"]["next"]
         assert task_id not in str((await carol.call("open_questions")).result)
         assert (await bob.get(task_id))["status"] == "input_required"
         answered = (await bob.call("task_answer", {"taskId": task_id, "content": {"answer": "yes"}})).result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -118,6 +118,30 @@ def test_it_never_waits_for_input_without_an_open_question() -> None:
 def test_an_answered_key_stays_hidden_when_the_engine_shows_it_again() -> None:
     task = observe(accept(bound_task(Status.INPUT_REQUIRED), ["a", "b"], LATER), LOOKS[Status.RUNNING], LATER)
     assert observe(task, LOOKS[Status.INPUT_REQUIRED], LATEST).seen.status is Status.RUNNING
+
+
+def asks(*keys: str) -> Execution:
+    return Execution(status=Status.INPUT_REQUIRED, requests=dict.fromkeys(keys, QUESTION))
+
+
+@pytest.mark.parametrize(
+    ("looks", "only"),
+    [
+        ([asks("a")], "a"),
+        ([asks("a"), LOOKS[Status.RUNNING], asks("a")], "a"),
+        ([asks("a"), LOOKS[Status.RUNNING], asks("b")], None),  # the first was over without an answer of ours
+        ([asks("a"), asks("a", "b"), asks("a")], None),
+        ([asks("b"), asks("c"), asks("d"), asks("a")], None),
+        ([asks("a"), LOOKS[Status.RUNNING]], None),
+    ],
+)
+def test_a_question_is_the_only_one_if_no_other_was_ever_seen(looks: Sequence[Execution], only: str | None) -> None:
+    task = bound_task()
+    for look in looks:
+        task = observe(task, look, LATER)
+    assert task.only_question == only
+    assert len(task.asked_keys) <= 2, "a task that asks for ever keeps no list of it"
+    assert accept(task, ["earlier"], LATEST).only_question is None
 
 
 @pytest.mark.parametrize("status", sorted(ENDED))

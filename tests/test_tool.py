@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.duration import MAX_TTL, Duration
-from mcp_workflows.schema import check_schema
+from mcp_workflows.question import example_of, find_key, is_called, short_key
+from mcp_workflows.schema import check_schema, violations
 from mcp_workflows.tool import Ask, TaskSupport, Tool
 
 DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
@@ -249,4 +253,112 @@ def test_a_question_is_asked_with_what_is_known() -> None:
         "mode": "form",
         "message": "Why ship «o-1»?",
         "requestedSchema": {"type": "object", "properties": {"why": TEXT}, "required": ["why"]},
+        "_meta": {"mcp-workflows/question": "why"},
     }
+
+
+Field = Mapping[str, Any]  # Any: JSON Schema
+
+
+def whole_numbers(low: int, more: int) -> Field:
+    return {"type": "integer", "minimum": low, "maximum": low + more}
+
+
+def numbers_between(low: int) -> Field:
+    return {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": low + 1}
+
+
+def numbers_below(high: int) -> Field:
+    return {"type": "integer", "exclusiveMaximum": high}
+
+
+def texts(least: int, more: int) -> Field:
+    return {"type": "string", "minLength": least, "maxLength": least + more}
+
+
+def formatted(name: str) -> Field:
+    return {"type": "string", "format": name}
+
+
+def chosen(names: list[str]) -> Field:
+    return {"type": "string", "enum": names}
+
+
+def several(least: int) -> Field:
+    return {"type": "array", "minItems": least, "items": {"type": "string", "enum": ["a", "b", "c"]}}
+
+
+TITLED = [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]
+BOUNDS, COUNTS = st.integers(-1000, 1000), st.integers(0, 99)
+FIELDS: st.SearchStrategy[Field] = st.one_of(
+    st.builds(whole_numbers, BOUNDS, COUNTS),
+    st.builds(numbers_between, BOUNDS),
+    st.builds(numbers_below, BOUNDS),
+    st.builds(texts, COUNTS, COUNTS),
+    st.builds(formatted, st.sampled_from(["email", "uri", "date", "date-time"])),
+    st.builds(chosen, st.lists(st.text(), min_size=1, unique=True)),
+    st.builds(several, st.integers(0, 3)),
+    st.sampled_from(
+        [
+            {"type": "boolean"},
+            {"type": "string", "oneOf": TITLED},
+            {"type": "array", "minItems": 1, "items": {"anyOf": TITLED}},
+            {"type": "number", "default": 12},
+        ]
+    ),
+)
+
+
+@given(st.dictionaries(st.text(), FIELDS, min_size=1, max_size=4), st.data())
+def test_the_example_of_an_answer_fits_its_form(fields: Mapping[str, Any], data: st.DataObject) -> None:
+    required = data.draw(st.lists(st.sampled_from(sorted(fields)), unique=True))
+    form = {"type": "object", "properties": fields, "required": required}
+    example = example_of(form)
+    assert example is not None
+    assert violations(form, example) == []
+    assert example.keys() == set(required or list(fields)[:1]), "what must be there, and at least one field to fill in"
+
+
+def lists(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(values, max_size=3)
+
+
+ANYTHING: st.SearchStrategy[Any] = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lists)
+WORDS = ["type", "enum", "oneOf", "items", "minimum", "maxLength", "minItems", "default", "const", "pattern"]
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(WORDS, ANYTHING)), ANYTHING)
+def test_a_malformed_form_has_no_example_or_one_that_fits(field: Mapping[str, Any], required: Any) -> None:
+    for form in ({"properties": {"x": field}, "required": required}, {"properties": required}):
+        example = example_of(form)
+        assert example is None or violations(form, example) == []
+
+
+@pytest.mark.parametrize("schema", [None, [], "object", True, 1])
+def test_what_is_no_form_has_no_example(schema: Any) -> None:  # Any: what a workflow asks for
+    assert example_of(schema) is None
+
+
+def test_nothing_is_made_up_for_a_pattern() -> None:
+    assert example_of({"properties": {"iban": {"type": "string", "pattern": "^DE[0-9]{20}$"}}}) is None
+
+
+KEYS = ["5", "approve.7", "b7e23ec2-9e2c-4f8e-9d2e-0123456789ab", "approve/cb-" + "0123456789abcdef" * 3]
+
+
+@pytest.mark.parametrize("name", ["approve", None])
+@pytest.mark.parametrize("key", KEYS)
+def test_a_question_is_found_by_its_key_and_by_a_short_one_that_is_no_other_questions(
+    key: str, name: str | None
+) -> None:
+    params = {"message": "Sure?", **({"_meta": {"mcp-workflows/question": name}} if name else {})}
+    short = short_key(key, params)
+    assert len(short) <= 24
+    assert short == key or len(key) > 24
+    others = {f"{key}{number}": params for number in range(100)}
+    assert find_key({**others, key: params}, short) == find_key({**others, key: params}, key) == key
+    assert find_key(others, short) is None
+    assert (find_key({key: params}, "approve"), is_called("approve", key, params)) == (
+        None,
+        name is not None or key == "approve.7",
+    )

@@ -273,6 +273,7 @@ def test_the_name_header_must_be_the_task_id(name: str | None, strict: bool, ref
         ("charging card", Progress(value=2, total=5), "charging card (2 of 5)"),
         ("uploading", Progress(value=2.5), "uploading (2.5)"),
         (None, Progress(value=2, total=5), "2 of 5"),
+        (None, Progress(value=1_234_567, total=2_500_000.0), "1234567 of 2500000"),
     ],
 )
 def test_the_message_tells_the_progress(message: str | None, progress: Progress | None, written: str | None) -> None:

@@ -12,6 +12,8 @@ import mcp_types as types
 
 from mcp_workflows.cli.arguments import Pair, Schema, WrongUsage, typed
 from mcp_workflows.cli.screen import Screen
+from mcp_workflows.config_problems import did_you_mean
+from mcp_workflows.question import NAME_META, is_called, name_of
 from mcp_workflows.schema import violations
 
 Action = types.ElicitResult
@@ -27,24 +29,37 @@ _REFUSALS: Mapping[str, Action] = {DECLINE: Action(action="decline"), CANCEL: Ac
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """What a question is called: its key (None where the protocol has none), and its configured name if it has one."""
+
+    text: str | None
+    name: str | None = None
+
+    @property
+    def stem(self) -> str:
+        """The name that a person could have chosen (`approve` of `approve.17`); empty if the key is only unique."""
+        stem = self.name or (self.text or "").partition(".")[0]
+        return stem if self.name or stem.isidentifier() else ""
+
+    def is_called(self, word: str) -> bool:
+        """Whether a flag that says this word means the question."""
+        return is_called(word, self.text, {"_meta": {NAME_META: self.name}})
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """`--answer NAME.FIELD=VALUE`, or `FIELD=VALUE` for any question with that field."""
 
     pair: Pair
 
-    def field(self, key: str | None, form: Schema) -> str | None:
+    def field(self, key: Key, form: Schema) -> str | None:
         """The field of this question that it answers, if it does."""
         properties: Schema = form.get("properties", {})
         path = self.pair.path
         name, dot, field = path.rpartition(".")
-        if dot and field in properties and _named(key, name):
+        if dot and field in properties and key.is_called(name):
             return field
         return path if path in properties else None
-
-
-def _named(key: str | None, name: str) -> bool:
-    """Whether a question's key is this name, or this name and something that makes it unique (`approve.17`)."""
-    return key is not None and (key == name or key.startswith(f"{name}."))
 
 
 class Answers:
@@ -56,13 +71,38 @@ class Answers:
         self._screen = screen
         self._turn = anyio.Lock()
         self._used: set[str] = set()
+        self._known: set[str] = set()  # what flags could have said of the questions so far
         self._counts: dict[str, int] = {}
 
     @property
     def unused(self) -> Sequence[str]:
-        """The flags that answered nothing."""
+        """The flags that answered nothing, each with what it may have meant."""
         flags = [answer.pair.path for answer in self._answers] + list(self._declined)
-        return [flag for flag in flags if flag not in self._used]
+        return [flag + did_you_mean(flag, self._known) for flag in flags if flag not in self._used]
+
+    def check(self, asks: Mapping[str, frozenset[str]]) -> None:
+        """Check the flags against the questions that a tool is known to ask: their fields, by name.
+
+        Its workflow may ask more than that. So a flag is wrong only if it names one of these questions and none of its
+        fields, or if it is close to one that no other flag names.
+
+        Raises:
+            WrongUsage: a flag is wrong; the message says what it may have meant.
+        """
+        fields = frozenset[str]().union(*asks.values())
+        answers = fields | {f"{name}.{field}" for name, there in asks.items() for field in there}
+        flags = [("--answer", answer.pair.path, answers) for answer in self._answers]
+        flags += [("--decline", name, fields | asks.keys()) for name in self._declined]
+        given = {flag.rpartition(".")[2] for _, flag, known in flags if flag in known}
+        for option, flag, known in flags:
+            name, _, field = flag.rpartition(".")
+            if flag in known or not asks:
+                continue
+            if name in asks:
+                slip, there = did_you_mean(field, asks[name]), ", ".join(sorted(asks[name]))
+                raise WrongUsage(f"{option} {flag}: question {name} has no field {field!r}{slip} (there are: {there})")
+            if slip := did_you_mean(flag, sorted(each for each in known if each.rpartition(".")[2] not in given)):
+                raise WrongUsage(f"{option} {flag}: this tool asks for nothing of that name{slip}")
 
     async def __call__(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
         """The answer to one question.
@@ -70,23 +110,29 @@ class Answers:
         Raises:
             WrongUsage: nobody is there to ask and no flag answers it, or a flag does not fit it.
         """
+        asked = Key(key, name_of({"_meta": params.meta}))
         async with self._turn:
+            self._known |= set(_fields(params))
+            if asked.stem:
+                self._known |= {asked.stem, *(f"{asked.stem}.{field}" for field in _fields(params))}
             for name in self._declined:
-                if _named(key, name) or name in _fields(params):
+                if asked.is_called(name) or name in _fields(params):
                     self._used.add(name)
-                    return self._said(key, params.message, Action(action="decline"))
+                    return self._said(asked, params.message, Action(action="decline"))
             if isinstance(params, types.ElicitRequestURLParams):
-                return await self._visit(key, params)
+                return await self._visit(asked, params)
             if params.requested_schema.get("properties"):
-                return await self._fill_in(key, params.message, params.requested_schema)
-            return _agreed(await self._fill_in(key, params.message, _AGREEMENT))
+                return await self._fill_in(asked, params.message, params.requested_schema)
+            return _agreed(await self._fill_in(asked, params.message, _AGREEMENT))
 
-    async def _fill_in(self, key: str | None, message: str, form: Schema) -> Action:
+    async def _fill_in(self, key: Key, message: str, form: Schema) -> Action:
         content = self.by_flag(key, form)
         missing = [name for name in form.get("required", ()) if name not in content]
         if not content or missing:
             if not self._screen.asks:
                 raise WrongUsage(_unanswered(key, message, form, missing) + self._misfits(form))
+            for flag in (flag for flag in self.unused if "did you mean" in flag):
+                self._screen.note(f"not asked here: {flag}")
             with self._screen.still():
                 return await _Form(self._screen, key, message, form).fill_in(content)
         if wrong := violations(form, content):
@@ -96,7 +142,7 @@ class Answers:
             raise WrongUsage(f"{_shown(key, message)} was answered {MAX_SAME_ANSWERS} times by flag and is asked again")
         return self._said(key, message, Action(action="accept", content=content))
 
-    def by_flag(self, key: str | None, form: Schema) -> dict[str, Any]:  # Any: JSON
+    def by_flag(self, key: Key, form: Schema) -> dict[str, Any]:  # Any: JSON
         """What the flags say to this question, with the form's own defaults beside it; empty if they say nothing.
 
         Raises:
@@ -116,12 +162,12 @@ class Answers:
         fields = ", ".join(form.get("properties", {}))
         return f"\nnot asked here: {', '.join(self.unused)} (fields: {fields})" if self.unused else ""
 
-    def _said(self, key: str | None, message: str, result: Action) -> Action:
+    def _said(self, key: Key, message: str, result: Action) -> Action:
         said = ", ".join(f"{name}: {_plain(value)}" for name, value in (result.content or {}).items())
         self._screen.note(f"? {_shown(key, message)}\n> {said or result.action} (by flag)")
         return result
 
-    async def _visit(self, key: str | None, params: types.ElicitRequestURLParams) -> Action:
+    async def _visit(self, key: Key, params: types.ElicitRequestURLParams) -> Action:
         if not self._screen.asks:
             raise WrongUsage(
                 f"{_shown(key, params.message)} wants somebody to open {params.url}: call it at a terminal"
@@ -150,20 +196,14 @@ def _plain(value: Any) -> str:  # Any: JSON
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _stem(key: str | None) -> str:
-    """The name in a key that a person could have chosen (`approve` of `approve.17`); empty if it is only unique."""
-    stem = (key or "").partition(".")[0]
-    return stem if stem.isidentifier() else ""
+def _shown(key: Key, message: str) -> str:
+    return f"[{key.name or key.text}] {message}" if key.stem else message
 
 
-def _shown(key: str | None, message: str) -> str:
-    return f"[{key}] {message}" if _stem(key) else message
-
-
-def _unanswered(key: str | None, message: str, form: Schema, missing: Sequence[str]) -> str:
+def _unanswered(key: Key, message: str, form: Schema, missing: Sequence[str]) -> str:
     properties: Schema = form.get("properties", {})
     fields = missing or list(properties)[:1]
-    stem = _stem(key)
+    stem = key.stem
     names = {field: f"{stem}.{field}" if stem and stem != field else field for field in fields}
     flags = " ".join(f"--answer {name}={_example(properties[field])}" for field, name in names.items())
     refusal = stem or next(iter(properties), None)
@@ -180,7 +220,7 @@ class _Form:
     """A form at the terminal, one field after the other."""
 
     screen: Screen
-    key: str | None
+    key: Key
     message: str
     form: Schema
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,6 +14,7 @@ from mcp_workflows.errors import OperatorError
 Schema = Mapping[str, Any]  # Any: JSON Schema
 
 _YES_NO = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
+_WHOLE = re.compile(r"[+-]?\d+")
 _OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
 
 
@@ -160,6 +162,8 @@ def _item(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
 
 
 def _number(text: str) -> float | None:
+    if (whole := _integer(text)) is not None:
+        return whole
     try:
         value = float(text)
     except ValueError:
@@ -168,7 +172,12 @@ def _number(text: str) -> float | None:
 
 
 def _integer(text: str) -> int | None:
-    return int(text) if text.lstrip("+-").isdecimal() else None
+    if not _WHOLE.fullmatch(text):
+        return None
+    try:
+        return int(text)
+    except ValueError:  # more digits than Python reads
+        return None
 
 
 def _structure(kind: type) -> Callable[[str], Any]:  # Any: JSON

@@ -122,6 +122,7 @@ async def _dry_run(order: Order, answers: Answers) -> int:
     """The exit code, after it was printed."""
     config = load(order.config)
     tool = _configured(config, order.tool or "")
+    answers.check(tool.asks)
     told = await preview(config, tool, _arguments(order, tool.input, tool), answers)
     typer.echo("dry run: nothing was started; this would be sent", err=True)
     typer.echo(json.dumps(told, indent=2, ensure_ascii=False, default=str))
@@ -171,8 +172,10 @@ async def _call(order: Order, answers: Answers, screen: Screen, as_json: bool) -
         screen.note(left_behind(replace(order, era=Era.TASKS), outcome.handle["taskId"]))
     if outcome.error and screen.followed:
         screen.note(left_behind(order, screen.task_id))
-    for flag in answers.unused if order.wait else ():
-        screen.note(f"note: nothing asked for {flag}")
+    for flag in answers.unused:
+        screen.note(
+            f"note: nothing asked for {flag}" + ("" if order.wait else " (--no-wait leaves before a task asks)")
+        )
     return outcome.tell(screen.task_id, as_json=as_json)
 
 
@@ -215,7 +218,7 @@ async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> 
     async with connect(server, era=order.era, on_status=screen.state, elicit=answers) as connection:
         try:
             with screen.running():
-                outcome = await _outcome(order, connection, config, screen)
+                outcome = await _outcome(order, connection, config, answers, screen)
         except (MCPError, TaskCancelled) as error:
             outcome = Outcome.of(error)
     return outcome
@@ -235,14 +238,19 @@ async def _who(order: Order, config: Config) -> Principal:
     return owner or LOCAL
 
 
-async def _outcome(order: Order, connection: Connection, config: Config | None, screen: Screen) -> Outcome:
+async def _outcome(
+    order: Order, connection: Connection, config: Config | None, answers: Answers, screen: Screen
+) -> Outcome:
     if order.resume:
         screen.task_id = order.resume
         return Outcome(result=await connection.result(order.resume))
     _say_what_it_takes(order, connection, screen)
     name = order.tool or ""
     tool = await _listed(connection, name)
-    arguments = _arguments(order, tool.input_schema, _ours(config, name))
+    ours = _ours(config, name)
+    if ours:
+        answers.check(ours.asks)
+    arguments = _arguments(order, tool.input_schema, ours)
     begun = await connection.start(tool, arguments, key=order.key, progress=screen.progress)
     if isinstance(begun, types.CallToolResult):
         return Outcome(result=begun, no_task=True)

@@ -12,7 +12,7 @@ from mcp_workflows.adapter import Start
 from mcp_workflows.ask import Dialogue, still_to_ask
 from mcp_workflows.behalf import on_behalf_of
 from mcp_workflows.capabilities import Previews
-from mcp_workflows.cli.answering import Answers
+from mcp_workflows.cli.answering import Answers, Key
 from mcp_workflows.config import Config
 from mcp_workflows.confirming import confirmation
 from mcp_workflows.tool import EXECUTION_ID, Kind, Tool
@@ -71,7 +71,7 @@ def _answered(tool: Tool, given: Mapping[str, Any], answers: Answers) -> tuple[t
     arguments, dialogue = dict(given), Dialogue()
     asked: list[str] = []
     for name in still_to_ask(tool, arguments, dialogue):
-        content = answers.by_flag(name, tool.ask[name].form(name))
+        content = answers.by_flag(Key(name, name), tool.ask[name].form(name))
         arguments.update(content)
         if not content:
             asked.append(name)

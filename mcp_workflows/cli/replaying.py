@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import Execution, Gate, InputRequest, Progress, Status
+from mcp_workflows.adapter import Execution, Gate, InputRequest, Status
 from mcp_workflows.capabilities import Replayed, Replays
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
@@ -19,7 +19,9 @@ from mcp_workflows.config import Config
 from mcp_workflows.config_problems import did_you_mean, names
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.gate import ELICIT
+from mcp_workflows.question import NAME_META
 from mcp_workflows.tool import Tool
+from mcp_workflows.wire.params import progress_text
 
 WORDS: Mapping[Status, str] = {  # what clients hear
     Status.RUNNING: "working",
@@ -94,7 +96,8 @@ def _gates(tool: Tool, words: Sequence[str]) -> Mapping[str, Gate]:
 
 def _as_written(tool: Tool, name: str) -> Gate:
     gate = tool.gates[name]
-    params = {"mode": "form", "message": gate.ask.message, "requestedSchema": gate.ask.form(name)}
+    asked = {"mode": "form", "message": gate.ask.message, "requestedSchema": gate.ask.form(name)}
+    params = {**asked, "_meta": {NAME_META: name}}
     request = InputRequest(method=ELICIT, params=params, gate=name)
     return Gate(when=gate.when, request=request, send=gate.send, decline=gate.decline)
 
@@ -119,11 +122,7 @@ def _asked(execution: Execution) -> str:
 
 def _told(execution: Execution) -> str:
     told = execution.failure.text if execution.failure else execution.message or ""
-    return f"{told} {_far(execution.progress)}".strip() if execution.progress else told
-
-
-def _far(progress: Progress) -> str:
-    return f"({progress.value:g})" if progress.total is None else f"({progress.value:g} of {progress.total:g})"
+    return f"{told} ({progress_text(execution.progress)})".strip() if execution.progress else told
 
 
 def _as_json(each: Replayed) -> Mapping[str, Any]:  # Any: JSON

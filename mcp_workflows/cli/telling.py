@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from mcp_workflows.adapter import Status
 from mcp_workflows.cli.screen import harmless
+from mcp_workflows.display_text import number_text, without_zero_fractions
 from mcp_workflows.operating import Look
 from mcp_workflows.task import Task
 
@@ -49,8 +51,8 @@ def message_of(task: Task) -> str:
     seen, progress = task.seen, task.seen.progress
     if seen.failure:
         return _plain(seen.failure.text)
-    total = "" if progress is None or progress.total is None else f"/{progress.total:g}"
-    steps = "" if progress is None else f"[{progress.value:g}{total}] "
+    total = "" if progress is None or progress.total is None else f"/{number_text(progress.total)}"
+    steps = "" if progress is None else f"[{number_text(progress.value)}{total}] "
     return _plain(steps + (seen.message or ""))
 
 
@@ -107,7 +109,7 @@ def brief(look: Look) -> Mapping[str, Any]:
         "tool": task.tool,
         "status": state_of(task),
         "message": seen.failure.text if seen.failure else seen.message,
-        "progress": None if seen.progress is None else {"value": seen.progress.value, "total": seen.progress.total},
+        "progress": seen.progress and without_zero_fractions(asdict(seen.progress)),
         "owner": task.owner,
         "engine": task.engine,
         "workflow": task.workflow,

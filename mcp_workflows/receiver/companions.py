@@ -15,7 +15,8 @@ from mcp_workflows.bridge import Bridge
 from mcp_workflows.companions import LONGEST_WAIT, Companion, Name
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.ledger import EXPIRED
-from mcp_workflows.narration import narrate, narrate_list, narrate_questions, told
+from mcp_workflows.narration import narrate, narrate_list, narrate_questions, told, unclear
+from mcp_workflows.question import find_key
 from mcp_workflows.result import tool_error
 from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
 
@@ -78,15 +79,15 @@ class Companions:
             if task.status not in TERMINAL:  # the question may be for others, to whom alone it shows
                 await self.bridge.may_answer(Get(task_id=task.task_id), self.principal)
             return {**narrate(task, lead="Nothing was answered: no question is open."), "isError": True}
-        keys = [arguments["key"]] if "key" in arguments else list(task.requests)
-        if len(keys) != 1 or keys[0] not in task.requests:
-            lead = "Nothing was answered: give the key of one of its open questions."
-            return {**narrate(task, lead=lead), "isError": True}
+        asked = {key: request.params for key, request in task.requests.items()}
+        key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
+        if key is None:
+            return {**narrate(task, lead=unclear(task, arguments.get("key"))), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
-            await self.bridge.update(Update(task_id=task.task_id, responses={keys[0]: response}), self.principal)
+            await self.bridge.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
         except RequestError as error:
-            raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{keys[0]!r}]: ")) from None
+            raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
         after = await self.bridge.answered(Get(task_id=task.task_id), self.principal)
         if after is None:  # it asked them, and is none of theirs otherwise
             return told(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")

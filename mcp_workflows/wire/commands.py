@@ -108,6 +108,7 @@ class TaskView:
     cancelled: bool  # a client of 2025-11-25 cancelled it: to that era it has ended, whatever the engine says
     meta: Mapping[str, JSON]
     started_by: str | None = None  # the subject of its owner, for others than the owner
+    only_question: str | None = None  # the key of the open question, if it has never asked another one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

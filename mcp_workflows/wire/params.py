@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final, TypeAlias, TypeGuard, cast
 
 from mcp_workflows.adapter import JSON, Progress
+from mcp_workflows.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.strict import checked
 
@@ -132,7 +133,11 @@ def time_of(moment: datetime) -> str:
 
 def status_message(message: str | None, progress: Progress | None) -> str | None:
     """The message with its progress: "charging card (2 of 5)"."""
-    if progress is None:
-        return message
-    step = f"{progress.value:g}" if progress.total is None else f"{progress.value:g} of {progress.total:g}"
-    return f"{message} ({step})" if message else step
+    step = progress and progress_text(progress)
+    return f"{message} ({step})" if message and step else step or message
+
+
+def progress_text(progress: Progress) -> str:
+    """How far it is: "2 of 5"."""
+    done = number_text(progress.value)
+    return done if progress.total is None else f"{done} of {number_text(progress.total)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from mcp_workflows_google.embedding import completed
 
 from adapters.google.tests import flows
-from adapters.google.tests.configured import asked, called, client_of, configured, executions
+from adapters.google.tests.configured import asked, by_flags, called, client_of, configured, executions
 from adapters.google.tests.elsewhere import deliver
 from adapters.google.tests.scene import environment
 from scripts.processes import free_port
@@ -119,6 +120,24 @@ async def test_what_is_sent_is_what_the_configuration_says(google_engine: Google
             assert set((await client.get(task_id))["inputRequests"]) == {key}
             await acknowledged(client, task_id, **{key: response})
             assert (await client.until(task_id))["result"]["structuredContent"] == result
+
+
+async def test_a_gate_is_answered_by_its_name_from_the_command_line(
+    google_engine: GoogleEngine, tmp_path: Path
+) -> None:
+    workflow = google_engine.deploy("paying", flows.GATED)
+    amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+    pay = {
+        "when": "await_approval",
+        "ask": {"message": "Pay {{amount}}?", "schema": amount},
+        "send": {"body": {"paid": "{{answer.amount}}"}},
+        "decline": {"body": {"paid": 0}},
+    }
+    tool = {"workflow": workflow, "input": amount, "gates": {"approval": pay}}
+    config = configured(tmp_path, google_engine.address, {"it": tool})
+    for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
+        assert json.dumps(result) == '{"paid": 12}'
+        assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
 
 
 async def test_a_gate_without_decline_cannot_be_declined(google_engine: GoogleEngine, tmp_path: Path) -> None:

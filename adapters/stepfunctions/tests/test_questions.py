@@ -15,7 +15,16 @@ from mcp.client import Client, ClientRequestContext
 from typer.testing import CliRunner
 
 from adapters.stepfunctions.tests import machines
-from adapters.stepfunctions.tests.configured import YES, asked, called, client_of, configured, executions, types
+from adapters.stepfunctions.tests.configured import (
+    YES,
+    asked,
+    by_flags,
+    called,
+    client_of,
+    configured,
+    executions,
+    types,
+)
 from adapters.stepfunctions.tests.executions import Run
 from adapters.stepfunctions.tests.test_gates import foreign
 from mcp_workflows import TasksClient
@@ -152,6 +161,23 @@ async def test_a_gate_of_a_machine_that_was_not_written_for_us_is_accepted_and_d
             assert done["isError"] is False
             assert result.items() <= done.items()
         assert done["content"][0]["text"] == "kept"
+
+
+async def test_a_gate_is_answered_by_its_name_from_the_command_line(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    machine = stepfunctions.machine(foreign(**{"token.$": "$$.Task.Token"}))
+    amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+    pay = {
+        "when": "WaitForApproval",
+        "ask": {"message": "Pay {{amount}}?", "schema": amount},
+        "send": {"output": {"paid": "{{answer.amount}}"}},
+    }
+    tool = {"workflow": machine, "input": amount, "gates": {"approval": pay}}
+    config = configured(tmp_path, stepfunctions.url, {"it": tool})
+    for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
+        assert json.dumps(result) == '{"paid": 12}'
+        assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
 
 
 async def test_a_redrive_ends_no_task_anew_and_is_seen_by_who_watches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -95,5 +95,16 @@ def _encoding(payload: Payload) -> str:
 
 def _message_to_dict(value: Any) -> Any:  # Any: what pydantic_core hands to a fallback, and JSON
     if isinstance(value, Message):
-        return MessageToDict(value)
+        return _with_whole_numbers(MessageToDict(value))
     raise ValueError(f"not a JSON value: {type(value).__name__}")
+
+
+def _with_whole_numbers(value: Any) -> Any:  # Any: JSON
+    """The numbers of a `Struct` are doubles: 12 came as 12.0. Source: google/protobuf/struct.proto."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in cast("list[object]", value)]
+    return value

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from google.protobuf.struct_pb2 import Struct
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
+from mcp_workflows_temporal.decode import decode
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import PayloadCodec
+from temporalio.converter import DataConverter, PayloadCodec
 
 from adapters.temporal.tests.scene import Scene, open_adapter
 from mcp_workflows.adapter import Status
@@ -126,3 +129,11 @@ async def test_a_codec_whose_key_server_is_away_starts_nothing_and_ends_nothing(
             assert "hush" not in str(caught.value)
         codec.away = False
         assert (await adapter.describe(done)).output == "x"
+
+
+async def test_whole_numbers_of_a_struct_stay_whole() -> None:
+    message = Struct()
+    message.update({"n": 12, "x": [1.5, {"big": 1e300}]})
+    [payload] = await DataConverter.default.encode([message])
+    decoded = await decode(DataConverter.default, payload)
+    assert json.dumps(decoded, sort_keys=True) == '{"n": 12, "x": [1.5, {"big": 1e+300}]}'

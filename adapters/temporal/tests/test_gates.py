@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.operating import Operator
 from mcp_workflows.store import open_store
+from tests.configured import by_flags, written
 from tests.dev_server import DevServer
 from tests.served import Peer, peer, site
 
@@ -112,6 +114,24 @@ async def test_a_workflow_that_waits_after_an_activity_is_shown_and_goes_on_with
         await scene.adapter.answer(ref, {"approve.7": yes(True, "alice")})
         assert (await scene.adapter.describe(ref)).requests == {}
         assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+
+
+async def test_a_gate_is_answered_by_its_name_from_the_command_line(
+    scene: Scene, dev_server: DevServer, tmp_path: Path
+) -> None:
+    amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+    pay = {
+        "when": AFTER,
+        "ask": {"message": "Pay {{amount}}?", "schema": amount},
+        "send": {"signal": "approve", "args": [True, "paid {{answer.amount}}"]},
+    }
+    tool = {"workflow": "ShipOrder", "input": amount, "args": ["A1"], "gates": {"approval": pay}}
+    engine = {"adapter": "temporal", "address": dev_server.address, "task_queue": scene.queue}
+    config = written(tmp_path, "orders", engine, {"it": tool})
+    async with shop(scene):
+        for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
+            assert json.dumps(result) == '{"result": [{"ok": true, "who": "paid 12"}]}'
+            assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
 
 
 async def test_a_refusal_is_sent_as_the_gate_says(scene: Scene) -> None:
