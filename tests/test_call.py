@@ -241,7 +241,7 @@ def test_a_failed_workflow_tells_why_on_standard_error(here: Here) -> None:
         (["echo", "a"], "'a' is not key=value"),
         (["echo", "a=1", "--args-json", "workflows.yaml"], "--args-json: not JSON"),
         ([], "which tool?"),
-        (["echo", "--resume", "x"], "--resume TASK_ID comes without a tool"),
+        (["echo", "--resume", "x"], "--resume ID comes without a tool"),
         (["--resume", "x", "--era", "none"], "--resume needs tasks"),
         (["echo", "a=1", "--no-wait", "--era", "none"], "--no-wait needs tasks"),
         (["echo", "a=1", "--dry-run", "--url", "http://127.0.0.1:1/mcp"], "--dry-run needs the configuration"),

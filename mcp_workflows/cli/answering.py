@@ -37,12 +37,12 @@ class Answer:
         properties: Schema = form.get("properties", {})
         path = self.pair.path
         name, dot, field = path.rpartition(".")
-        if dot and field in properties and _named(key, name):
+        if dot and field in properties and is_named(key, name):
             return field
         return path if path in properties else None
 
 
-def _named(key: str | None, name: str) -> bool:
+def is_named(key: str | None, name: str) -> bool:
     """Whether a question's key is this name, or this name and something that makes it unique (`approve.17`)."""
     return key is not None and (key == name or key.startswith(f"{name}."))
 
@@ -72,7 +72,7 @@ class Answers:
         """
         async with self._turn:
             for name in self._declined:
-                if _named(key, name) or name in _fields(params):
+                if is_named(key, name) or name in fields_of(params):
                     self._used.add(name)
                     return self._said(key, params.message, Action(action="decline"))
             if isinstance(params, types.ElicitRequestURLParams):
@@ -132,7 +132,8 @@ class Answers:
         return Action(action="accept" if (typed_in or "n").lower().startswith("y") else "decline")
 
 
-def _fields(params: types.ElicitRequestParams) -> Schema:
+def fields_of(params: types.ElicitRequestParams) -> Schema:
+    """Return the schemas of a question's fields; of one without fields, that of `accept`."""
     if isinstance(params, types.ElicitRequestURLParams):
         return {}
     properties: Schema = params.requested_schema.get("properties") or _AGREEMENT["properties"]
@@ -150,20 +151,20 @@ def _plain(value: Any) -> str:  # Any: JSON
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _stem(key: str | None) -> str:
+def stem_of(key: str | None) -> str:
     """The name in a key that a person could have chosen (`approve` of `approve.17`); empty if it is only unique."""
     stem = (key or "").partition(".")[0]
     return stem if stem.isidentifier() else ""
 
 
 def _shown(key: str | None, message: str) -> str:
-    return f"[{key}] {message}" if _stem(key) else message
+    return f"[{key}] {message}" if stem_of(key) else message
 
 
 def _unanswered(key: str | None, message: str, form: Schema, missing: Sequence[str]) -> str:
     properties: Schema = form.get("properties", {})
     fields = missing or list(properties)[:1]
-    stem = _stem(key)
+    stem = stem_of(key)
     names = {field: f"{stem}.{field}" if stem and stem != field else field for field in fields}
     flags = " ".join(f"--answer {name}={_example(properties[field])}" for field, name in names.items())
     refusal = stem or next(iter(properties), None)

@@ -84,8 +84,8 @@ def read_token(file: typer.FileText | None) -> str | None:
 def check_usage(order: Order, *, dry_run: bool) -> None:
     """Raise `WrongUsage` if what was asked for does not go together."""
     problems = {
-        "which tool? or --resume TASK_ID": not order.tool and not order.resume,
-        "--resume TASK_ID comes without a tool and arguments": bool(order.resume and (order.tool or order.given)),
+        "which tool? or --resume ID": not order.tool and not order.resume,
+        "--resume ID comes without a tool and arguments": bool(order.resume and (order.tool or order.given)),
         f"--resume needs tasks: leave out --era {order.era}": bool(order.resume) and order.era is Era.NONE,
         f"--no-wait needs tasks: leave out --era {order.era}": not order.wait and order.era is Era.NONE,
         "--dry-run needs the configuration: leave out --url": dry_run and order.url is not None,
