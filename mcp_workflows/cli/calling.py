@@ -18,7 +18,7 @@ from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.cli.answering import Answer, Answers
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
-from mcp_workflows.cli.order import Order, check_usage, left_behind, read_json, read_token
+from mcp_workflows.cli.order import Order, check_usage, is_it_running, left_behind, read_json, read_token
 from mcp_workflows.cli.outcome import Outcome
 from mcp_workflows.cli.previewing import preview
 from mcp_workflows.cli.screen import INTERRUPTED, Screen
@@ -192,7 +192,7 @@ async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Ou
             raise NotLetIn(f"{order.url}: {error}{_with_another_token(order, screen)}") from None
         except ServerUnreachable as error:
             if screen.task_id is None:
-                raise ServerUnreachable(f"{order.url}: {error}; is it being served there?") from None
+                raise ServerUnreachable(f"{order.url}: {error}; {is_it_running(order)}") from None
             if screen.heard_at >= lost_at:  # it was there again in between
                 lost_at = anyio.current_time()
             if anyio.current_time() > lost_at + RECONNECT_SECONDS:

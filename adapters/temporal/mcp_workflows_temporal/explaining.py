@@ -203,7 +203,7 @@ def _backlog(found: DescribeTaskQueueResponse) -> str:
 
 def _for_a_person(seen: Seen) -> tuple[str, str] | None:
     asked = [one_line(str(request.params.get("message", key))) for key, request in seen.execution.requests.items()]
-    advice = "answer it in the MCP host, or with: mcp-workflows call --resume and the task's id"
+    advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
     return (f"it waits for an answer: {'; '.join(asked)}", advice) if asked else None
 
 
