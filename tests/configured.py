@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import httpx2
 import pytest
 
 from mcp_workflows.config import load_config
 from mcp_workflows.sidecar import build, http_app
 from tests.served import Peer, peer, serving
-from tests.sidecars import dying_sidecar, sidecar
+from tests.sidecars import COMMAND, dying_sidecar, sidecar
 
 KEY: Final = {"mcp-workflows/idempotencyKey": "order-1-" * 4}
 YES: Final = {"action": "accept", "content": {"answer": "yes"}}
@@ -56,6 +57,12 @@ async def asked(client: Peer, task_id: str) -> tuple[str, Mapping[str, Any]]:
     """The one question that is open."""
     [(key, question)] = (await client.until(task_id, "input_required"))["inputRequests"].items()
     return key, question
+
+
+async def operating(folder: Path, *words: str) -> str:
+    """What `mcp-workflows tasks WORDS` prints, a process beside the sidecar."""
+    done = await anyio.run_process([COMMAND, "tasks", *words, "-c", str(folder / "workflows.yaml")])
+    return done.stdout.decode()
 
 
 async def killed_while_creating(config: Path, step: str, **more: Any) -> None:
