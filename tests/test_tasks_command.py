@@ -20,7 +20,10 @@ from mcp_workflows_temporal.connection import quiet_runtime
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from mcp_workflows.adapter import Execution, InputRequest, Status
 from mcp_workflows.cli import main
+from mcp_workflows.cli.open_questions import open_questions
+from mcp_workflows.testing import make_task
 from samples.conformance.workflows import ALL
 from tests.dev_server import DevServer
 from tests.served import peer
@@ -223,6 +226,45 @@ def test_an_answer_that_cannot_be_meant_is_wrong_usage(here: Here) -> None:
         assert (words, done.code, done.out) == (words, 2, "")
         assert said.format(task=task) in done.err
     assert json.loads(here.run("tasks", "show", task, "--json").out)["status"] == "input_required"
+
+
+def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() -> None:
+    def question(gate: str | None = None, **params: Any) -> InputRequest:
+        return InputRequest(method="elicitation/create", params={"message": "?", **params}, gate=gate)
+
+    ok = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string"}}}
+    requests = {
+        "5": question("approve", requestedSchema=ok),
+        "8": question("approve", requestedSchema={**ok, "required": ["ok", "note"]}),
+        "ship.0": question("ship", requestedSchema={"type": "object", "properties": {"ship": {"type": "string"}}}),
+        "plain.17": question(requestedSchema={"type": "object", "properties": {}}),
+        "7c1f-2": question(mode="url", url="https://example.com", elicitationId="1"),
+        "thought": InputRequest(method="sampling/createMessage", params={}),
+    }
+    execution = Execution(status=Status.INPUT_REQUIRED, requests=requests)
+    questions = open_questions(make_task(id="a1", execution=execution))
+    assert [each.command(Path("workflows.yaml")) for each in questions] == [
+        f"mcp-workflows tasks answer a1 {words}"
+        for words in (
+            "5.ok=VALUE",
+            "8.ok=VALUE 8.note=VALUE",
+            "ship=VALUE",
+            "plain.accept=VALUE",
+            "7c1f-2",
+        )
+    ]
+    assert questions[0].command(Path("my shop.yaml")).endswith(" -c 'my shop.yaml'")
+
+
+def test_the_list_fits_the_terminal_unless_it_is_to_be_wide(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(here, "two")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cut, whole = (here.run("tasks", "list", *words).out.splitlines() for words in ([], ["--wide"]))
+    assert max(map(len, cut)) <= 60
+    assert "input_required" in cut[1]
+    assert whole[1].endswith("first?; second?")
+    assert len(whole[1]) > 60
 
 
 def test_why_prints_what_to_type_for_each_question_and_for_what_ignores_a_cancellation(here: Here) -> None:

@@ -42,6 +42,14 @@ class OpenQuestion:
         """The schemas of its fields by name."""
         return fields_of(self.params)
 
+    @property
+    def needed(self) -> Sequence[str]:
+        """The fields that have to have a value."""
+        if isinstance(self.params, types.ElicitRequestURLParams):
+            return ()
+        needed: Sequence[str] = self.params.requested_schema.get("required", ())
+        return needed
+
     def is_named(self, name: str) -> bool:
         """Whether this names it: its name, its key, or the beginning of the key up to a dot."""
         return name == self.name or is_named(self.key, name)
@@ -53,9 +61,8 @@ class OpenQuestion:
 
     def command(self, config: Path) -> str:
         """Return the command that answers it, with VALUE in the place of each value that is needed."""
-        form = {} if isinstance(self.params, types.ElicitRequestURLParams) else self.params.requested_schema
-        needed: Sequence[str] = form.get("required") or list(self.fields)[:1]
-        pairs = [f"{field if field == self.name else f'{self.name}.{field}'}=VALUE" for field in needed]
+        fields = self.needed or list(self.fields)[:1]
+        pairs = [f"{field if field == self.name else f'{self.name}.{field}'}=VALUE" for field in fields]
         return command(["answer", self.task_id, *(pairs or [self.name])], config)
 
 
@@ -99,10 +106,10 @@ async def answer_to(
     question = _one_question(questions, names, answers, config)
     pairs = [Answer(answer.pair.renamed(question.field_of(answer) or "")) for answer in answers]
     asking = Answers(pairs, [question.name] if decline else [], screen)
-    if not (decline or screen.asks):
+    is_form = not isinstance(question.params, types.ElicitRequestURLParams)
+    if is_form and not (decline or screen.asks):
         content = asking.by_flag(question.name, {"properties": question.fields})
-        form = {} if isinstance(question.params, types.ElicitRequestURLParams) else question.params.requested_schema
-        if not content or any(name not in content for name in form.get("required", ())):
+        if not content or any(name not in content for name in question.needed):
             raise WrongUsage(
                 f"nobody can be asked here: {question.message}\nanswer it with: {question.command(config)}\n"
                 f"or decline it with: {command(['answer', question.task_id, question.name, '--decline'], config)}"

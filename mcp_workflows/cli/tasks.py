@@ -112,7 +112,7 @@ def answer(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME.FIELD=VALUE...]",
+            metavar="NAME.FIELD=VALUE",
             help="What to answer; NAME.FIELD:=JSON for anything else. FIELD=VALUE is enough if one question is open; "
             "NAME alone names the question that you are to be asked here, or that you decline.",
         ),

@@ -21,6 +21,7 @@ from mcp_workflows.task import Task
 SHORT = 12  # characters of an id in a list: enough to name it by
 WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not move all the others
 UNCUT = 1_000_000  # columns: for a file, a pipe and --wide
+EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, so that messages can be read
 CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these; the others stay whole
 HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -65,7 +66,9 @@ def table(looks: Sequence[Look], width: int | None = None) -> str:
     """One line each, for people and for `grep`; as wide as it takes, or cut to that many columns of a terminal."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for heading in HEADINGS:
-        rows.add_column(heading, no_wrap=heading not in CUT_FIRST)
+        is_id = heading == "EXECUTION"
+        most = width // EXECUTION_SHARE if width and is_id else None
+        rows.add_column(heading, no_wrap=heading not in CUT_FIRST, max_width=most)
     for look in looks:
         rows.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in _row(look.task)))
     console = Console(file=StringIO(), width=width or UNCUT, color_system=None, force_terminal=False)
