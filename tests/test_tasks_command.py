@@ -202,7 +202,7 @@ def test_one_of_several_open_questions_has_to_be_named(here: Here) -> None:
         for name in ("first", "second"):
             assert f"  mcp-workflows tasks answer {task} {name}.answer=VALUE\n" in done.err
     done = here.run("tasks", "answer", task, "second.answer=Ada")
-    assert (done.code, done.out) == (0, f"{task}: answered; it is input_required, waiting for an answer\n")
+    assert (done.code, done.out) == (0, f"{task}: answered; it is input_required, first?\n")
     done = here.run("tasks", "answer", task, "first", "--decline")
     assert (done.code, done.out) == (0, f"{task}: declined; it is completed\n")
 

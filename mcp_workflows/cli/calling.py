@@ -256,7 +256,7 @@ async def _outcome(order: Order, connection: Connection, config: Config | None, 
     if isinstance(begun, types.CallToolResult):
         return Outcome(result=begun, no_task=True)
     if not order.wait:
-        return _on_its_way(order, begun)
+        return _on_its_way(order, begun, screen)
     return Outcome(result=await connection.result(begun))
 
 
@@ -273,7 +273,7 @@ async def _listed(connection: Connection, name: str) -> types.Tool:
     return tools[name]
 
 
-def _on_its_way(order: Order, begun: Begun) -> Outcome:
+def _on_its_way(order: Order, begun: Begun, screen: Screen) -> Outcome:
     if sys.stderr.isatty():
-        typer.echo(left_behind(order, begun.state.task_id), err=True)
+        screen.note(left_behind(order, begun.state.task_id))
     return Outcome(begun=begun.state)

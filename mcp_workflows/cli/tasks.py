@@ -23,7 +23,17 @@ from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, l
 from mcp_workflows.cli.arguments import WrongUsage
 from mcp_workflows.cli.open_questions import OpenQuestion, answer_to, command, open_questions
 from mcp_workflows.cli.screen import INTERRUPTED, Screen, say
-from mcp_workflows.cli.telling import STATUSES, State, brief, message_of, page, state_of, table, told, whole
+from mcp_workflows.cli.telling import (
+    STATUSES,
+    State,
+    brief,
+    page,
+    question_or_message,
+    state_of,
+    table,
+    told,
+    whole,
+)
 from mcp_workflows.config import Config
 from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.engines import Engines
@@ -269,7 +279,7 @@ def _outcome(look: Look, *, terminate: bool) -> str:
 
 def _now(look: Look) -> str:
     """Its status and what it says, for the end of a sentence."""
-    state, said = state_of(look.task).value, message_of(look.task)
+    state, said = state_of(look.task).value, question_or_message(look.task)
     return state if said in ("", state) else f"{state}, {said}"
 
 

@@ -62,6 +62,11 @@ def message_of(task: Task) -> str:
     return _plain(steps + (seen.message or ""))
 
 
+def question_or_message(task: Task) -> str:
+    """What it asks, if it waits for an answer, or else what it says."""
+    return _plain(asked(task.seen.requests)) if task.seen.status is Status.INPUT_REQUIRED else message_of(task)
+
+
 def table(looks: Sequence[Look], width: int | None = None) -> str:
     """One line each, for people and for `grep`; as wide as it takes, or cut to that many columns of a terminal."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
@@ -80,9 +85,7 @@ def table(looks: Sequence[Look], width: int | None = None) -> str:
 def _row(task: Task) -> Sequence[str]:
     age = span(datetime.now(UTC) - task.created)
     place = task.execution.execution_id or "-"
-    is_asking = task.seen.status is Status.INPUT_REQUIRED
-    message = _plain(asked(task.seen.requests)) if is_asking else message_of(task)
-    return task.id[:SHORT], task.tool, state_of(task), age, _plain(place), message
+    return task.id[:SHORT], task.tool, state_of(task), age, _plain(place), question_or_message(task)
 
 
 def told(facts: Mapping[str, str]) -> str:
