@@ -116,6 +116,21 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     return found
 
 
+def fitting_answers(
+    task: Task, responses: Mapping[str, JSON], principal: Principal
+) -> Mapping[str, Mapping[str, JSON]]:
+    """Return the responses to open questions of the task as its adapter gets them, by key; the rest is ignored.
+
+    Raises:
+        RequestError: one does not fit its question, see `checked_response` and `sending`.
+    """
+    open_requests = task.seen.requests
+    given = {
+        key: checked_response(key, open_requests[key], responses[key]) for key in responses if key in open_requests
+    }
+    return {key: sent for key in given if (sent := sending(task, key, given[key], principal))}
+
+
 def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Principal) -> Mapping[str, JSON] | None:
     """The response as its adapter gets it; to a gate with `send`, what to send in the engine's words.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -75,6 +75,11 @@ def counting(audit: Audit, telemetry: Telemetry) -> Audit:
         audit(record)
 
     return counted
+
+
+def status_record(task: Task) -> Record:
+    """Return the record of a status that was seen for the first time; its principal is the task's owner."""
+    return replace(record_of(Event.STATUS, None, task, outcome=task.execution.status), principal=task.owner)
 
 
 def record_of(

@@ -17,8 +17,9 @@ import anyio
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adoption import Adopted, Adoption
-from mcp_workflows.ask import checked_response, sending
-from mcp_workflows.audit import Audit, Event, record_of, silent
+from mcp_workflows.answer_delivery import deliver_answers, undelivered
+from mcp_workflows.ask import fitting_answers
+from mcp_workflows.audit import Audit, silent, status_record
 from mcp_workflows.cancelling import Cancelling
 from mcp_workflows.capping import Room
 from mcp_workflows.creation import Creation, Window, digest
@@ -27,7 +28,6 @@ from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     EngineError,
-    EngineRefused,
     EngineUnavailable,
     ExecutionNotFound,
     RequestError,
@@ -41,7 +41,7 @@ from mcp_workflows.paging import read_cursor, write_cursor
 from mcp_workflows.sight import Sight, ref_of
 from mcp_workflows.sizing import keepable
 from mcp_workflows.store import NO_CAPS, Caps, Store, changed
-from mcp_workflows.task import Task, accept, observe, request_cancel, tell_cancelled
+from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
 from mcp_workflows.telemetry import about
 from mcp_workflows.watch import Listener, Watch
 
@@ -303,29 +303,13 @@ class Ledger:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be answered here")
         if any(key not in task.execution.requests for key in responses):
             task = await self._looked(task)
-        asked = task.seen.requests
-        given = {key: checked_response(key, asked[key], responses[key]) for key in responses if key in asked}
-        fitting = {key: sent for key in given if (sent := sending(task, key, given[key], principal))}
+        fitting = fitting_answers(task, responses, principal)
         if not fitting or task.handle is None:
             return task
         try:
-            await self._store.check()  # what cannot be noted is not delivered
-            async with self._engines.calling(task.engine, api="answer") as adapter:
-                await adapter.answer(ref_of(task, task.handle), fitting)
-        except EngineRefused as error:
-            raise RequestError(INVALID_PARAMS, f"engine {task.engine} refused the answer: {error}") from None
-        except EngineError as error:
-            raise _undelivered(task, "answer", error) from None
-        except StoreError as error:
-            raise RequestError(INTERNAL_ERROR, f"the answer was not delivered: {error}; try again") from None
-        try:
-            task = await changed(self._store, task, lambda row: accept(row, fitting, self._clock()))
-        except StoreError as error:
-            said = f"engine {task.engine} took the answer, but that could not be noted: {error}; look at the task first"
-            raise RequestError(INTERNAL_ERROR, said) from None
+            return await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock)
         finally:
             self._watch.nudge(task.id)
-        return task
 
     async def cancel(self, task: Task, *, told: bool = False) -> Task:
         """Ask the engine to cancel; what comes of it shows in the status.
@@ -386,7 +370,7 @@ class Ledger:
         try:
             return await self._watch.look(task, urgent=True)
         except EngineError as error:
-            raise _undelivered(task, "answer", error) from None
+            raise undelivered(task, error) from None
 
     async def _look(self, task: Task, row: Task | None, asks: Callable[[], None]) -> Known:
         """One look, kept: the only place where executions are described; `row` is the row if it was read just now.
@@ -439,8 +423,7 @@ class Ledger:
 
     def _record_status(self, task: Task) -> None:
         if self._audit is not silent:
-            record = record_of(Event.STATUS, None, task, outcome=task.execution.status)
-            self._audit(replace(record, principal=task.owner))
+            self._audit(status_record(task))
 
     async def _describe(self, task: Task, handle: str) -> Execution:
         try:
@@ -462,9 +445,3 @@ def _until(by: float) -> Generator[None]:
         yield
     if scope.cancelled_caught:
         raise StoreUnavailable(f"the store did not answer within {PATIENCE:g} s")
-
-
-def _undelivered(task: Task, what: str, error: EngineError) -> RequestError:
-    return RequestError(
-        INTERNAL_ERROR, f"engine {task.engine} did not take the {what}: {error}; the task goes on, try again"
-    )

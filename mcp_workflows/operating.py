@@ -1,4 +1,4 @@
-"""What the operator, at the machine, does with tasks of any owner: see them, ask why, cancel, terminate, adopt.
+"""What the operator, at the machine, does with tasks of any owner: see, explain, answer, cancel, terminate, adopt.
 
 From the store and the engines, whether or not a sidecar runs on the same store; with an engine that gives no answer,
 what the store knows. It starts nothing: that is the sidecar's.
@@ -13,8 +13,11 @@ from datetime import UTC, datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Status
+from mcp_workflows.adapter import JSON, Execution, Status, asked
 from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
+from mcp_workflows.answer_delivery import deliver_answers
+from mcp_workflows.ask import fitting_answers
+from mcp_workflows.audit import Audit, Event, record_of, silent, status_record
 from mcp_workflows.capabilities import (
     ExplainedGate,
     Explains,
@@ -25,7 +28,7 @@ from mcp_workflows.capabilities import (
     same_workflow,
 )
 from mcp_workflows.engines import Engines, sound
-from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError
+from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
 from mcp_workflows.sight import ref_of
 from mcp_workflows.store import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
@@ -35,6 +38,9 @@ AT_ONCE = 16  # looks at engines
 PAGE = 100  # rows
 PAGES = 100  # at most: an operator who looks for something rare among more has to say more
 AMBIGUOUS = 5  # ids shown
+
+OPERATOR = Principal(id="operator")
+"""The principal of what is done on this command line: to templates of gates, and in the audit log."""
 
 NOT_STARTED = "not known to be started yet; the sidecar starts it under its key, again and again"
 
@@ -62,20 +68,38 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-async def owner_of(store: Store, task_id: str) -> Principal | None:
-    """Whose task it is, for the operator who goes on with it in their place; None: there is no such task."""
-    async with store:
-        found = [task for task in await store.find(task_id) if task.id == task_id]
-    return Principal(id=found[0].owner) if found else None
+async def named_task(store: Store, name: str) -> Task:
+    """Return the task with this id, or with the only id that begins so, as the store knows it.
+
+    Raises:
+        OperatorError: there is none, or more than one.
+    """
+    if not name:
+        raise OperatorError("the id of a task is needed, or its beginning")
+    found = await store.find(name, AMBIGUOUS + 1)
+    exact = [task for task in found if task.id == name] or found
+    if not exact:
+        raise OperatorError(f"no task's id begins with {name!r}, or it has expired")
+    if len(exact) > 1:
+        shown = ", ".join(task.id for task in exact[:AMBIGUOUS]) + (", ..." if len(exact) > AMBIGUOUS else "")
+        raise OperatorError(f"more than one task's id begins with {name!r}: {shown}")
+    return exact[0]
 
 
 class Operator:
     """Reads and changes tasks of any owner; never to be reached by a request."""
 
     def __init__(
-        self, *, store: Store, engines: Engines, tools: Sequence[Tool] = (), clock: Callable[[], datetime] = utc_now
+        self,
+        *,
+        store: Store,
+        engines: Engines,
+        tools: Sequence[Tool] = (),
+        clock: Callable[[], datetime] = utc_now,
+        audit: Audit = silent,
     ) -> None:
         self._store = store
+        self._audit = audit
         self._engines = engines
         self._gates = {tool.name: tuple(tool.gates) for tool in tools}
         self._clock = clock
@@ -99,7 +123,18 @@ class Operator:
         Raises:
             OperatorError: there is none, or more than one.
         """
-        return await self._look(await self._one(name))
+        return await self._look(await named_task(self._store, name))
+
+    async def read(self, name: str) -> Look:
+        """Likewise, for its result: put on record if it has one.
+
+        Raises:
+            OperatorError: see `find`.
+        """
+        look = await self.find(name)
+        if look.task.ended:
+            self._record(Event.RETRIEVE, look.task)
+        return look
 
     async def why(self, name: str) -> tuple[Look, Explanation]:
         """Why it is where it is, as far as its engine can tell, with the state of every gate of its tool.
@@ -125,14 +160,39 @@ class Operator:
             look = replace(look, trouble=f"engine {task.engine}: {error}")
             return look, _from_the_store(look)
 
+    async def answer(self, name: str, key: str, response: JSON) -> Look:
+        """Answer an open question as a client would (`ElicitResult`); rules about who may answer it do not count.
+
+        Raises:
+            OperatorError: see `find`; the question is not open, the response does not fit, or was not delivered.
+        """
+        look = await self.find(name)
+        task = look.task
+        if look.trouble or task.handle is None:
+            raise OperatorError(f"nothing was answered: {look.trouble or NOT_STARTED}")
+        if not task.may_answer:
+            raise OperatorError(f"nothing was answered: tool {task.tool} only watches")
+        if key not in task.seen.requests:
+            raise OperatorError("nothing was answered: that question is not open any more")
+        try:
+            fitting = fitting_answers(task, {key: response}, OPERATOR)
+            if not fitting:
+                return look
+            task = await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock)
+        except RequestError as error:
+            raise OperatorError(error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
+        self._record(Event.ANSWER, task)
+        return await self._look(task)
+
     async def cancel(self, name: str) -> Look:
         """Ask to cancel; kept and delivered later by the sidecar if the engine does not take it now.
 
         Raises:
             OperatorError: see `find`.
         """
-        task = await self._one(name)
+        task = await named_task(self._store, name)
         task = await self._change(task, lambda row: request_cancel(row, self._clock()))
+        self._record(Event.CANCEL, task, "ended" if task.ended else "ok")
         if task.ended or task.handle is None:
             return await self._look(task)
         try:
@@ -148,7 +208,7 @@ class Operator:
         Raises:
             OperatorError: see `find`; its engine cannot, or did not.
         """
-        task = await self._one(name)
+        task = await named_task(self._store, name)
         if task.ended:
             return Look(task=task)
         if task.handle is None:
@@ -162,7 +222,9 @@ class Operator:
                     await adapter.terminate(ref_of(task, task.handle), reason)
         except EngineError as error:
             raise OperatorError(f"not terminated, engine {task.engine}: {error}") from None
-        return await self._look(await self._change(task, lambda row: mark_terminated(row, self._clock())))
+        task = await self._change(task, lambda row: mark_terminated(row, self._clock()))
+        self._record(Event.CANCEL, task, "terminated", reason)
+        return await self._look(task)
 
     async def adopt(
         self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
@@ -181,19 +243,9 @@ class Operator:
             raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
         ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
         adopted = Adopted(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
-        return await self._look(await self._adoption.take(adopted))
-
-    async def _one(self, name: str) -> Task:
-        if not name:
-            raise OperatorError("the id of a task is needed, or its beginning")
-        found = await self._store.find(name, AMBIGUOUS + 1)
-        exact = [task for task in found if task.id == name] or found
-        if not exact:
-            raise OperatorError(f"no task's id begins with {name!r}")
-        if len(exact) > 1:
-            shown = ", ".join(task.id for task in exact[:AMBIGUOUS]) + (", ..." if len(exact) > AMBIGUOUS else "")
-            raise OperatorError(f"more than one task's id begins with {name!r}: {shown}")
-        return exact[0]
+        task = await self._adoption.take(adopted)
+        self._record(Event.CREATE, task, "watched")
+        return await self._look(task)
 
     async def _pages(self, wanted: Wanted) -> AsyncIterator[Sequence[Task]]:
         before: datetime | None = None
@@ -234,7 +286,25 @@ class Operator:
         except EngineError as error:
             trouble = self._silent[task.engine] = f"engine {task.engine}: {error}"
             return Look(task=task, trouble=trouble)
-        return Look(task=await self._change(task, lambda row: observe(row, seen, self._clock())))
+        return Look(task=await self._observed(task, seen))
+
+    async def _observed(self, task: Task, execution: Execution) -> Task:
+        """The task with what was seen; a change of its status that is seen here first is put on record here."""
+        is_change = False
+
+        def see(row: Task) -> Task:
+            nonlocal is_change
+            after = observe(row, execution, self._clock())
+            is_change = after.execution.status is not row.execution.status
+            return after
+
+        task = await self._change(task, see)
+        if is_change:
+            self._audit(status_record(task))
+        return task
+
+    def _record(self, event: Event, task: Task, outcome: str = "ok", reason: str | None = None) -> None:
+        self._audit(record_of(event, OPERATOR, task, outcome=outcome, reason=reason))
 
     async def _change(self, task: Task, change: Callable[[Task], Task]) -> Task:
         return await self._store.change(task.id, task.owner, change) or task
@@ -275,6 +345,9 @@ def _from_the_store(look: Look) -> Explanation:
     if look.trouble:
         advice = "mcp-workflows check says what is wrong with the engine; the execution goes on without us"
         return Explanation(reason=look.trouble, advice=advice)
+    if task.seen.status is Status.INPUT_REQUIRED:
+        advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
+        return Explanation(reason=f"it waits for an answer: {asked(task.seen.requests)}", advice=advice)
     reason = task.seen.message or f"engine {task.engine} says no more than {task.seen.status}"
     page = task.execution.url
     return Explanation(reason=reason, advice=f"see it in the engine: {page}" if page else None)

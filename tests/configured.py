@@ -77,6 +77,12 @@ async def asked(client: Peer, task_id: str) -> tuple[str, Mapping[str, Any]]:
     return key, question
 
 
+async def operating(folder: Path, *words: str) -> str:
+    """What `mcp-workflows tasks WORDS` prints, a process beside the sidecar."""
+    done = await anyio.run_process([COMMAND, "tasks", *words, "-c", str(folder / "workflows.yaml")])
+    return done.stdout.decode()
+
+
 async def killed_while_creating(config: Path, step: str, **more: Any) -> None:
     """A sidecar was called for `it`, and dies at this step of the creation."""
     with dying_sidecar(config, step) as dying:

@@ -76,6 +76,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "metering": WORDS | {"access", "audit", "limits"},
     "sizing": WORDS | {"result"},
     "capping": WORDS | {"limits", "store", "task", "tool"},
+    "answer_delivery": WORDS | {"engines", "sight", "store", "task"},
     "ask": WORDS | {"access", "gate", "mapping", "schema", "task", "tool"},
     "wire": WORDS | {"display_text", "wire"},
     "result": WORDS | {"schema"},
@@ -119,13 +120,14 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "fitting": WORDS | {"adoption", "tool"},
     "ledger": WORDS
     | {"access", "adoption", "ask", "cancelling", "creation", "engines", "housekeeping", "pacing", "paging", "sight"}
-    | {"audit", "capping", "limits", "sizing", "store", "telemetry"}
+    | {"answer_delivery", "audit", "capping", "limits", "sizing", "store", "telemetry"}
     | {"task", "watch"},
     "view": WORDS | {"display_text", "result", "task", "wire"},
     "companions": WORDS | {"schema", "tool"},
     "narration": WORDS | {"companions", "display_text", "question", "wire"},
     "stopping": frozenset({"errors"}),
-    "operating": WORDS | {"access", "adoption", "engines", "sight", "store", "task", "tool"},
+    "operating": WORDS
+    | {"access", "adoption", "answer_delivery", "ask", "audit", "engines", "sight", "store", "task", "tool"},
     "plain": PARTS | {"narration"},
     "door": WORDS | {"access", "audit", "guard", "ledger", "limits", "metering", "sizing", "task", "view", "wire"},
     "replies": PARTS | {"door", "plain"},

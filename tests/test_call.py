@@ -118,7 +118,7 @@ class Shell:
             os.chdir(self.folder)
             os.execve(COMMAND, [COMMAND, "call", *words], {**os.environ, **self.env, "COLUMNS": "200", "TERM": "xterm"})
         try:
-            shown = _converse(terminal, list(types))
+            shown = converse(terminal, list(types))
             return Ended(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out=shown, err="")
         except BaseException:
             os.kill(pid, signal.SIGKILL)
@@ -128,7 +128,7 @@ class Shell:
             os.close(terminal)
 
 
-def _converse(terminal: int, types: list[tuple[str, str]], within: float = 60) -> str:
+def converse(terminal: int, types: list[tuple[str, str]], within: float = 60) -> str:
     shown, read_to, deadline = "", 0, time.monotonic() + within
     while time.monotonic() < deadline:
         if not select.select([terminal], [], [], 0.1)[0]:
@@ -155,7 +155,10 @@ class Here:
     monkeypatch: pytest.MonkeyPatch
 
     def call(self, *words: str) -> Ended:
-        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", "call", *words])
+        return self.run("call", *words)
+
+    def run(self, *words: str) -> Ended:
+        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", *words])
         with pytest.raises(SystemExit) as ended:
             main()
         printed = self.capsys.readouterr()
@@ -242,7 +245,7 @@ def test_a_failed_workflow_tells_why_on_standard_error(here: Here) -> None:
         (["echo", "a"], "'a' is not key=value"),
         (["echo", "a=1", "--args-json", "workflows.yaml"], "--args-json: not JSON"),
         ([], "which tool?"),
-        (["echo", "--resume", "x"], "--resume TASK_ID comes without a tool"),
+        (["echo", "--resume", "x"], "--resume ID comes without a tool"),
         (["--resume", "x", "--era", "none"], "--resume needs tasks"),
         (["echo", "a=1", "--no-wait", "--era", "none"], "--no-wait needs tasks"),
         (["echo", "a=1", "--dry-run", "--url", "http://127.0.0.1:1/mcp"], "--dry-run needs the configuration"),
@@ -333,9 +336,16 @@ def test_a_flag_that_names_nothing_is_told_with_the_fields_that_there_are(here: 
     assert "or refuse it with: --decline first" in ended.err
 
 
-def test_the_beginning_of_an_id_is_not_enough_to_come_back(here: Here) -> None:
-    ended = here.call("--resume", "21cea")
-    assert (ended.code, "--resume takes the whole id" in ended.err) == (1, True)
+def test_the_beginning_of_an_id_is_enough_to_come_back(here: Here) -> None:
+    task_id = here.call("ask", "--no-wait").out.strip()
+    ended = here.call("--resume", task_id[:12], "--answer", "answer=x")
+    assert (ended.code, ended.json) == (0, {"first": {"answer": "x"}, "second": {"answer": "x"}})
+    assert f"task {task_id}" in ended.err
+    here.call("ask", "--no-wait")
+    for name, complaint in (("xyz", "no task's id begins with 'xyz'"), ("", "which tool? or --resume ID")):
+        ended = here.call("--resume", name)
+        assert complaint in ended.err
+        assert ended.code != 0
 
 
 def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Here) -> None:
@@ -391,6 +401,46 @@ def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> 
     assert ended.code == 0
     assert '"action": "decline"' in ended.out
     assert '"action": "cancel"' in ended.out
+
+
+PROMPT = """
+import anyio
+from mcp_workflows.cli.screen import Screen
+from mcp_workflows.client import TaskState
+
+async def main():
+    screen = Screen()
+    with screen.running(), screen.still():
+        async with anyio.create_task_group() as group:
+            async def meanwhile():
+                for step in range(30):
+                    await screen.progress(step, 30, f"step {step}")
+                screen.lost()
+                print("BUSY", flush=True)
+            group.start_soon(meanwhile)
+            print("GOT", await screen.line("name: "), flush=True)
+    with anyio.move_on_after(0.1):
+        with screen.still():
+            await screen.line("and: ")
+    screen.note("END")
+anyio.run(main)
+"""
+
+
+def test_no_status_line_is_printed_into_a_prompt_and_the_last_ones_follow_it() -> None:
+    terminal, other = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", PROMPT], stdin=other, stdout=other, stderr=other) as process:
+        os.close(other)
+        shown = converse(terminal, [("BUSY", "Ada\n")]).replace("\r", "")
+        assert process.wait(60) == 0
+    os.close(terminal)
+    before, _, after = shown.partition("GOT Ada\n")
+    assert re.search(r"name: BUSY\nAda\n$", before), shown
+    assert "step" not in before.partition("name: ")[2]
+    assert "step 29" in after
+    assert "connection lost" in after
+    assert "step 5" not in after  # what is long past
+    assert "and: \nEND\n" in after  # a prompt that is taken back ends its line
 
 
 def test_ctrl_c_at_a_question_leaves_with_130_and_says_how_to_come_back(shell: Shell) -> None:
@@ -514,6 +564,9 @@ def test_a_server_that_is_not_there_is_one_clear_line(here: Here) -> None:
     ended = here.call("echo", "a=1", "--url", url)
     assert ended.code == 1
     assert ended.err.startswith(f"{url}: no answer")
+    port = url.removesuffix("/mcp").rpartition(":")[2]
+    started = f"Start it: mcp-workflows serve workflows.yaml --http 127.0.0.1:{port}"
+    assert f"is `mcp-workflows serve` running there? {started}\n" in ended.err
 
 
 # --- the real engine

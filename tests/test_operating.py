@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -14,10 +15,12 @@ from typing import Any
 
 import anyio
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Adapter, Gate, InputRequest, Ref, Start, Status
+from mcp_workflows.audit import Record
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.check import Checkup, Kind, Row
 from mcp_workflows.cli import main
@@ -252,6 +255,88 @@ def test_the_command_tells_the_gates_to_people_and_to_programs(
     assert json.loads(why("--json"))["gates"] == {"approve": {"state": "closed", "why": said}}
 
 
+async def test_why_asks_for_an_answer_where_the_engine_cannot_explain(here: Office) -> None:
+    task = await here.task("ask_two")
+    _, found = await here.operator.why(task.id)
+    assert found.reason == "it waits for an answer: first?; second?"
+    assert "mcp-workflows tasks answer" in (found.advice or "")
+
+
+# --- answer
+
+YES: dict[str, Any] = {"action": "accept", "content": {"answer": "Ada"}}
+
+
+async def test_an_answer_is_checked_as_a_clients_is_and_delivered_once(here: Office) -> None:
+    task = await here.task("ask_two", owner="anna")
+    with pytest.raises(OperatorError, match=r"^content does not fit the question: .*; nothing was applied$"):
+        await here.operator.answer(task.id, "first", {"action": "accept", "content": {"answer": 7}})
+    look = await here.operator.answer(task.id, "first", YES)
+    assert (list(look.task.seen.requests), look.task.answered) == (["second"], {"first"})
+    with pytest.raises(OperatorError, match="not open any more"):
+        await here.operator.answer(task.id, "first", YES)
+    look = await here.operator.answer(task.id[:6], "second", {"action": "decline"})
+    assert look.task.execution.output == {"first": {"answer": "Ada"}, "second": {"action": "decline"}}
+    assert here.adapter.calls["answer"] == 2
+
+
+async def test_an_answer_at_a_gate_is_filled_in_with_the_operator_as_principal(here: Office) -> None:
+    form = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    asks = InputRequest(method="elicitation/create", params={"mode": "form", "message": "?", "requestedSchema": form})
+    send = {"ok": "{{answer.ok}}", "by": "{{principal.id}}", "order": "{{args.order}}"}
+    gate = Gate(when={"after_seconds": 0}, request=asks, send=send)
+    task = await here.task("gated", gates={"approve": gate}, given={"order": "A1"})
+    with pytest.raises(OperatorError, match="cannot be declined"):
+        await here.operator.answer(task.id, "approve.1", {"action": "decline"})
+    look = await here.operator.answer(task.id, "approve.1", {"action": "cancel"})
+    assert list(look.task.seen.requests) == ["approve.1"]
+    look = await here.operator.answer(task.id, "approve.1", {"action": "accept", "content": {"ok": True}})
+    assert look.task.execution.output == {"approve": {"ok": True, "by": "operator", "order": "A1"}}
+
+
+async def test_what_cannot_be_answered_says_why(here: Office) -> None:
+    ended, watched, down = await here.task("echo"), await here.task("ask", may_answer=False), await here.task("ask")
+    unborn = await here.store.create(make_task(engine="here"))
+    for task, complaint in ((ended, "not open"), (watched, "only watches"), (unborn, "not known to be started")):
+        with pytest.raises(OperatorError, match=complaint):
+            await here.operator.answer(task.id, "question", YES)
+    here.adapter.faults.unavailable = frozenset({"answer"})
+    with pytest.raises(OperatorError, match=r"engine here did not take the answer: .* does not answer"):
+        await here.operator.answer(down.id, "question", YES)
+    kept = await here.store.get(down.id, down.owner)
+    assert kept is not None
+    assert kept.answered == frozenset()
+
+
+async def test_what_the_operator_does_is_on_record_as_theirs_and_a_change_of_status_as_the_owners(
+    here: Office,
+) -> None:
+    asking, running, stubborn = await here.task("ask"), await here.task(), await here.task("stubborn", {"seconds": 99})
+    records: list[Record] = []
+    async with Engines({"here": here.adapter}) as engines:
+        operator = Operator(store=here.store, engines=engines, audit=records.append)
+        await operator.answer(asking.id, "question", YES)
+        await operator.read(asking.id)
+        await operator.cancel(running.id)
+        await operator.cancel(running.id)
+        await operator.terminate(stubborn.id, "it hangs")
+        await operator.adopt(SLEEP.model_copy(update={"workflow": "forever"}), running.handle or "", OLGA, {}, DAY)
+    assert [(record.event, record.outcome, record.principal) for record in records] == [
+        ("status", "input_required", "anna"),
+        ("answer", "ok", "operator"),
+        ("status", "succeeded", "anna"),
+        ("retrieve", "ok", "operator"),
+        ("cancel", "ok", "operator"),
+        ("status", "cancelled", "anna"),
+        ("cancel", "ended", "operator"),
+        ("cancel", "terminated", "operator"),
+        ("status", "cancelled", "anna"),
+        ("create", "watched", "operator"),
+        ("status", "cancelled", "olga"),
+    ]
+    assert "Ada" not in str([replace(record, result=None) for record in records])
+
+
 # --- cancel and terminate
 
 
@@ -361,6 +446,23 @@ async def test_arguments_are_never_shown_and_the_result_only_of_one(here: Office
     assert "secret" not in everything
     assert "of the result" in page(look)
     assert "of the result" not in f"{table([look])}{brief(look)}"
+
+
+async def test_the_list_shows_what_a_task_asks_and_fits_the_width_line_by_line(here: Office) -> None:
+    asking, long = await here.task("ask_two"), await here.task()
+    looks = [await here.operator.find(asking.id), await here.operator.find(long.id)]
+    said = replace(looks[1].task.execution, message="見積もり\x1b[2J " * 40)
+    looks[1] = replace(looks[1], task=replace(looks[1].task, execution=said))
+    whole = table(looks).splitlines()
+    assert re.search(rf"^{asking.id[:12]} .* input_required .* first\?; second\?$", whole[1])
+    assert whole[2].count("見積もり") == 40
+    for width in (100, 80):
+        lines = table(looks, width).splitlines()
+        assert [cell_len(line) <= width for line in lines] == [True] * 3
+        assert lines[1].startswith(asking.id[:12])
+        assert "input_required" in lines[1]
+        assert lines[2].endswith("…")
+    assert "\x1b" not in "".join(lines + whole)
 
 
 async def test_what_workflows_say_does_nothing_to_the_terminal(

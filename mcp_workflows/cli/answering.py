@@ -112,11 +112,11 @@ class Answers:
         """
         asked = Key(key, name_of({"_meta": params.meta}))
         async with self._turn:
-            self._known |= set(_fields(params))
+            self._known |= set(fields_of(params))
             if asked.stem:
-                self._known |= {asked.stem, *(f"{asked.stem}.{field}" for field in _fields(params))}
+                self._known |= {asked.stem, *(f"{asked.stem}.{field}" for field in fields_of(params))}
             for name in self._declined:
-                if asked.is_called(name) or name in _fields(params):
+                if asked.is_called(name) or name in fields_of(params):
                     self._used.add(name)
                     return self._said(asked, params.message, Action(action="decline"))
             if isinstance(params, types.ElicitRequestURLParams):
@@ -178,7 +178,8 @@ class Answers:
         return Action(action="accept" if (typed_in or "n").lower().startswith("y") else "decline")
 
 
-def _fields(params: types.ElicitRequestParams) -> Schema:
+def fields_of(params: types.ElicitRequestParams) -> Schema:
+    """Return the schemas of a question's fields; of one without fields, that of `accept`."""
     if isinstance(params, types.ElicitRequestURLParams):
         return {}
     properties: Schema = params.requested_schema.get("properties") or _AGREEMENT["properties"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mcp_workflows.config_problems import did_you_mean
@@ -29,6 +29,10 @@ class Pair:
     path: str
     text: str
     raw: bool  # the text is JSON
+
+    def renamed(self, path: str) -> Pair:
+        """Return the same value at another path."""
+        return replace(self, path=path)
 
 
 def read_pair(word: str) -> Pair:

@@ -18,21 +18,20 @@ from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.cli.answering import Answer, Answers
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
-from mcp_workflows.cli.order import Order, check_usage, left_behind, read_json, read_token
+from mcp_workflows.cli.order import Order, check_usage, is_it_running, left_behind, read_json, read_token
 from mcp_workflows.cli.outcome import Outcome
 from mcp_workflows.cli.previewing import preview
-from mcp_workflows.cli.screen import Screen
+from mcp_workflows.cli.screen import INTERRUPTED, Screen
 from mcp_workflows.client.connection import Begun, Connection, Era, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.config import Config
 from mcp_workflows.config_problems import did_you_mean
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
-from mcp_workflows.operating import owner_of
+from mcp_workflows.operating import named_task
 from mcp_workflows.sidecar import Looking, Sidecar, build, exporting_of
 from mcp_workflows.tool import Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
-INTERRUPTED = 130  # as shells say of a command that Ctrl-C ended
 RECONNECT_SECONDS = 60.0  # how long a server may be away while its task is followed
 
 
@@ -57,7 +56,9 @@ def call(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the task's id and leave.")] = False,
-    resume: Annotated[str | None, typer.Option(metavar="TASK_ID", help="Come back to a task.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Come back to a task; the beginning of its id is enough.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key and arguments start one workflow, not two.")
     ] = None,
@@ -166,8 +167,8 @@ async def _call(order: Order, answers: Answers, screen: Screen, as_json: bool) -
     outcome = await _patient_outcome(order, answers, screen)
     if outcome.error and outcome.error.code == MISSING_CAPABILITY and order.era is not Era.TASKS:
         screen.note(f"a client of --era {order.era} cannot have it: leave that out")
-    if outcome.error and order.resume and not order.url and not screen.followed:
-        screen.note("--resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
+    if outcome.error and order.resume and order.url and not screen.followed:
+        screen.note("with --url, --resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
     if outcome.handle:
         screen.note(left_behind(replace(order, era=Era.TASKS), outcome.handle["taskId"]))
     if outcome.error and screen.followed:
@@ -194,7 +195,7 @@ async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Ou
             raise NotLetIn(f"{order.url}: {error}{_with_another_token(order, screen)}") from None
         except ServerUnreachable as error:
             if screen.task_id is None:
-                raise ServerUnreachable(f"{order.url}: {error}; is it being served there?") from None
+                raise ServerUnreachable(f"{order.url}: {error}; {is_it_running(order)}") from None
             if screen.heard_at >= lost_at:  # it was there again in between
                 lost_at = anyio.current_time()
             if anyio.current_time() > lost_at + RECONNECT_SECONDS:
@@ -213,7 +214,10 @@ def _with_another_token(order: Order, screen: Screen) -> str:
 
 async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
     config = None if order.url else load(order.config)
-    server = (await _sidecar(order, config)).server if config else known_http(order.url or "", order.token)
+    local = LOCAL
+    if config and order.resume:
+        order, local = await _resumed(order, config)
+    server = _sidecar(order, config, local).server if config else known_http(order.url or "", order.token)
     outcome = Outcome()
     async with connect(server, era=order.era, on_status=screen.state, elicit=answers) as connection:
         try:
@@ -224,18 +228,23 @@ async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> 
     return outcome
 
 
-async def _sidecar(order: Order, config: Config) -> Sidecar:
+def _sidecar(order: Order, config: Config, local: Principal) -> Sidecar:
     """One of our own; a tool that is not in the file may be one that is marked on its engine."""
     unknown = order.tool is not None and _ours(config, order.tool) is None
     looking = Looking.ONCE if unknown else Looking.NEVER
     exporting = exporting_of(config, printing=True)
-    return build(config, local=await _who(order, config), looking=looking, exporting=exporting)
+    return build(config, local=local, looking=looking, exporting=exporting)
 
 
-async def _who(order: Order, config: Config) -> Principal:
-    """The local user; to come back to a task, its owner: who can read the store may go on with anybody's."""
-    owner = await owner_of(config.store.open(), order.resume) if order.resume else None
-    return owner or LOCAL
+async def _resumed(order: Order, config: Config) -> tuple[Order, Principal]:
+    """The order with the whole id of its task, and the task's owner: whoever can read the store may act for them.
+
+    Raises:
+        OperatorError: see `named_task`.
+    """
+    async with config.store.open() as store:
+        task = await named_task(store, order.resume or "")
+    return replace(order, resume=task.id), Principal(id=task.owner)
 
 
 async def _outcome(
@@ -255,7 +264,7 @@ async def _outcome(
     if isinstance(begun, types.CallToolResult):
         return Outcome(result=begun, no_task=True)
     if not order.wait:
-        return _on_its_way(order, begun)
+        return _on_its_way(order, begun, screen)
     return Outcome(result=await connection.result(begun))
 
 
@@ -272,7 +281,7 @@ async def _listed(connection: Connection, name: str) -> types.Tool:
     return tools[name]
 
 
-def _on_its_way(order: Order, begun: Begun) -> Outcome:
+def _on_its_way(order: Order, begun: Begun, screen: Screen) -> Outcome:
     if sys.stderr.isatty():
-        typer.echo(left_behind(order, begun.state.task_id), err=True)
+        screen.note(left_behind(order, begun.state.task_id))
     return Outcome(begun=begun.state)

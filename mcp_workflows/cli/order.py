@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import typer
 
+from mcp_workflows.access import is_loopback
 from mcp_workflows.cli.app import DEFAULT_CONFIG
 from mcp_workflows.cli.arguments import WrongUsage
 from mcp_workflows.client.connection import Era
@@ -41,6 +43,16 @@ class Order:
             token = f" --token-file {shlex.quote(self.token_file)}" if self.token_file else ""
             return f"{era} --url {shlex.quote(self.url)}{token}"
         return era if self.config == DEFAULT_CONFIG else f"{era} -c {shlex.quote(str(self.config))}"
+
+
+def is_it_running(order: Order) -> str:
+    """What to look at first if nobody answers at the URL."""
+    place = urlsplit(order.url or "")
+    asked = f"is `{DISTRIBUTION} serve` running there?"
+    if not is_loopback(place.hostname or "") or place.port is None:
+        return asked
+    start = [DISTRIBUTION, "serve", str(order.config), "--http", place.netloc.rpartition("@")[2]]
+    return f"{asked} Start it: {shlex.join(start)}"
 
 
 def left_behind(order: Order | None, task_id: str | None) -> str:
@@ -84,8 +96,8 @@ def read_token(file: typer.FileText | None) -> str | None:
 def check_usage(order: Order, *, dry_run: bool) -> None:
     """Raise `WrongUsage` if what was asked for does not go together."""
     problems = {
-        "which tool? or --resume TASK_ID": not order.tool and not order.resume,
-        "--resume TASK_ID comes without a tool and arguments": bool(order.resume and (order.tool or order.given)),
+        "which tool? or --resume ID": not order.tool and not order.resume,
+        "--resume ID comes without a tool and arguments": bool(order.resume and (order.tool or order.given)),
         f"--resume needs tasks: leave out --era {order.era}": bool(order.resume) and order.era is Era.NONE,
         f"--no-wait needs tasks: leave out --era {order.era}": not order.wait and order.era is Era.NONE,
         "--dry-run needs the configuration: leave out --url": dry_run and order.url is not None,

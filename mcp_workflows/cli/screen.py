@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -15,6 +16,8 @@ from mcp_workflows.adapter import Progress as Steps
 from mcp_workflows.client import TaskState
 from mcp_workflows.wire.params import status_message
 
+MAX_WAITING = 20  # lines: of what happens during a long prompt, the last are shown after it
+INTERRUPTED = 130  # the exit code, as shells say of a command that Ctrl-C ended
 _PAGE = "mcp-workflows/url"
 
 
@@ -27,6 +30,8 @@ class Screen:
         self._progress: Progress | None = None
         self._shown: set[str] = set()
         self._last = ""
+        self._is_still = False
+        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)  # lines for when the prompt is closed
         self.task_id: str | None = None
         self.followed = False  # a task was seen that has not ended yet
         self.heard_at = 0.0  # when, by the clock of the event loop
@@ -61,13 +66,20 @@ class Screen:
     def _once(self, text: str) -> None:
         if text not in self._shown:
             self._shown.add(text)
+            self._note_later(text)
+
+    def _note_later(self, text: str) -> None:
+        """Note it; while somebody types, as soon as they have finished."""
+        if self._is_still:
+            self._waiting.append(text)
+        else:
             self.note(text)
 
     def _line(self, text: str) -> None:
         if text == self._last:
             return
         self._last = text
-        self.note(text)
+        self._note_later(text)
         if self._progress:
             self._progress.update(self._progress.task_ids[0], description=harmless(text))
 
@@ -87,24 +99,33 @@ class Screen:
 
     @contextmanager
     def still(self) -> Generator[None]:
-        """Nothing moves while somebody types."""
+        """Nothing moves and nothing is printed while somebody types, but for notes."""
         moving = self._progress
         if moving:
             moving.stop()
+        self._is_still = True
         try:
             yield
         finally:
+            self._is_still = False
+            while self._waiting:
+                self.note(self._waiting.popleft())
             if moving:
                 moving.start()
 
     async def line(self, prompt: str) -> str | None:
         """What the person types; None at the end of input. It can be cancelled, unlike `input()`."""
         self._console.print(harmless(prompt), end="", markup=False)
-        if sys.platform == "win32":
-            typed = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
-        else:
-            await anyio.wait_readable(sys.stdin)
-            typed = sys.stdin.readline()  # a terminal is readable when a line is there, and gives no more than that
+        typed = ""
+        try:
+            if sys.platform == "win32":
+                typed = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+            else:
+                await anyio.wait_readable(sys.stdin)
+                typed = sys.stdin.readline()  # a terminal is readable when a line is there, and gives no more than that
+        finally:
+            if not typed:  # the cursor is behind the prompt still: what follows begins a line of its own
+                self._console.print()
         return typed.rstrip("\r\n") if typed else None
 
 

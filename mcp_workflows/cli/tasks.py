@@ -3,32 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import anyio
 import typer
+from rich.console import Console
 
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import JSON
+from mcp_workflows.audit import Audit
+from mcp_workflows.capabilities import Explanation, can_terminate
+from mcp_workflows.cli.answering import Action
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
-from mcp_workflows.cli.screen import say
-from mcp_workflows.cli.telling import STATUSES, State, brief, message_of, page, state_of, table, told, whole
+from mcp_workflows.cli.arguments import WrongUsage
+from mcp_workflows.cli.open_questions import OpenQuestion, answer_to, command, open_questions
+from mcp_workflows.cli.screen import INTERRUPTED, Screen, say
+from mcp_workflows.cli.telling import (
+    STATUSES,
+    State,
+    brief,
+    page,
+    question_or_message,
+    state_of,
+    table,
+    told,
+    whole,
+)
 from mcp_workflows.config import Config
+from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.notes import notes_in
 from mcp_workflows.operating import Look, Operator, Wanted
+from mcp_workflows.sidecar import exporting_of
 from mcp_workflows.tool import Tool
 
 T = TypeVar("T")
 
 PATIENCE = 5.0  # seconds for one call to an engine: somebody sits and waits
+_ANSWERED = {"accept": "answered", "decline": "declined", "cancel": "put aside"}
 ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
-tasks = typer.Typer(name="tasks", help="Everybody's tasks: list, show, why, cancel, adopt.", no_args_is_help=True)
+tasks = typer.Typer(
+    name="tasks", help="Everybody's tasks: list, show, why, answer, cancel, adopt.", no_args_is_help=True
+)
 app.add_typer(tasks)
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or its beginning if no other begins so.")]
@@ -37,10 +60,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 @tasks.command("list")
 def list_tasks(
-    tool: Annotated[str | None, typer.Option(help="Only tasks of this tool.")] = None,
+    tool: Annotated[str | None, typer.Option(metavar="TOOL", help="Only tasks of this tool.")] = None,
     status: Annotated[list[State] | None, typer.Option(help="Only tasks in this status; can be repeated.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also tasks that have ended.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="COUNT", min=1, max=10_000, help="How many, at most.")] = 50,
+    wide: Annotated[bool, typer.Option("--wide", help="Cut no line to the width of the terminal.")] = False,
     as_json: AsJson = False,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
@@ -56,7 +80,7 @@ def list_tasks(
     if as_json:
         typer.echo(json.dumps([brief(look) for look in looks], indent=2))
     elif looks:
-        typer.echo(table(looks))
+        typer.echo(table(looks, None if wide or not sys.stdout.isatty() else Console().width))
     else:
         typer.echo("no tasks" if wanted.ended else "no tasks under way; those that have ended: --all")
     for trouble in dict.fromkeys(look.trouble for look in looks if look.trouble):
@@ -66,7 +90,7 @@ def list_tasks(
 @tasks.command()
 def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Show one task, with its result."""
-    look = _run(config, lambda operator, _: operator.find(task_id))
+    look = _run(config, lambda operator, _: operator.read(task_id))
     typer.echo(json.dumps(whole(look), indent=2) if as_json else page(look))
     _say_trouble(look)
 
@@ -74,13 +98,20 @@ def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAUL
 @tasks.command()
 def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Say why a task is still working, what to do, and of each gate of its tool why it is closed."""
-    look, found = _run(config, lambda operator, _: operator.why(task_id))
+
+    async def do(operator: Operator, loaded: Config) -> tuple[Look, Explanation, Sequence[str]]:
+        look, found = await operator.why(task_id)
+        return look, found, _commands(look, loaded, config)
+
+    look, found, commands = _run(config, do)
     if as_json:
         gates = {name: {"state": gate.state, "why": gate.why} for name, gate in found.gates.items()}
-        explained = {"reason": found.reason, "advice": found.advice, "gates": gates, "facts": dict(found.facts)}
-        typer.echo(json.dumps({**brief(look), **explained}, indent=2))
+        explained = {"reason": found.reason, "advice": found.advice, "commands": commands, "gates": gates}
+        typer.echo(json.dumps({**brief(look), **explained, "facts": dict(found.facts)}, indent=2))
     else:
         advice = {"what to do": found.advice} if found.advice else {}
+        many = len(commands) > 1
+        advice |= {f"command {number}" if many else "command": each for number, each in enumerate(commands, 1)}
         task = {"task": f"{look.task.id} ({look.task.tool})"}
         closed = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
         typer.echo(told({"why": found.reason, **advice, **task, **closed, **found.facts}))
@@ -89,12 +120,54 @@ def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT
 
 
 @tasks.command()
+def answer(
+    task_id: TaskId,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME.FIELD=VALUE",
+            help="What to answer; NAME.FIELD:=JSON for anything else. FIELD=VALUE is enough if one question is open; "
+            "NAME alone names the question that you are to be asked here, or that you decline.",
+        ),
+    ] = None,
+    decline: Annotated[bool, typer.Option("--decline", help="Decline the question.")] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Answer an open question of a task: by what is on the line, or else you are asked at the terminal."""
+    screen = Screen()
+
+    async def do(operator: Operator, _: Config) -> tuple[OpenQuestion, Action, Look]:
+        look = await operator.find(task_id)
+        if not (questions := open_questions(look.task)):
+            raise OperatorError(f"{look.task.id}: no question is open; it is {_now(look)}")
+        question, given = await answer_to(questions, words or (), decline=decline, screen=screen, config=config)
+        response = given.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return question, given, await operator.answer(look.task.id, question.key, response)
+
+    try:
+        question, given, look = _run(config, do)
+    except WrongUsage as error:
+        screen.note(str(error))
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        screen.note("interrupted: nothing was answered")
+        raise typer.Exit(INTERRUPTED) from None
+    if question.key in look.task.seen.requests:
+        say(f"{look.task.id}: the question stays open ({given.action})")
+    else:
+        say(f"{look.task.id}: {_ANSWERED[given.action]}; it is {_now(look)}")
+    _say_trouble(look)
+
+
+@tasks.command()
 def cancel(
     task_id: TaskId,
     terminate: Annotated[
         bool, typer.Option("--terminate", help="End it without asking it; it can clean nothing up.")
     ] = False,
-    reason: Annotated[str | None, typer.Option(help="Why it is terminated, for whoever looks at it.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Why it is terminated, for whoever looks at it.")
+    ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
     """Ask a task's workflow to stop, or end it without asking."""
@@ -118,8 +191,9 @@ def adopt(
     owner: Annotated[
         str | None,
         typer.Option(
+            metavar="OWNER",
             help=f"Whose task it is to be: a principal's id. Default: {ANONYMOUS.id}, or {LOCAL.id} if the server is "
-            f"for a single_user; who comes over stdio is {LOCAL.id} too."
+            f"for a single_user; who comes over stdio is {LOCAL.id} too.",
         ),
     ] = None,
     args: Annotated[
@@ -144,22 +218,38 @@ def adopt(
 def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
     log(LogLevel.ERROR)
     loaded = load(config)
+    exporting = exporting_of(loaded, printing=True)
 
     async def run() -> T:
-        async with _operator(loaded) as operator:
+        async with exporting, _operator(loaded, exporting.audit) as operator:
             return await do(operator, loaded)
 
     return anyio.run(run)
 
 
 @asynccontextmanager
-async def _operator(config: Config) -> AsyncGenerator[Operator]:
+async def _operator(config: Config, audit: Audit) -> AsyncGenerator[Operator]:
     adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
     async with (
         config.store.open() as store,
         Engines(adapters, patience=PATIENCE, notes=notes_in(store)) as engines,
     ):
-        yield Operator(store=store, engines=engines, tools=config.tools)
+        yield Operator(store=store, engines=engines, tools=config.tools, audit=audit)
+
+
+def _commands(look: Look, config: Config, file: Path) -> Sequence[str]:
+    """What to type next, ready to be pasted; none if there is nothing to do with this program."""
+    task = look.task
+    if task.ended:
+        return []
+    if look.trouble:
+        return [] if task.handle is None else [shlex.join([DISTRIBUTION, "check", str(file)])]
+    if questions := open_questions(task):
+        return [question.command(file) for question in questions]
+    engine = config.engines.get(task.engine)
+    if (task.cancel_delivered or task.execution.cancel_requested) and engine and can_terminate(engine.kind):
+        return [command(["cancel", task.id, "--terminate"], file)]
+    return []
 
 
 def _tool(config: Config, name: str) -> Tool:
@@ -183,12 +273,17 @@ def _object(text: str | None) -> Mapping[str, JSON]:
 def _outcome(look: Look, *, terminate: bool) -> str:
     task = look.task
     if task.ended:
-        state, said = state_of(task).value, message_of(task)
-        return state if said in ("", state) else f"{state}, {said}"
+        return _now(look)
     if terminate:
         return "terminated"
     announced = None if task.grace is None else task.seen.message
     return announced or "asked to cancel; it has not ended yet"
+
+
+def _now(look: Look) -> str:
+    """Its status and what it says, for the end of a sentence."""
+    state, said = state_of(look.task).value, question_or_message(look.task)
+    return state if said in ("", state) else f"{state}, {said}"
 
 
 def _say_trouble(look: Look) -> None:

@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from io import StringIO
 from typing import Any
 
-from mcp_workflows.adapter import Status
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mcp_workflows.adapter import Status, asked
 from mcp_workflows.cli.screen import harmless
 from mcp_workflows.display_text import number_text, without_zero_fractions
 from mcp_workflows.operating import Look
@@ -17,6 +22,9 @@ from mcp_workflows.task import Task
 
 SHORT = 12  # characters of an id in a list: enough to name it by
 WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not move all the others
+UNCUT = 1_000_000  # columns: for a file, a pipe and --wide
+EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, so that messages can be read
+CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these; the others stay whole
 HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
@@ -56,18 +64,30 @@ def message_of(task: Task) -> str:
     return _plain(steps + (seen.message or ""))
 
 
-def table(looks: Sequence[Look]) -> str:
-    """One line each, for people and for `grep`."""
-    rows = [HEADINGS, *(_row(look.task) for look in looks)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+def question_or_message(task: Task) -> str:
+    """What it asks, if it waits for an answer, or else what it says."""
+    return _plain(asked(task.seen.requests)) if task.seen.status is Status.INPUT_REQUIRED else message_of(task)
+
+
+def table(looks: Sequence[Look], width: int | None = None) -> str:
+    """One line each, for people and for `grep`; as wide as it takes, or cut to that many columns of a terminal."""
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for heading in HEADINGS:
+        is_id = heading == "EXECUTION"
+        most = width // EXECUTION_SHARE if width and is_id else None
+        rows.add_column(heading, no_wrap=heading not in CUT_FIRST, max_width=most)
+    for look in looks:
+        rows.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in _row(look.task)))
+    console = Console(file=StringIO(), width=width or UNCUT, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(rows)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _row(task: Task) -> Sequence[str]:
     age = span(datetime.now(UTC) - task.created)
     place = task.execution.execution_id or "-"
-    return task.id[:SHORT], task.tool, state_of(task), age, _plain(place), message_of(task)
+    return task.id[:SHORT], task.tool, state_of(task), age, _plain(place), question_or_message(task)
 
 
 def told(facts: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ _STATES: Final[Mapping[int, str]] = {
 
 
 _CHECK: Final = "check project, location, endpoint and the credentials"
+_CHECK_REFUSED: Final = "if it is, check emulator"  # after a text that asks whether it runs
 _CHECK_LOCAL: Final = "start the local engine (python -m mcp_workflows_google.local), or check emulator and location"
 
 
@@ -34,7 +35,8 @@ async def check_engine(calls: Calls, settings: GoogleSettings) -> Finding:
             return Finding(ok=False, text=str(denied), hint="a local engine plays one project: correct project here")
         place = await calls.place()  # it knows us, and that is enough: what each tool needs is checked with the tool
     except EngineError as error:
-        return Finding(ok=False, text=str(error), hint=_CHECK_LOCAL if settings.emulator else _CHECK)
+        local = _CHECK_REFUSED if "connection refused" in str(error) else _CHECK_LOCAL
+        return Finding(ok=False, text=str(error), hint=local if settings.emulator else _CHECK)
     answers = f"Google Cloud Workflows answers in {place.name}"
     if settings.inbound is None:
         return Finding(ok=True, text=f"{answers}; without inbound no workflow can ask by mcp_elicit")

@@ -21,7 +21,7 @@ QUEUED: Final = 6
 
 Told = tuple[str, str | None]  # a reason, and what to do
 
-_ANSWER: Final = "answer it in the MCP host, or with: mcp-workflows call --resume and the task's id"
+_ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 _REACHED: Final = (
     "see that the MCP server is served over HTTP where MCP_WORKFLOWS_URL of the workflow leads, and what its log says: "
     "it names each call that it refuses"

@@ -178,7 +178,10 @@ SIGNS: Final[tuple[Sign, ...]] = (
     Sign(sign="DNS resolution failed", row=_UNRESOLVED),
     Sign(sign="name resolution", row=_UNRESOLVED),
     Sign(sign="Name or service not known", row=_UNRESOLVED),
-    Sign(sign="Connection refused", row=unavailable("cannot connect to {endpoint}: connection refused", sent=False)),
+    Sign(
+        sign="Connection refused",
+        row=unavailable("cannot connect to {endpoint}: connection refused{running}", sent=False),
+    ),
     Sign(sign="failed to connect", row=unavailable("cannot connect to {endpoint}", sent=False)),
     Sign(sign="message larger than max", row=unavailable("its answer is too large for us"), local=False),
     Sign(

@@ -16,6 +16,7 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows_google.refusals import AGAIN, REASONS, SIGNS, STATUSES, Row, Verb
 
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _BAD_REQUEST: Final = "type.googleapis.com/google.rpc.BadRequest"
 _PERMISSION = re.compile(r"[Pp]ermission '?(?P<permission>workflows\.[A-Za-z.]+)'?")
 _ON = re.compile(r"on (?:resource )?'?(?P<resource>(?://[a-z.]+/)?projects/[\w/.:-]+)")
@@ -162,7 +163,17 @@ def _words(answer: Answer, asked: Asked) -> Mapping[str, str]:
         "field": f" ({fields})" if fields else "",
         "violation": f" (vpcServiceControlsUniqueIdentifier {violation})" if violation else "",
         "detail": answer.status,
+        "running": _running(asked.endpoint),
     }
+
+
+def _running(endpoint: str) -> str:
+    """What to look at first if nobody listens at the address of a local engine, the only one with a port."""
+    host, has_port, port = endpoint.rpartition(":")
+    if not has_port:
+        return ""
+    start = f" Start it: python -m mcp_workflows_google.local --port {port}" if host.strip("[]") in _LOOPBACK else ""
+    return f"; is the local engine running there?{start}"
 
 
 def _word(text: str | None) -> str | None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from adapters.google.tests.scene import INBOUND
-from tests.configured import KEY, YES, asked, by_flags, called, client_of, written
+from tests.configured import KEY, YES, asked, by_flags, called, client_of, operating, written
 from tests.google_engine import LOCATION, PROJECT, GoogleEngine
 
-__all__ = ["KEY", "YES", "asked", "by_flags", "called", "client_of", "configured", "executions"]
+__all__ = ["KEY", "YES", "asked", "by_flags", "called", "client_of", "configured", "executions", "operating"]
 
 
 def configured(

@@ -59,7 +59,8 @@ async def test_the_engine_is_there_or_what_to_check_is_said(calls: Calls, google
     async with open_calls(nowhere) as lost:
         missing = await check_engine(lost, nowhere)
     assert not missing.ok
-    assert str(missing.hint).startswith("start the local engine (")
+    assert "is the local engine running there? Start it: python -m mcp_workflows_google.local" in missing.text
+    assert missing.hint == "if it is, check emulator"
 
 
 async def test_another_project_than_the_local_engine_plays_is_said(google_engine: GoogleEngine) -> None:

@@ -446,10 +446,12 @@ async def asked_of(**where: Any) -> EngineError:
 
 
 async def test_what_is_not_there_was_not_asked() -> None:
-    error = await asked_of(emulator=f"127.0.0.1:{free_port()}")
+    port = free_port()
+    error = await asked_of(emulator=f"127.0.0.1:{port}")
     assert isinstance(error, EngineUnavailable)
     assert not error.sent
-    assert "connection refused" in str(error)
+    start = f"Start it: python -m mcp_workflows_google.local --port {port}"
+    assert str(error).endswith(f"connection refused; is the local engine running there? {start}")
 
 
 async def test_a_connection_that_takes_a_while_is_waited_for(server: Injecting) -> None:

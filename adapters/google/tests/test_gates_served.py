@@ -13,7 +13,7 @@ import pytest
 from mcp_workflows_google.embedding import completed
 
 from adapters.google.tests import flows
-from adapters.google.tests.configured import asked, by_flags, called, client_of, configured, executions
+from adapters.google.tests.configured import asked, by_flags, called, client_of, configured, executions, operating
 from adapters.google.tests.elsewhere import deliver
 from adapters.google.tests.scene import environment
 from scripts.processes import free_port
@@ -138,6 +138,15 @@ async def test_a_gate_is_answered_by_its_name_from_the_command_line(
     for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
         assert json.dumps(result) == '{"paid": 12}'
         assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
+
+
+async def test_the_operator_answers_a_gate_by_its_name(google_engine: GoogleEngine, tmp_path: Path) -> None:
+    async with gated(google_engine, tmp_path, flows.GATED, approval=gate("await_approval")) as (client, _):
+        task_id = await called(client)
+        await asked(client, task_id)
+        await operating(tmp_path, "answer", task_id, "approval.ok=true")
+        done = (await client.until(task_id))["result"]["structuredContent"]
+    assert done == {"approved": True, "order": "A1"}
 
 
 async def test_a_gate_without_decline_cannot_be_declined(google_engine: GoogleEngine, tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ async def check_engine(calls: Calls, events: Events | None) -> Finding:
     except AnsweredError:
         pass  # it knows us, and that is enough: what each tool needs is checked with the tool
     except EngineError as error:
-        return Finding(ok=False, text=str(error), hint="check region, endpoint_url, profile and assume_role")
+        running = calls.endpoint_is_custom and "connection refused" in str(error)
+        hint = "if it is, check endpoint_url" if running else "check region, endpoint_url, profile and assume_role"
+        return Finding(ok=False, text=str(error), hint=hint)
     answers = f"Step Functions answers in {calls.region}"
     try:
         if events is not None:  # a look that hides no message from others

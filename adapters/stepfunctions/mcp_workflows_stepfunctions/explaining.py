@@ -36,7 +36,7 @@ class Event:
 
 Told = tuple[str, str | None]  # a reason, and what to do
 
-_ANSWER: Final = "answer it in the MCP host, or with: mcp-workflows call --resume and the task's id"
+_ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 
 
 async def explain(calls: Calls, ref: Ref, execution: Execution) -> Explanation:

@@ -156,7 +156,7 @@ EXCEPTIONS: Final[Mapping[type[BaseException], Row]] = {
     boto.EndpointProviderError: refused("boto3 knows no endpoint for this in {region}: check region"),
     boto.BaseEndpointResolverError: refused("boto3 knows no endpoint for this in {region}: check region"),
     boto.ParamValidationError: refused("the request is not valid{detail}", final=True),
-    boto.EndpointConnectionError: unavailable("cannot connect to {endpoint}: connection refused, or unknown host"),
+    boto.EndpointConnectionError: unavailable("cannot connect to {endpoint}: {unreached}"),
     boto.ConnectTimeoutError: unavailable("no connection to {endpoint} in time"),
     boto.ProxyConnectionError: unavailable("cannot connect to the proxy: check HTTPS_PROXY"),
     boto.SSLError: unavailable("TLS to {endpoint} failed"),

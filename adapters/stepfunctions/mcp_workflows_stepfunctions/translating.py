@@ -38,6 +38,9 @@ STALE: Final = frozenset(
 
 _EXPIRED_ANYWAY: Final = "still expired"  # botocore's RuntimeError: the credentials it has just got are of no use
 SERVER_ERROR: Final = 500
+_REFUSED: Final = "Connection refused"  # of the C library, in what botocore's error is made of
+_LOCAL: Final = "mcp_workflows_stepfunctions.local"
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_WORD: Final = 200  # characters of what we repeat
 
 
@@ -164,7 +167,19 @@ def _words(error: BaseException, asked: Asked) -> Mapping[str, str]:
         "region": asked.region,
         "endpoint": _endpoint(error, asked),
         "detail": _detail(error),
+        "unreached": _unreached(error, asked),
     }
+
+
+def _unreached(error: BaseException, asked: Asked) -> str:
+    """What to look at first if nobody answers at the endpoint."""
+    if not asked.custom:
+        return "connection refused, or unknown host"
+    parts = urlsplit(_endpoint(error, asked))
+    if _REFUSED not in str(getattr(error, "kwargs", {}).get("error")):
+        return "unknown host, or no way to it: check endpoint_url"
+    start = f" Start it: python -m {_LOCAL} --port {parts.port}" if parts.port and parts.hostname in _LOOPBACK else ""
+    return f"connection refused; is the engine running there?{start}"
 
 
 def _camel(operation: str) -> str:

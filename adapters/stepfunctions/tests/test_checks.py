@@ -155,7 +155,7 @@ async def test_why_it_waits_is_told(adapter: StepFunctionsAdapter, stepfunctions
     await until_asked(adapter, ref)
     asked = await adapter.explain(ref)
     assert "waits for an answer in state Ask" in asked.reason
-    assert "mcp-workflows call --resume" in str(asked.advice)
+    assert "mcp-workflows tasks answer" in str(asked.advice)
     await adapter.cancel(ref)
     await until(adapter, ref, lambda seen: seen.terminal)
     assert "it has ended: cancelled" in (await adapter.explain(ref)).reason

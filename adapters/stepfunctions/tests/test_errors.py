@@ -124,9 +124,12 @@ async def test_a_bucket_that_is_empty_holds_reads_back_here_and_nothing_was_sent
 
 
 async def test_nobody_there_is_certainly_not_sent() -> None:
-    async with opened(f"http://127.0.0.1:{free_port()}") as calls:
-        with pytest.raises(EngineUnavailable, match="connection refused, or unknown host") as caught:
+    port = free_port()
+    start = f"Start it: python -m mcp_workflows_stepfunctions.local --port {port}"
+    async with opened(f"http://127.0.0.1:{port}") as calls:
+        with pytest.raises(EngineUnavailable, match="cannot connect to") as caught:
             await calls.call(*START[:1], **START[1])
+        assert str(caught.value).endswith(f"connection refused; is the engine running there? {start}")
         assert caught.value.sent is False
 
 
@@ -338,6 +341,6 @@ def test_a_defect_is_not_taken_for_an_error_of_boto3() -> None:
 
 
 def test_the_words_of_every_row_can_be_filled_in() -> None:
-    words: dict[str, str] = dict.fromkeys(("action", "resource", "region", "endpoint", "detail"), "x")
+    words: dict[str, str] = dict.fromkeys(("action", "resource", "region", "endpoint", "detail", "unreached"), "x")
     for row in (*CODES.values(), *SPECIAL.values(), *EXCEPTIONS.values()):
         assert row.text.format_map(words)

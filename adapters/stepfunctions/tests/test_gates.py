@@ -9,12 +9,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 
+from adapters.stepfunctions.tests.configured import asked, called, client_of, configured, operating
 from adapters.stepfunctions.tests.machines import Definition, asking, one_state
 from mcp_workflows.adapter import Execution, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused
@@ -87,6 +89,26 @@ async def test_an_answer_at_a_gate_goes_to_its_state(
     done = await it.until(lambda seen: seen.terminal)
     assert (done.status, done.output) == (Status.SUCCEEDED, output)
     await adapter.answer(it.ref, {key: YES})  # too late, and ignored
+
+
+async def test_the_operator_answers_a_gate_by_its_name_though_its_key_is_a_number(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    form = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    approval = {
+        "when": "WaitForApproval",
+        "ask": {"message": "Approve?", "schema": form},
+        "send": {"output": {"approved": "{{answer.ok}}", "by": "{{principal.id}}"}},
+    }
+    workflow = stepfunctions.machine(foreign(**{"callback_token.$": "$$.Task.Token"}))
+    tools = {"it": {"workflow": workflow, "gates": {"approval": approval}}}
+    async with client_of(configured(tmp_path, stepfunctions.url, tools)) as client:
+        task_id = await called(client)
+        key, _ = await asked(client, task_id)
+        assert key.isdecimal()
+        await operating(tmp_path, "answer", task_id, "approval.ok=true")
+        done = (await client.until(task_id))["result"]["structuredContent"]
+    assert done == {"approved": True, "by": "operator"}
 
 
 async def test_an_answer_given_elsewhere_closes_the_gate(

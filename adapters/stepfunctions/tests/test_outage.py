@@ -109,7 +109,8 @@ async def test_an_engine_that_is_not_there_is_found_out_by_the_first_call() -> N
             await adapter.start(start())
         assert caught.value.sent is False
         finding = await adapter.check_engine()
-        assert (finding.ok, "cannot connect" in finding.text) == (False, True)
+        assert (finding.ok, "is the engine running there?" in finding.text) == (False, True)
+        assert finding.hint == "if it is, check endpoint_url"
 
 
 async def test_no_region_is_told_when_it_is_opened() -> None:

@@ -50,13 +50,14 @@ class Unconnected:
     error: type[EngineError]
 
 
+REFUSED = "connection refused"
 _TLS = "the TLS handshake failed: check tls"
 _ITS = "its certificate"
 _HUNG_UP = "it ends the connection at once; if it wants TLS with a client_cert, check tls"
 UNCONNECTED = (
     Unconnected(sign="Unauthenticated", text=OUR_WORDS[RPCStatusCode.UNAUTHENTICATED], error=EngineRefused),
     Unconnected(sign="PermissionDenied", text=OUR_WORDS[RPCStatusCode.PERMISSION_DENIED], error=EngineRefused),
-    Unconnected(sign="ConnectionRefused", text="connection refused", error=EngineUnavailable),
+    Unconnected(sign="ConnectionRefused", text=REFUSED, error=EngineUnavailable),
     Unconnected(sign="dns error", text="unknown host", error=EngineUnavailable),
     Unconnected(sign="InvalidContentType", text="it does not speak TLS: check tls", error=EngineUnavailable),
     Unconnected(sign="UnknownIssuer", text=f"{_TLS}, we do not trust who signed {_ITS}", error=EngineUnavailable),
@@ -119,8 +120,15 @@ def has_detail(error: RPCError, detail: type[details.NamespaceNotFoundFailure]) 
 
 def _unconnected(text: str, place: Place) -> EngineError:
     why = next(row for row in UNCONNECTED if row.sign in text)
-    message = f"{_who(place)}: {why.text}"
+    running = f"; {is_it_running(place)}" if why.text == REFUSED else ""
+    message = f"{_who(place)}: {why.text}{running}"
     return EngineUnavailable(message, sent=False) if why.error is EngineUnavailable else why.error(message)
+
+
+def is_it_running(place: Place) -> str:
+    """What to look at first if nobody listens at the address."""
+    start = " Start it: temporal server start-dev" if place.is_local else ""
+    return f"is the Temporal server running at {place.address}?{start}"
 
 
 def _who(place: Place) -> str:

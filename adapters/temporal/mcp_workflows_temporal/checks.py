@@ -7,7 +7,8 @@ from datetime import timedelta
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
 from mcp_workflows.capabilities import Finding
-from mcp_workflows.errors import EngineError
+from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows_temporal.calls import REFUSED
 from mcp_workflows_temporal.codec import RemoteCodec
 from mcp_workflows_temporal.frontend import Frontend
 from mcp_workflows_temporal.queues import STILL_POLLING, idle
@@ -21,9 +22,9 @@ async def check_engine(frontend: Frontend) -> Finding:
             await frontend.describe_namespace()
             await _try_codec(frontend)
     except EngineError as error:
-        return Finding(
-            ok=False, text=str(error), hint="check address, namespace, tls, api_key and codec of this engine"
-        )
+        running = isinstance(error, EngineUnavailable) and REFUSED in str(error)
+        what = "if it is, check address" if running else "check address, namespace, tls, api_key and codec"
+        return Finding(ok=False, text=str(error), hint=f"{what} of this engine")
     return Finding(ok=True, text=f"Temporal at {place.address} answers, namespace {place.namespace} is there")
 
 

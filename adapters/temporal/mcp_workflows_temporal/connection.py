@@ -22,6 +22,7 @@ from mcp_workflows_temporal.settings import ADDRESS, TemporalSettings, tls_table
 from mcp_workflows_temporal.tracing import Tracing
 
 LOCALHOST = "localhost:7233"
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 CORE_LOG = "temporal.core"
 CODEC_SHARE = 0.5  # of the total time: then it is known who was slow
 
@@ -32,6 +33,11 @@ class Place:
 
     address: str
     namespace: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the address is this machine's."""
+        return self.address.rpartition(":")[0].strip("[]") in LOOPBACK
 
 
 def _no_retry(record: logging.LogRecord) -> bool:

@@ -38,7 +38,7 @@ from mcp_workflows_temporal.reasons import (
     trouble,
 )
 from mcp_workflows_temporal.status import failure
-from mcp_workflows_temporal.telling import ago, counted, moment, span
+from mcp_workflows_temporal.telling import ago, command, counted, moment, span
 
 MANY = 10  # activities, workers or children told one by one
 PAGES = 10  # of 250 events: how far back a history is read for gates
@@ -243,7 +243,7 @@ def _backlog(found: DescribeTaskQueueResponse) -> str:
 
 def _for_a_person(seen: Seen) -> tuple[str, str] | None:
     asked = [one_line(str(request.params.get("message", key))) for key, request in seen.execution.requests.items()]
-    advice = "answer it in the MCP host, or with: mcp-workflows call --resume and the task's id"
+    advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
     return (f"it waits for an answer: {'; '.join(asked)}", advice) if asked else None
 
 
@@ -268,7 +268,8 @@ def _for_a_child(seen: Seen) -> tuple[str, str] | None:
         return None
     first = children[0]
     reason = f"it waits for child workflow {first.workflow_type_name}, {first.workflow_id}"
-    return reason, f"see why that one goes on: temporal workflow describe --workflow-id {first.workflow_id}"
+    describe = command(seen.frontend.place, "workflow", "describe", "--workflow-id", first.workflow_id)
+    return reason, f"see why that one goes on: {describe}"
 
 
 def _for_a_timer(seen: Seen) -> tuple[str, str] | None:
@@ -277,10 +278,10 @@ def _for_a_timer(seen: Seen) -> tuple[str, str] | None:
 
 
 def _for_something(seen: Seen) -> tuple[str, str]:
-    workflow_id = seen.found.workflow_execution_info.execution.workflow_id
+    stack = ("workflow", "stack", "--workflow-id", seen.found.workflow_execution_info.execution.workflow_id)
     return (
         "it waits for something from outside, a signal or an update: no step, timer or child of it is under way",
-        f"see where its code stands (needs a worker): temporal workflow stack --workflow-id {workflow_id}",
+        f"see where its code stands (needs a worker): {command(seen.frontend.place, *stack)}",
     )
 
 

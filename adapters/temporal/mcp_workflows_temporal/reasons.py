@@ -18,6 +18,7 @@ from mcp_workflows_temporal.decode import decode_failure
 from mcp_workflows_temporal.frontend import Frontend
 from mcp_workflows_temporal.queues import ACTIVITIES, WORKFLOWS
 from mcp_workflows_temporal.status import failure
+from mcp_workflows_temporal.telling import command
 
 NEVER_BEGUN_AFTER = timedelta(seconds=1)
 NO_WORKER_AFTER = timedelta(seconds=10)  # workers take a task within milliseconds; after losing one, in 5 s
@@ -55,12 +56,13 @@ async def trouble(frontend: Frontend, found: Described) -> Trouble | None:
     return None
 
 
-async def _paused(_: Frontend, found: Described) -> Trouble | None:
+async def _paused(frontend: Frontend, found: Described) -> Trouble | None:
     if found.workflow_execution_info.status != State.WORKFLOW_EXECUTION_STATUS_PAUSED:
         return None
     reason = found.workflow_extended_info.pause_info.reason
     workflow_id = found.workflow_execution_info.execution.workflow_id
-    advice = f"unpause it when it may go on: temporal workflow unpause --workflow-id {workflow_id}"
+    unpause = command(frontend.place, "workflow", "unpause", "--workflow-id", workflow_id)
+    advice = f"unpause it when it may go on: {unpause}"
     return Trouble(text=f"paused: {one_line(reason)}" if reason else "paused", advice=advice)
 
 
@@ -125,7 +127,8 @@ async def activity_trouble(frontend: Frontend, found: Described, each: PendingAc
     name = each.activity_type.name
     if each.paused:
         reason = each.pause_info.manual.reason
-        advice = f"unpause it when it may go on: temporal activity unpause --activity-id {each.activity_id}"
+        ids = ("--activity-id", each.activity_id, "--workflow-id", found.workflow_execution_info.execution.workflow_id)
+        advice = f"unpause it when it may go on: {command(frontend.place, 'activity', 'unpause', *ids)}"
         return Trouble(text=f"{name} paused: {one_line(reason)}" if reason else f"{name} paused", advice=advice)
     patience = NEVER_BEGUN_AFTER if each.attempt < FAILING_FROM else NO_WORKER_AFTER
     if each.state == _NOT_TAKEN and since(each.scheduled_time) >= patience:

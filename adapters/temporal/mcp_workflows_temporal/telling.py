@@ -1,11 +1,15 @@
-"""Times and numbers in the words of a report."""
+"""Times, numbers and commands in the words of a report."""
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from mcp_workflows_temporal.connection import Place
+
+_CLI_PLACES = frozenset({"127.0.0.1:7233", "localhost:7233"})  # where Temporal's command line goes by itself
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -30,6 +34,13 @@ def moment(at: datetime | Timestamp) -> str:
 def counted(number: int, thing: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def command(place: Place, *words: str) -> str:
+    """Return a command line of Temporal's own, ready for a shell; credentials are in none."""
+    address = [] if place.address in _CLI_PLACES else ["--address", place.address]
+    namespace = [] if place.namespace == "default" else ["--namespace", place.namespace]
+    return shlex.join(["temporal", *words, *address, *namespace])
 
 
 def _datetime(at: datetime | Timestamp) -> datetime:

@@ -25,9 +25,13 @@ async def test_a_missing_namespace_is_found(dev_server: DevServer) -> None:
 
 
 async def test_an_engine_that_is_down_is_a_finding_and_no_error() -> None:
-    async with TemporalAdapter(TemporalSettings(address=f"127.0.0.1:{free_port()}", task_queue="q")) as adapter:
+    address = f"127.0.0.1:{free_port()}"
+    async with TemporalAdapter(TemporalSettings(address=address, task_queue="q")) as adapter:
         findings = [await adapter.check_engine(), await adapter.check("Waits", {})]
-    assert [(finding.ok, "connection refused" in finding.text) for finding in findings] == [(False, True)] * 2
+    asked = f"is the Temporal server running at {address}? Start it: temporal server start-dev"
+    told = f"Temporal at {address}: connection refused; {asked}"
+    assert [(finding.ok, finding.text) for finding in findings] == [(False, told)] * 2
+    assert findings[0].hint == "if it is, check address of this engine"
 
 
 async def test_a_queue_nobody_polls_is_found_with_what_waits_there_and_what_to_do(scene: Scene) -> None:

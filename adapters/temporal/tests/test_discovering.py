@@ -359,7 +359,10 @@ async def test_importing_needs_no_tools_yet(own: Scene, empty_server: DevServer,
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [
-        ("shop", "engine shop: Temporal at 127.0.0.1:{port}: connection refused"),
+        (
+            "shop",
+            "is the Temporal server running at 127.0.0.1:{port}? Start it: temporal server start-dev",
+        ),
         ("shopp", "no engine named 'shopp'; did you mean 'shop'? (engines: here, shop)"),
         ("here", "engine here: the adapter 'memory' cannot list workflows"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -34,7 +35,7 @@ from adapters.temporal.tests.troubled import troubled_worker
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.capabilities import Explanation
 from mcp_workflows.errors import ExecutionNotFound
-from tests.dev_server import DevServer
+from tests.dev_server import DevServer, temporal_binary
 
 LONG_TIMER = re.compile(r"1, the next fires .* UTC, in (2 h|119 min)")
 WORKFLOW_QUEUE = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
@@ -146,6 +147,8 @@ async def test_a_paused_step_says_so(scene: Scene) -> None:
             )
         )
         await scene.until(ref, lambda seen: seen.message == "ChargeCard paused: the card service moves")
+        await run_advice(await scene.adapter.explain(ref))
+        await scene.until(ref, lambda seen: attempt(seen.message))
 
 
 # --- a workflow whose code fails, that is paused, or does not listen
@@ -184,9 +187,17 @@ async def test_a_paused_workflow_says_by_whom_and_why(scene: Scene) -> None:
         )
         await scene.until(ref, lambda seen: seen.message == "paused: stocktaking")
         why = await scene.adapter.explain(ref)
+        await run_advice(why)
+        await scene.until(ref, lambda seen: seen.message is None)
     assert why.reason == "paused: stocktaking"
     assert why.facts["paused"].endswith("by olga: stocktaking")
-    assert "unpause" in (why.advice or "")
+
+
+async def run_advice(why: Explanation) -> None:
+    """Do what it advises, as it stands there."""
+    said, _, words = (why.advice or "").partition(": temporal ")
+    assert said == "unpause it when it may go on"
+    await anyio.run_process([temporal_binary(), *shlex.split(words)])
 
 
 async def test_a_message_does_not_change_while_nothing_does(scene: Scene) -> None:
