@@ -25,9 +25,8 @@ from mcp_workflows.cli import (
     storing,
     tasks,
 )
-from mcp_workflows.cli.app import app
+from mcp_workflows.cli.app import run
 from mcp_workflows.cli.screen import say
-from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import WorkflowsError
 
 __all__ = ["COMMANDS", "main"]
@@ -55,7 +54,7 @@ def main() -> None:
     """The entry point: what we raise on purpose is a message, and never a stack trace."""
     failures: list[str] = []
     try:
-        app(prog_name=DISTRIBUTION)
+        run()
     except* WorkflowsError as group:
         failures.extend(_messages(group))
     for failure in failures:

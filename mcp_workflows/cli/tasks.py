@@ -32,7 +32,7 @@ tasks = typer.Typer(name="tasks", help="Everybody's tasks: list, show, why, canc
 app.add_typer(tasks)
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or its beginning if no other begins so.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs, as JSON.")]
 
 
 @tasks.command("list")
