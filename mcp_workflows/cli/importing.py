@@ -31,14 +31,14 @@ def import_tools(
     if engine not in engines:
         hint = did_you_mean(engine, engines)
         raise ConfigError(f"{config}: no engine named {engine!r}{hint} (engines: {names(engines)})")
-    seen = anyio.run(_discover, engines[engine])
+    seen = anyio.run(discover, engines[engine])
     if not seen:
         raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
     for line in draft(engine, seen, configured=_configured(tools, engines[engine], seen), taken=tools):
         say(line)
 
 
-async def _discover(engine: Engine) -> Sequence[Discovered]:
+async def discover(engine: Engine) -> Sequence[Discovered]:
     """What has been seen there.
 
     Raises:
