@@ -241,6 +241,24 @@ async def test_importing_needs_no_tools_yet(own: Scene, empty_server: DevServer,
     assert "  # first:  # 1 execution, last started 20" in done.stdout
 
 
+async def test_a_first_configuration_has_the_chosen_workflows_as_tools_and_the_others_as_a_draft(
+    own: Scene, empty_server: DevServer, tmp_path: Path
+) -> None:
+    await begin(own, "Chosen")
+    await begin(own, "Other")
+    for kind in ("Chosen", "Other"):
+        await until_seen(own, kind)
+    config = tmp_path / "workflows.yaml"
+    words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"task_queue={own.queue}"]
+    done = await anyio.to_thread.run_sync(run, "init", *words, "--workflow", "Chosen", "-c", str(config))
+    assert done.returncode == 0, done.stderr
+    assert [(tool.name, tool.workflow) for tool in load_config(config, {}).tools] == [("chosen", "Chosen")]
+    assert "  # other:  # 1 execution, last started 20" in config.read_text()
+    again = ["-c", str(config), "--force"]
+    done = await anyio.to_thread.run_sync(run, "init", *words, "--workflow", "Chosn", *again)
+    assert "note: no workflow 'Chosn' has been seen there; did you mean 'Chosen'?" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [
