@@ -26,8 +26,9 @@ from mcp_workflows.cli import (
     storing,
     tasks,
 )
-from mcp_workflows.cli.app import run
+from mcp_workflows.cli.app import command_line
 from mcp_workflows.cli.screen import say
+from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import WorkflowsError
 
 __all__ = ["COMMANDS", "main"]
@@ -56,7 +57,7 @@ def main() -> None:
     """The entry point: what we raise on purpose is a message, and never a stack trace."""
     failures: list[str] = []
     try:
-        run()
+        command_line()(prog_name=DISTRIBUTION)
     except* WorkflowsError as group:
         failures.extend(_messages(group))
     for failure in failures:

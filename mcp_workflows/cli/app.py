@@ -24,7 +24,6 @@ app = typer.Typer(
     name=DISTRIBUTION,
     help="Your workflow engine's executions as MCP tasks, in every MCP host.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -62,15 +61,11 @@ def options(
     """Your workflow engine's executions as MCP tasks, in every MCP host."""
 
 
-def run() -> None:
-    """Run the command of this process's arguments, or complete the one in this shell's line.
-
-    Raises:
-        SystemExit: always, with the exit code of the command.
-        WorkflowsError: what the command raised.
-    """
-    commands = [get_command(app)]
-    root = commands[0]
+def command_line() -> TyperGroup:
+    """All commands, with one style of help."""
+    root = get_command(app)
+    assert isinstance(root, TyperGroup), "there are several commands"
+    commands = [*root.commands.values(), root]
     for command in commands:
         if isinstance(command, TyperGroup):
             commands.extend(command.commands.values())
@@ -81,7 +76,7 @@ def run() -> None:
                 param.__class__ = _Argument
             elif isinstance(param, TyperOption) and _TYPES_ARE_SHOWN:
                 param.metavar = _placeholder(param, context)
-    root(prog_name=DISTRIBUTION)
+    return root
 
 
 _TYPES_ARE_SHOWN = hasattr(TyperArgument, "display_type_rich")  # by Typers that show `<bool>` and `<str>`
