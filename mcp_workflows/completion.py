@@ -60,8 +60,8 @@ def _command(params: Sequence[Mapping[str, Any]]) -> Callable[..., None]:  # Any
 def _parameter(name: str, names: Sequence[str], value: str, many: bool) -> inspect.Parameter:
     """An option, by its names, or an argument, which has none; `value` as the help shows it, empty for a flag."""
     info = typer.Option(*names, autocompletion=_words(value)) if names else typer.Argument(autocompletion=_words(value))
-    kind: Any = list[str] | None if many else str | None  # Any: a form of type
-    annotation = Annotated[kind if value else bool, info]
+    one: Any = Annotated[str | None, info] if value else Annotated[bool, info]  # Any: a form of type
+    annotation = Annotated[list[str] | None, info] if many else one
     default = None if value else False
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
