@@ -143,7 +143,7 @@ def helps(terminal: Terminal) -> Sequence[Help]:
 
 
 READING = {"serve", "dev", "check", "iam", "config show", "store rekey", "call", "replay", "import"}
-NOTHING_ELSE = {"serve", "dev", "check", "iam", "config show", "store rekey"}
+NOTHING_ELSE = {"init", "serve", "dev", "check", "iam", "config show", "store rekey"}
 
 
 def test_every_command_that_reads_a_configuration_takes_it_in_the_same_way(helps: Sequence[Help]) -> None:
