@@ -1,14 +1,21 @@
-"""Your workflow engine's executions as MCP tasks, in every MCP host."""
+"""Your workflow engine's executions as MCP tasks, in every MCP host.
 
-from mcp_workflows.access import Allow, Authorizer, Rule, Verb, Wish
-from mcp_workflows.client import TasksClient
-from mcp_workflows.duration import Duration
-from mcp_workflows.functions import from_functions
-from mcp_workflows.gate import ToolGate
-from mcp_workflows.limits import Limits, ToolLimits
-from mcp_workflows.question import Ask, Question
-from mcp_workflows.receiver import Workflows, attach
-from mcp_workflows.tool import Annotations, Fallback, Kind, TaskSupport, Tool
+The names below are imported when they are first used: the command line and adapters need few of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp_workflows.access import Allow, Authorizer, Rule, Verb, Wish
+    from mcp_workflows.client import TasksClient
+    from mcp_workflows.duration import Duration
+    from mcp_workflows.functions import from_functions
+    from mcp_workflows.gate import ToolGate
+    from mcp_workflows.limits import Limits, ToolLimits
+    from mcp_workflows.question import Ask, Question
+    from mcp_workflows.receiver import Workflows, attach
+    from mcp_workflows.tool import Annotations, Fallback, Kind, TaskSupport, Tool
 
 __all__ = [
     "Allow",
@@ -32,3 +39,21 @@ __all__ = [
     "attach",
     "from_functions",
 ]
+
+_HOME = {
+    **dict.fromkeys(["Allow", "Authorizer", "Rule", "Verb", "Wish"], "access"),
+    "TasksClient": "client",
+    "Duration": "duration",
+    "from_functions": "functions",
+    "ToolGate": "gate",
+    **dict.fromkeys(["Limits", "ToolLimits"], "limits"),
+    **dict.fromkeys(["Ask", "Question"], "question"),
+    **dict.fromkeys(["Workflows", "attach"], "receiver"),
+    **dict.fromkeys(["Annotations", "Fallback", "Kind", "TaskSupport", "Tool"], "tool"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -531,6 +531,16 @@ class Discovers(Protocol):
         ...
 
 
+def first_settings(adapter: object) -> Mapping[str, str]:
+    """The settings that `mcp-workflows init` asks for, on an adapter or its class: by name, with the value it proposes.
+
+    An empty value proposes to leave the setting out. A class attribute of this name says so; without it, `init` asks
+    for the settings that are required.
+    """
+    found: Mapping[str, str] = getattr(adapter, "first_settings", {})
+    return found
+
+
 @runtime_checkable
 class Previews(Protocol):
     """Optional: can say what `start` would send to the engine, without sending it."""

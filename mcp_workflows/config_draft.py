@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
 
+from mcp_workflows.adapter import JSON
 from mcp_workflows.capabilities import Discovered
 
 MAX_NAME = 64
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_INPUT = "{type: object, properties: {order_id: {type: string}}, required: [order_id]}"
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
@@ -22,16 +23,35 @@ def tool_name(workflow: str, taken: Set[str]) -> str:
     return next(each for each in (name, *numbered) if each not in taken)
 
 
+def draft_engine(adapter: str, settings: Mapping[str, JSON]) -> Iterator[str]:
+    """The lines of an `engines` section with one engine, named after its adapter; `${...}` in settings stays."""
+    yield "# Workflows as MCP tools: mcp-workflows check says whether all of it works, mcp-workflows serve serves them"
+    yield "engines:"
+    yield f"  {_scalar(adapter)}:"
+    yield f"    adapter: {_scalar(adapter)}"
+    yield from (f"    {_scalar(name)}: {_substituted(value)}" for name, value in settings.items())
+
+
 def draft(
-    engine: str, seen: Sequence[Discovered], *, configured: Mapping[str, Sequence[str]], taken: Iterable[str]
+    engine: str,
+    seen: Sequence[Discovered],
+    *,
+    configured: Mapping[str, Sequence[str]],
+    taken: Iterable[str],
+    chosen: Sequence[Discovered] = (),
 ) -> Iterator[str]:
-    """The lines of a `tools` section, all tools commented out.
+    """The lines of a `tools` section, all tools commented out but the chosen ones.
 
     `configured`: the tools there are already, by workflow; `taken`: the names of all tools.
     """
     new = [found for found in seen if found.workflow not in configured]
-    yield f"# {_count(len(new), 'workflow')} seen on engine {engine} and not configured yet, the most frequent first."
-    yield "# Put what you want under `tools`, without the #, and say what goes in: the engine knows no types."
+    rest = [found for found in new if found not in chosen]
+    if rest or not chosen:
+        text = (
+            f"{_count(len(rest), 'workflow')} seen on engine {engine} and not configured yet, the most frequent first."
+        )
+        yield f"# {text}"
+        yield "# Put what you want under `tools`, without the #, and say what goes in: the engine knows no types."
     for found in seen:
         if found.workflow in configured:
             yield f"# {_one_line(found.workflow)} is there already: {', '.join(configured[found.workflow])}"
@@ -41,15 +61,20 @@ def draft(
         name = tool_name(found.workflow, names)
         names.add(name)
         yield ""
-        yield from (f"  # {line}" for line in _entry(name, engine, found))
+        if found in chosen:
+            yield f"  {_scalar(name)}:"
+            yield from (f"    {line}" for line in _entry(engine, found))
+            yield f"    # input: {_INPUT}  # TODO: what goes in, as JSON Schema"
+        else:
+            yield f"  # {_scalar(name)}:  # {_seen(found)}"
+            yield from (f"  #   {line}" for line in _entry(engine, found))
 
 
-def _entry(name: str, engine: str, found: Discovered) -> Iterator[str]:
-    yield f"{_scalar(name)}:  # {_seen(found)}"
-    yield f"  engine: {_scalar(engine)}"
-    yield f"  workflow: {_scalar(found.workflow)}"
-    yield from (f"  {key}: {_scalar(value)}" for key, value in found.options.items())
-    yield '  description: "TODO: what it does, and when a model should call it."'
+def _entry(engine: str, found: Discovered) -> Iterator[str]:
+    yield f"engine: {_scalar(engine)}"
+    yield f"workflow: {_scalar(found.workflow)}"
+    yield from (f"{key}: {_scalar(value)}" for key, value in found.options.items())
+    yield 'description: "TODO: what it does, and when a model should call it."'
 
 
 def _seen(found: Discovered) -> str:
@@ -67,7 +92,12 @@ def _one_line(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def _scalar(value: Any) -> str:  # any JSON value, which is also a YAML one
+def _scalar(value: JSON) -> str:
+    return _substituted(value).replace("${", "$${")
+
+
+def _substituted(value: JSON) -> str:
+    """A JSON value, which is also a YAML one, in which `${NAME}` is a variable."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
-    return json.dumps(value, ensure_ascii=not str(value).isprintable()).replace("${", "$${")
+    return json.dumps(value, ensure_ascii=not str(value).isprintable())

@@ -43,6 +43,8 @@ PARTS = RULES | {
 }
 
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
+    "__main__": frozenset({"completion"}),
+    "completion": frozenset(),
     "errors": frozenset(),
     "adapter": frozenset({"errors"}),
     "capabilities": frozenset({"errors", "adapter"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -26,6 +27,7 @@ import pytest
 import typer
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
+from typer.core import TyperArgument
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
 from mcp_workflows.capabilities import Finding, Use
@@ -108,11 +110,91 @@ def test_a_wrong_config_ends_with_all_problems_and_no_trace(terminal: Terminal, 
     assert "did you mean 'orders'?" in ended.err
 
 
-@pytest.mark.parametrize("arguments", [["serve"], ["serve", "x.yaml", "--htp", ":1"], ["connect", "emacs"], ["srve"]])
+@pytest.mark.parametrize("arguments", [["import"], ["serve", "x.yaml", "--htp", ":1"], ["connect", "emacs"], ["srve"]])
 def test_wrong_usage_ends_with_2(terminal: Terminal, arguments: list[str]) -> None:
     ended = terminal.call(*arguments)
     assert (ended.code, ended.out) == (2, "")
     assert "Usage: mcp-workflows" in ended.err
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Help:
+    """What `--help` of a command prints."""
+
+    words: Sequence[str]
+    text: str
+
+    def names(self, what: str) -> bool:
+        return re.search(rf"(?<![\w-]){re.escape(what)}(?![\w-])", self.text) is not None
+
+
+@pytest.fixture
+def helps(terminal: Terminal) -> Sequence[Help]:
+    """Of every command, found from the help of those around it."""
+    found: list[Help] = []
+    groups: list[list[str]] = [[]]
+    for words in groups:
+        ended = terminal.call(*words, "--help")
+        assert ended.code == 0
+        found.append(Help(words=words, text=ended.out))
+        listed = ended.out.partition("Commands ")[2]
+        groups.extend([*words, name] for name in re.findall(r"^. ([a-z-]+) ", listed, re.MULTILINE))
+    return found
+
+
+READING = {"serve", "dev", "check", "iam", "config show", "store rekey", "call", "replay", "import"}
+NOTHING_ELSE = {"init", "serve", "dev", "check", "iam", "config show", "store rekey"}
+
+
+def test_every_command_that_reads_a_configuration_takes_it_in_the_same_way(helps: Sequence[Help]) -> None:
+    shown = {" ".join(each.words): each for each in helps}
+    assert shown.keys() >= READING
+    for name in (each for each in shown if each in READING or each.startswith("tasks ")):
+        assert shown[name].names("-c"), name
+        assert "The configuration. Default: workflows.yaml." in shown[name].text, name
+    positional = {name for name, each in shown.items() if each.text.splitlines()[1].rstrip().endswith("[CONFIG]")}
+    assert positional - {"connect"} == NOTHING_ELSE
+
+
+@pytest.mark.skipif(not hasattr(TyperArgument, "display_type_rich"), reason="a Typer that shows no types")
+def test_the_helps_of_all_commands_have_one_style(helps: Sequence[Help]) -> None:
+    for each in helps:
+        types = [found for found in re.findall(r"<([^>]*)>", each.text) if "|" not in found]
+        assert types == [], f"{each.words}: a type of Python, or of a flag"
+        usage = each.text.splitlines()[1].partition("[OPTIONS]")[2].split()
+        assert all(word.strip("[].") == word.strip("[].").upper() for word in usage), each.words
+        assert not any(found in each.text for found in ("{", "[[", "......")), each.words
+
+
+@pytest.mark.parametrize(
+    "words", [["check"], ["config", "show"], ["iam"], ["tasks", "list"], ["import", "x"], ["call", "x"]]
+)
+def test_without_a_configuration_here_it_is_said_how_to_get_one(
+    terminal: Terminal, tmp_path: Path, words: Sequence[str]
+) -> None:
+    terminal.monkeypatch.chdir(tmp_path)
+    ended = terminal.call(*words)
+    assert (ended.code, ended.out) == (1, "")
+    assert "workflows.yaml: no such file in this folder" in ended.err
+    assert "mcp-workflows init" in ended.err
+    assert "-c CONFIG" in ended.err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["workflows.yaml"], ["-c", "workflows.yaml"], ["./workflows.yaml", "-c", "workflows.yaml"]]
+)
+def test_the_configuration_is_the_one_here_unless_another_is_named(
+    terminal: Terminal, config_file: Path, words: Sequence[str]
+) -> None:
+    terminal.monkeypatch.chdir(config_file.parent)
+    ended = terminal.call("check", *words)
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "workflows.yaml: everything is fine")
+
+
+def test_two_configurations_are_wrong_usage(terminal: Terminal, config_file: Path) -> None:
+    ended = terminal.call("check", str(config_file), "-c", "workflows.yaml")
+    assert (ended.code, ended.out) == (2, "")
+    assert "there are two configurations" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from mcp_workflows.cli import (
     embedding,
     handing_out,
     importing,
+    init,
     new_adapter,
     permitting,
     replaying,
@@ -25,7 +26,7 @@ from mcp_workflows.cli import (
     storing,
     tasks,
 )
-from mcp_workflows.cli.app import app
+from mcp_workflows.cli.app import command_line
 from mcp_workflows.cli.screen import say
 from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import WorkflowsError
@@ -43,6 +44,7 @@ COMMANDS = (
     storing,
     replaying,
     importing,
+    init,
     permitting,
     handing_out,
     connecting,
@@ -55,7 +57,7 @@ def main() -> None:
     """The entry point: what we raise on purpose is a message, and never a stack trace."""
     failures: list[str] = []
     try:
-        app(prog_name=DISTRIBUTION)
+        command_line()(prog_name=DISTRIBUTION)
     except* WorkflowsError as group:
         failures.extend(_messages(group))
     for failure in failures:

@@ -52,7 +52,7 @@ def call(
     decline: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Decline a question, by its name or a field of it.")
     ] = None,
-    era: Annotated[Era, typer.Option(help="Which client to be; none: the newest, without tasks.")] = Era.TASKS,
+    era: Annotated[Era, typer.Option(help="The client to be; none: the newest, without tasks.")] = Era.TASKS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the task's id and leave.")] = False,

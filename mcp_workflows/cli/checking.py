@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from mcp_workflows.check import check as check_all
-from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.errors import ConfigError
 
 UNBROKEN = 10_000  # characters of a line
@@ -19,7 +19,8 @@ UNBROKEN = 10_000  # characters of a line
 
 @app.command()
 def check(
-    config: ConfigFile,
+    config: ConfigArgument = None,
+    option: ConfigInstead = None,
     store: Annotated[
         bool, typer.Option("--store", help="Also count live tasks whose tool or engine was removed.")
     ] = False,
@@ -27,8 +28,9 @@ def check(
 ) -> None:
     """Check the configuration, the store, each engine and each workflow."""
     log(LogLevel.WARNING)
+    path = either(config, option)
     try:
-        checkup = anyio.run(partial(check_all, load(config), tasks=store))
+        checkup = anyio.run(partial(check_all, load(path), tasks=store))
     except ConfigError as error:
         if not as_json:
             raise
@@ -38,7 +40,7 @@ def check(
         typer.echo(json.dumps(checkup.as_json(), indent=2))
     else:
         _console().print(checkup.as_table())
-        typer.echo(f"\n{config}: {checkup.summary}")
+        typer.echo(f"\n{path}: {checkup.summary}")
     raise typer.Exit(1 if checkup.problems else 0)
 
 

@@ -30,7 +30,7 @@ def connect(
     host: Annotated[Host, typer.Argument(help="Which host to connect.")],
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG]", help="The host shall start the sidecar itself, with this workflows.yaml."),
+        typer.Argument(metavar="CONFIG", help="The host shall start the sidecar itself, with this workflows.yaml."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="The sidecar is served there, over HTTP.")] = None,
     name: Annotated[str | None, typer.Option(help="The server's name in the host. Default: that of CONFIG.")] = None,
@@ -79,7 +79,9 @@ def _executable() -> str:
 
 @app.command()
 def schema(
-    team: Annotated[bool, typer.Option("--team", help="Of the files that it includes, which have tools only.")] = False,
+    team: Annotated[
+        bool, typer.Option("--team", help="The schema of the files that it includes, which have tools only.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of workflows.yaml, for editors."""
     typer.echo(json.dumps(team_schema() if team else config_schema(), indent=2))

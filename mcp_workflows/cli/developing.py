@@ -11,7 +11,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.cli.serving import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -29,7 +29,8 @@ _HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 @app.command()
 def dev(
-    config: ConfigFile,
+    config: ConfigArgument = None,
+    option: ConfigInstead = None,
     http: Annotated[
         Address,
         typer.Option(parser=read_address, metavar="HOST:PORT", help="Where to serve Streamable HTTP, at /mcp."),
@@ -43,13 +44,14 @@ def dev(
     """Serve, and reload on save: a bad edit keeps the last good configuration."""
     log(log_level)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    loaded = load(config)
+    path = either(config, option)
+    loaded = load(path)
     listening = None if stdio else http
     refuse_strangers(listening, loaded, unsafe_no_auth)
     refuse_many_users(listening, loaded)
     warn_of_strangers(listening, loaded)
     tell_what_is_hidden(listening, loaded)
-    beside = Reloading(config, loaded, os.environ).run
+    beside = Reloading(path, loaded, os.environ).run
     with suppress(KeyboardInterrupt):  # the usual way to end it
         if stdio:
             anyio.run(partial(run_stdio, loaded, beside))

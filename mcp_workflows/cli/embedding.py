@@ -15,9 +15,9 @@ from mcp_workflows.errors import ConfigError
 
 @app.command(name="helper")
 def embed(
-    language: Annotated[str, typer.Argument(help="What the workflows are written in: go, typescript, asl, google.")],
+    language: Annotated[str, typer.Argument(help="The language of the workflows: go, typescript, asl, google.")],
     adapter: Annotated[
-        str | None, typer.Option(help="Whose file, by the adapter's name. Default: of all that are installed.")
+        str | None, typer.Option(help="The adapter that ships the file. Default: any that is installed.")
     ] = None,
 ) -> None:
     """Print the file that lets workflows in this language ask people and tell their progress: > mcpwf.go"""

@@ -13,8 +13,8 @@ from mcp_workflows.cli.app import app
 
 @app.command()
 def token(
-    name: Annotated[str, typer.Argument(help="Whose it will be, such as ci; the client in rules and records.")],
-    scope: Annotated[list[str] | None, typer.Option(help="What it will be good for; can be said again.")] = None,
+    name: Annotated[str, typer.Argument(help="The client in rules and records that the token is for, such as ci.")],
+    scope: Annotated[list[str] | None, typer.Option(help="A scope that it has; can be repeated.")] = None,
     subject: Annotated[str | None, typer.Option(help="The person, if it is one's own.")] = None,
 ) -> None:
     """Make a bearer token: prints it once, on standard output, and what goes into workflows.yaml beside it."""

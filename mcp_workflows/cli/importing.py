@@ -11,7 +11,7 @@ import anyio
 import typer
 
 from mcp_workflows.capabilities import Discovered, Discovers, one_workflow
-from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, log
+from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, existing, log
 from mcp_workflows.cli.screen import say
 from mcp_workflows.config import Engine, load_engines
 from mcp_workflows.config_draft import draft
@@ -27,18 +27,18 @@ def import_tools(
 ) -> None:
     """Print a draft of tools, commented out, for the workflows seen on an engine lately."""
     log(LogLevel.WARNING)
-    engines, tools = load_engines(config, os.environ)
+    engines, tools = load_engines(existing(config), os.environ)
     if engine not in engines:
         hint = did_you_mean(engine, engines)
         raise ConfigError(f"{config}: no engine named {engine!r}{hint} (engines: {names(engines)})")
-    seen = anyio.run(_discover, engines[engine])
+    seen = anyio.run(discover, engines[engine])
     if not seen:
         raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
     for line in draft(engine, seen, configured=_configured(tools, engines[engine], seen), taken=tools):
         say(line)
 
 
-async def _discover(engine: Engine) -> Sequence[Discovered]:
+async def discover(engine: Engine) -> Sequence[Discovered]:
     """What has been seen there.
 
     Raises:

@@ -40,7 +40,7 @@ LINK = "docs/write-an-adapter.md in the documentation explains each law"
 
 @app.command("new-adapter")
 def new_adapter(
-    name: Annotated[str, typer.Argument(help="What `adapter:` in workflows.yaml shall say: acme, print-shop.")],
+    name: Annotated[str, typer.Argument(help="The name of the adapter in workflows.yaml: acme, print-shop.")],
     path: Annotated[
         Path | None, typer.Option(help="The new folder. Default: mcp-workflows-NAME, here.", show_default=False)
     ] = None,

@@ -10,7 +10,7 @@ import anyio
 import typer
 
 from mcp_workflows.capabilities import GATE_WORDS, Permits, Use
-from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.config import Config, Engine
 from mcp_workflows.config_problems import did_you_mean, names
 from mcp_workflows.engines import Engines
@@ -20,14 +20,15 @@ from mcp_workflows.tool import Kind, Tool
 
 @app.command()
 def iam(
-    config: ConfigFile,
+    config: ConfigArgument = None,
+    option: ConfigInstead = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", metavar="ENGINE", help="Of which engine, if there are several.")
+        str | None, typer.Option("--engine", metavar="ENGINE", help="The engine, if several have policies.")
     ] = None,
 ) -> None:
     """Print the least-privilege policy for what the configured tools use, as JSON."""
     log(LogLevel.WARNING)
-    loaded = load(config)
+    loaded = load(either(config, option))
     chosen = _chosen(loaded, engine)
     for other in _without_permissions(loaded) if engine is None else ():
         typer.echo(

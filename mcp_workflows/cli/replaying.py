@@ -38,7 +38,7 @@ def replay(
     history: Annotated[Path, typer.Argument(metavar="HISTORY", help="The exported history of an execution, JSON.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="The call's arguments, to fill in what was asked."),
+        typer.Argument(metavar="KEY=VALUE", help="The call's arguments, to fill in what was asked."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON array.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,

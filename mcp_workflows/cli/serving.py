@@ -12,7 +12,7 @@ import anyio
 import typer
 
 from mcp_workflows.access import is_loopback
-from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import Address, run_http, run_stdio
@@ -124,7 +124,8 @@ def tell_what_is_hidden(http: Address | None, config: Config) -> None:
 
 @app.command()
 def serve(
-    config: ConfigFile,
+    config: ConfigArgument = None,
+    option: ConfigInstead = None,
     http: Annotated[
         Address | None,
         typer.Option(parser=read_address, metavar="HOST:PORT", help="Serve Streamable HTTP at /mcp, not stdio."),
@@ -144,7 +145,7 @@ def serve(
 ) -> None:
     """Serve the configured tools, on stdio or over HTTP."""
     log(log_level)
-    loaded = load(config)
+    loaded = load(either(config, option))
     refuse_strangers(http, loaded, unsafe_no_auth)
     refuse_many_users(http, loaded)
     warn_of_strangers(http, loaded)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, existing, load, log
 from mcp_workflows.config_show import show
 from mcp_workflows.errors import ConfigError
 
@@ -31,17 +31,19 @@ def looking() -> None:
 
 @config_commands.command("show")
 def show_config(
-    config: ConfigFile,
+    config: ConfigArgument = None,
+    option: ConfigInstead = None,
     as_format: Annotated[
         Format, typer.Option("--format", help="For people, with comments, or for programs.")
     ] = Format.YAML,
 ) -> None:
     """Print the configuration with all that it includes, and where each tool is from; no secrets."""
     log(LogLevel.WARNING)
-    shown = show(config, os.environ)
+    path = either(config, option)
+    shown = show(existing(path), os.environ)
     typer.echo(json.dumps(shown.as_json(), indent=2) if as_format is Format.JSON else shown.as_yaml().rstrip())
     try:
-        load(config)
+        load(path)
     except ConfigError as error:
         typer.echo(f"note: as it is here, the configuration cannot be used:\n{error}", err=True)
         raise typer.Exit(1) from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import anyio
 import typer
 
-from mcp_workflows.cli.app import ConfigFile, LogLevel, app, load, log
+from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.config_schema import StoreSettings
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.store import Rekeyed, Seals
@@ -24,13 +24,13 @@ def key() -> None:
 
 
 @stores.command()
-def rekey(config: ConfigFile) -> None:
+def rekey(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
     """Encrypt the whole store with the first of its keys; then the others can be left out.
 
     It can be stopped and done again at any time, and servers go on meanwhile.
     """
     log(LogLevel.ERROR)
-    done = anyio.run(_rekey, load(config).store)
+    done = anyio.run(_rekey, load(either(config, option)).store)
     typer.echo(f"encrypted with the first key: {done.rewritten} tasks and notes that were not yet")
     if done.left:
         raise OperatorError(

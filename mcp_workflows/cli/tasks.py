@@ -55,7 +55,7 @@ tasks = typer.Typer(
 app.add_typer(tasks)
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or its beginning if no other begins so.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs, as JSON.")]
 
 
 @tasks.command("list")

@@ -64,6 +64,7 @@ class GoogleAdapter:
     GateSettings: ClassVar[type[BaseModel]] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.FINDABLE
     start_options: ClassVar[frozenset[str]] = frozenset()
+    first_settings: ClassVar[Mapping[str, str]] = {"project": "", "location": "${GOOGLE_CLOUD_LOCATION:-us-central1}"}
     cancels_at_once: ClassVar[bool] = True  # see `capabilities.cancels_at_once`
 
     def __init__(self, settings: GoogleSettings) -> None:

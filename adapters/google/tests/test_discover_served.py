@@ -115,3 +115,17 @@ def test_import_drafts_tools_that_load(google_engine: GoogleEngine, tmp_path: Pa
     drafted = re.sub(r"(?m)^  # ", "  ", done.stdout.split("tools:\n")[1])
     path.write_text(path.read_text().replace("tools: {}\n", f"tools:\n{drafted}"))
     assert name in {tool.workflow for tool in load_config(path, {}).tools}
+
+
+def test_a_first_configuration_of_workflows_that_are_deployed_loads(
+    google_engine: GoogleEngine, tmp_path: Path
+) -> None:
+    name = google_engine.deploy("fulfil_order", flows.ECHO).rpartition("/")[2]
+    path = tmp_path / "workflows.yaml"
+    place = {"project": PROJECT, "location": LOCATION, "emulator": google_engine.address}
+    settings = [f"--set={key}={value}" for key, value in place.items()]
+    words = ["init", "--engine", "google-workflows", *settings, "--workflow", name, "-c", str(path)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "note:" not in done.output
+    assert [tool.workflow for tool in load_config(path, {}).tools] == [name]

@@ -70,6 +70,7 @@ class StepFunctionsAdapter:
     GateSettings: ClassVar[type[BaseModel]] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     start_options: ClassVar[frozenset[str]] = frozenset({"express", "timeout"})
+    first_settings: ClassVar[Mapping[str, str]] = {"region": ""}
     cancels_at_once: ClassVar[bool] = True  # see `capabilities.cancels_at_once`
 
     def __init__(self, settings: StepFunctionsSettings) -> None:

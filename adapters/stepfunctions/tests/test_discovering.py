@@ -1,4 +1,4 @@
-"""The state machines there are, for `mcp-workflows import`."""
+"""The state machines there are, for `mcp-workflows import` and `init`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.capabilities import Discovered
 from mcp_workflows.cli.app import app
+from mcp_workflows.config import load_config
 from mcp_workflows.errors import EngineUnavailable
 from scripts.processes import free_port
 from tests.stepfunctions_engine import StepFunctions
@@ -73,6 +74,19 @@ def test_a_machine_that_a_tool_names_in_another_way_is_not_drafted_again(
     for name, tool in zip(names, ("by_arn", "by_alias"), strict=True):
         assert f"# {name} is there already: {tool}" in drafted
         assert f"workflow: {name}\n" not in drafted
+
+
+def test_a_first_configuration_has_the_settings_that_an_express_machine_needs(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    machine = stepfunctions.machine(SUCCEED, type="EXPRESS").rpartition(":")[2]
+    config = tmp_path / "workflows.yaml"
+    settings = ("--set", "region=us-east-1", "--set", f"endpoint_url={stepfunctions.url}")
+    words = ["init", "--engine", "stepfunctions", *settings, "--workflow", machine, "-c", str(config)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    [tool] = load_config(config, {}).tools
+    assert (tool.workflow, tool.options["express"]) == (machine, True)
 
 
 async def test_an_engine_that_is_down_cannot_be_discovered() -> None:

@@ -55,6 +55,11 @@ class TemporalAdapter:
     GateSettings: ClassVar[type[BaseModel]] = GateSettings
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     start_options: ClassVar[frozenset[str]] = START_OPTIONS
+    first_settings: ClassVar[Mapping[str, str]] = {
+        "address": "${TEMPORAL_ADDRESS:-localhost:7233}",
+        "namespace": "${TEMPORAL_NAMESPACE:-default}",
+        "task_queue": "",
+    }
 
     def __init__(self, settings: TemporalSettings) -> None:
         self._settings = settings

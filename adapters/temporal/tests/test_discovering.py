@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +357,43 @@ async def test_importing_needs_no_tools_yet(own: Scene, empty_server: DevServer,
     done = await anyio.to_thread.run_sync(run, "import", "shop", "-c", str(config))
     assert done.returncode == 0
     assert "  # first:  # 1 execution, last started 20" in done.stdout
+
+
+async def test_a_first_configuration_has_the_chosen_workflows_as_tools_and_the_others_as_a_draft(
+    own: Scene, empty_server: DevServer, tmp_path: Path
+) -> None:
+    await begin(own, "Chosen")
+    await begin(own, "Other")
+    for kind in ("Chosen", "Other"):
+        await until_seen(own, kind)
+    config = tmp_path / "workflows.yaml"
+    words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"task_queue={own.queue}"]
+    done = await anyio.to_thread.run_sync(run, "init", *words, "--workflow", "Chosen", "-c", str(config))
+    assert done.returncode == 0, done.stderr
+    assert [(tool.name, tool.workflow) for tool in load_config(config, {}).tools] == [("chosen", "Chosen")]
+    assert "  # other:  # 1 execution, last started 20" in config.read_text()
+    again = ["-c", str(config), "--force"]
+    done = await anyio.to_thread.run_sync(run, "init", *words, "--workflow", "Chosn", *again)
+    assert "note: no workflow 'Chosn' has been seen there; did you mean 'Chosen'?" in done.stderr
+
+
+async def test_at_a_terminal_the_workflows_of_an_engine_are_chosen_by_number(
+    own: Scene, empty_server: DevServer, tmp_path: Path
+) -> None:
+    await begin(own, "Frequent", count=3)
+    await until_seen(own, "Frequent")
+    config = tmp_path / "workflows.yaml"
+    ours, theirs = pty.openpty()
+    os.write(ours, b"\n1\n")  # the namespace, the workflow
+    words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"task_queue={own.queue}"]
+    command = partial(subprocess.run, [COMMAND, "init", *words, "-c", str(config)], timeout=60, check=False)
+    done = await anyio.to_thread.run_sync(partial(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs))
+    asked = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0, asked
+    [first] = re.findall(r"1\. (\w+)", asked)
+    assert [tool.workflow for tool in load_config(config, {}).tools] == [first]
 
 
 @pytest.mark.parametrize(

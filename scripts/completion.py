@@ -1,0 +1,51 @@
+"""Write mcp_workflows/completion.json: the commands and options that shells complete.
+
+.venv/bin/python -m scripts.completion
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperArgument, TyperGroup
+
+import mcp_workflows
+from mcp_workflows.cli.app import command_line
+
+_TYPERS_OWN = frozenset({"install_completion", "show_completion"})
+
+TABLE = Path(mcp_workflows.__file__).with_name("completion.json")
+
+
+def table(command: Any) -> Mapping[str, Any]:  # Any: a command of Typer's own Click; JSON
+    """A command or group of commands, with all in it."""
+    context = typer.Context(command)
+    params = [_param(param, context) for param in command.params if param.name not in _TYPERS_OWN]
+    shown = {"help": command.get_short_help_str(200), "params": params}
+    if not isinstance(command, TyperGroup):
+        return shown
+    return {**shown, "commands": {name: table(each) for name, each in command.commands.items()}}
+
+
+def _param(param: Any, context: typer.Context) -> Mapping[str, Any]:  # Any: see above
+    argument = isinstance(param, TyperArgument)
+    shown = (argument and param.display_type_rich(context)) or param.metavar
+    many = param.nargs != 1 or bool(getattr(param, "multiple", False))
+    return {"name": param.name, "names": [] if argument else param.opts, "value": shown, "many": many}
+
+
+def text() -> str:
+    """What the file should be."""
+    root = dict(table(command_line()))
+    commands = [f'"{name}": {json.dumps(each)}' for name, each in root.pop("commands").items()]
+    lines = ",\n".join(commands)  # one a line, to be merged
+    return json.dumps(root)[:-1] + f', "commands": {{\n{lines}\n}}}}\n'
+
+
+if __name__ == "__main__":
+    TABLE.write_text(text(), encoding="utf-8")
+    print(TABLE)
