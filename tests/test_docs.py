@@ -8,14 +8,15 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mcp_workflows.config import load_config
 from scripts.processes import free_port
-from tests.dev_server import DevServer
+from tests.dev_server import DevServer, temporal_binary
 from tests.served import Peer, peer
 from tests.sidecars import COMMAND, Process
 
@@ -139,25 +140,73 @@ def test_the_library_page_works_as_written(tmp_path: Path) -> None:
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
-async def test_the_quickstart_works_as_written(dev_server: DevServer, tmp_path: Path) -> None:
+class DevServerAsWritten(DevServer):
+    """The dev server by the quickstart's own command, in the reader's folder, on a free port."""
+
+    def argv(self) -> Sequence[str]:
+        """The document's line, with the port added."""
+        line = next(line for line in lines(QUICKSTART) if line.startswith("temporal server"))
+        words = [temporal_binary(), *shlex.split(line)[1:], "--port", str(self.port), "--headless"]
+        return ["/bin/sh", "-c", f"cd {shlex.quote(str(self.folder))} && exec {shlex.join(words)}"]
+
+
+async def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
     (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
     commands = lines(QUICKSTART)
     serve = next(line for line in commands if " serve " in line)
     assert "python greeting.py" in commands
-    with (
-        running([sys.executable, "greeting.py"], tmp_path, dev_server.address, "worker"),
-        served(serve, tmp_path, dev_server.address) as process,
-    ):
-        async with peer(process.url) as client:
-            task_id, key, message = await asked(client, "greet", {"name": "Ada"})
-            assert message == "How shall I greet Ada?"
+    with DevServerAsWritten(tmp_path) as temporal, ExitStack() as running_now:
+        reader = Reader(tmp_path, temporal.address, serve, running_now)
+        worker, sidecar = reader.starts_worker(), reader.starts_sidecar()
+        async with peer(sidecar.url) as client:
+            asked_before = await asked(client, "greet", {"name": "Ada"})
+            assert asked_before[2] == "How shall I greet Ada?"
+
+        sidecar.process.kill()
+        sidecar = reader.starts_sidecar()
+        await is_still_asked(sidecar, asked_before)
+        worker.kill()
+        reader.starts_worker()
+        await is_still_asked(sidecar, asked_before)
+        temporal.kill()
+        temporal.start()
+        await is_still_asked(sidecar, asked_before)
+
+        task_id, key, _ = asked_before
+        async with peer(sidecar.url) as client:
             await client.answer(task_id, **{key: {"action": "accept", "content": {"formal": True}}})
-            assert (await client.until(task_id))["result"]["structuredContent"] == {"text": "Good day, Ada."}
+            ended = await client.until(task_id, within=60)
+            assert ended["result"]["structuredContent"] == {"text": "Good day, Ada."}
         check = next(line for line in commands if " check " in line)
-        assert _do(check, tmp_path, dev_server.address).returncode == 0
+        assert _do(check, tmp_path, temporal.address).returncode == 0
         call = next(line for line in commands if " call " in line)
-        assert "Good day, Ada." in _do(call, tmp_path, dev_server.address).stdout
+        assert "Good day, Ada." in _do(call, tmp_path, temporal.address).stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader of the quickstart, with a terminal for each process."""
+
+    folder: Path
+    address: str
+    serve: str
+    running_now: ExitStack
+
+    def starts_worker(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "greeting.py"]
+        return self.running_now.enter_context(running(command, self.folder, self.address, "worker"))
+
+    def starts_sidecar(self) -> Process:
+        return self.running_now.enter_context(served(self.serve, self.folder, self.address))
+
+
+async def is_still_asked(sidecar: Process, before: tuple[str, str, str]) -> None:
+    """The task has the question that it had before."""
+    task_id, key, message = before
+    async with peer(sidecar.url) as client:
+        task = await client.until(task_id, "input_required", within=60)
+    assert {key: request["params"]["message"] for key, request in task["inputRequests"].items()} == {key: message}
 
 
 def _do(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[str]:
