@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shlex
 import signal
@@ -40,6 +41,7 @@ from scripts.environments import INSPECTOR
 from scripts.processes import free_port
 from tests.strangers import installed
 
+DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "mcp-workflows")
 
 FINE = """\
@@ -622,3 +624,57 @@ def test_iam_of_an_engine_that_gives_no_answer_says_so(terminal: Terminal, permi
     ended = terminal.call("iam", str(permits), "--engine", "orders")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "engine orders: the engine in memory does not answer\n"
+
+
+def test_docs_lists_the_pages_with_their_titles(terminal: Terminal) -> None:
+    ended = terminal.call("docs")
+    assert ended.code == 0
+    assert re.search(r"^gates +Gates: people in workflows that were not written for us$", ended.out, re.MULTILINE)
+    assert "grafana-dashboard.json" in ended.out
+
+
+@pytest.mark.parametrize("name", ["gates", "gates.md", "docs/gates.md"])
+def test_docs_prints_a_page_as_it_is_where_nobody_reads_along(terminal: Terminal, name: str) -> None:
+    assert terminal.call("docs", name).out == (DOCS / "gates.md").read_text()
+
+
+def test_docs_prints_a_file_that_pages_tell_of(terminal: Terminal) -> None:
+    assert terminal.call("docs", "alerts.yaml").out == (DOCS / "alerts.yaml").read_text()
+
+
+def test_docs_prints_one_section_with_those_inside_it(terminal: Terminal) -> None:
+    text = (DOCS / "google-access.md").read_text()
+    start, end = text.index("## What workflows may call"), text.index("## Labelled workflows")
+    out = terminal.call("docs", "google-access#what-workflows-may-call").out
+    assert out.rstrip() == text[start:end].rstrip()
+    assert "### Reaching the sidecar from Google" in out
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("gate", "there is no page 'gate' (`mcp-workflows docs` lists them); did you mean 'gates'?\n"),
+        ("../README", "there is no page '../README' (`mcp-workflows docs` lists them)\n"),
+        ("gates#limit", "; did you mean 'limits'?\n"),
+        ("alerts.yaml#limits", "alerts.yaml has no section 'limits' (it has: none)\n"),
+    ],
+)
+def test_docs_says_what_there_is_instead(terminal: Terminal, page: str, told: str) -> None:
+    ended = terminal.call("docs", page)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith(told)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
+def test_docs_shows_a_page_in_the_pager_of_a_terminal(tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PAGER": f"tee {shown}", "TERM": "xterm", "COLUMNS": "80"}
+    with os.fdopen(ours, "rb", closefd=True):
+        command = [COMMAND, "docs", "gates#limits"]
+        subprocess.run(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, timeout=60, check=True)
+        os.close(theirs)
+    text = shown.read_text()
+    assert "\x1b[" in text
+    assert "## " not in text
+    assert "Limits" in text

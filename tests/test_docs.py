@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
+import tarfile
+import zipfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from mcp_workflows.cli.docs import headings, pages, section
 from mcp_workflows.config import load_config
 from scripts.processes import free_port
 from tests.dev_server import DevServer, temporal_binary
@@ -234,11 +238,59 @@ def test_what_is_to_be_installed_exists() -> None:
     assert "temporal = " in (ROOT / "pyproject.toml").read_text()
 
 
-def test_every_link_to_a_file_leads_somewhere() -> None:
+def test_every_link_to_a_file_leads_to_a_section_that_is_there() -> None:
     documents = ("*.md", "docs/**/*.md", "adapters/*/*.md", "samples/**/*.md")
     for document in (path for pattern in documents for path in ROOT.glob(pattern)):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+        for name, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", document.read_text()):
+            target = document.parent / name if name else document
+            assert target.exists(), f"{document.name} links to {name}"
+            known = [each for _, _, each, _ in headings(target.read_text())] if anchor else [anchor]
+            assert anchor in known, f"{document.name} links to {name}#{anchor}"
+
+
+def texts_that_are_shipped() -> Iterator[tuple[Path, str]]:
+    """What a user can read who has no docs folder: every string in the code, and every other file."""
+    for package in (ROOT / "mcp_workflows", *ROOT.glob("adapters/*/mcp_workflows_*")):
+        for path in (path for path in package.rglob("*.*") if path.is_file() and path.suffix != ".pyc"):
+            if path.suffix != ".py":
+                yield path, path.read_text()
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield path, node.value
+
+
+def test_what_is_shipped_cites_pages_by_the_command_that_shows_them() -> None:
+    cited: set[str] = set()
+    for path, text in texts_that_are_shipped():
+        assert not re.search(r"(?<![\w/])docs/[\w-]+\.\w+", text), f"{path.name}: {text}"
+        for page, anchor in re.findall(r"mcp-workflows docs ([a-z0-9]+(?:[.-][a-z0-9]+)*)(?:#([\w-]+))?", text):
+            assert page in pages(), f"{path.name}: {text}"
+            assert not anchor or section(pages()[page].read_text(), anchor), f"{path.name}: {text}"
+            cited.add(page)
+    assert {"access", "authentication", "gates", "google-access", "temporal-contract", "write-an-adapter"} <= cited
+
+
+def test_a_wheel_that_is_made_of_the_sdist_brings_the_pages_and_shows_them(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    subprocess.run([*build, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    [sdist] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    subprocess.run([*build, "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        archive.extractall(installed)
+    brought = {path.name: path.read_text() for path in (installed / "mcp_workflows" / "docs").iterdir()}
+    assert brought == {path.name: path.read_text() for path in (ROOT / "docs").glob("*.*")}
+
+    code = "import sys; from mcp_workflows.cli import main; sys.argv[1:] = ['docs', 'gates']; main()"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == brought["gates.md"]
 
 
 @pytest.mark.parametrize("worker", sorted(ROOT.glob("samples/*/worker.py")), ids=lambda path: path.parent.name)

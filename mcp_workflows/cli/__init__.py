@@ -14,6 +14,7 @@ from mcp_workflows.cli import (
     checking,
     connecting,
     developing,
+    docs,
     embedding,
     handing_out,
     importing,
@@ -48,6 +49,7 @@ COMMANDS = (
     connecting,
     embedding,
     new_adapter,
+    docs,
 )
 
 
