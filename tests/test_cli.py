@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shlex
 import signal
@@ -668,7 +667,7 @@ def test_docs_says_what_there_is_instead(terminal: Terminal, page: str, told: st
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
 def test_docs_shows_a_page_in_the_pager_of_a_terminal(tmp_path: Path) -> None:
     shown = tmp_path / "shown"
-    ours, theirs = pty.openpty()
+    ours, theirs = os.openpty()
     environment = {**os.environ, "PAGER": f"tee {shown}", "TERM": "xterm", "COLUMNS": "80"}
     with os.fdopen(ours, "rb", closefd=True):
         command = [COMMAND, "docs", "gates#limits"]

@@ -244,7 +244,7 @@ def test_every_link_to_a_file_leads_to_a_section_that_is_there() -> None:
         for name, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", document.read_text()):
             target = document.parent / name if name else document
             assert target.exists(), f"{document.name} links to {name}"
-            known = [each for _, _, each, _ in headings(target.read_text())] if anchor else [anchor]
+            known = [heading.anchor for heading in headings(target.read_text())] if anchor else [anchor]
             assert anchor in known, f"{document.name} links to {name}#{anchor}"
 
 

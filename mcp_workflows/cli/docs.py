@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -34,32 +36,38 @@ def pages() -> Mapping[str, Path]:
     return {path.name.removesuffix(".md"): path for path in sorted(folder.glob("*.*"))}
 
 
-def headings(page: str) -> Sequence[tuple[int, int, str, str]]:
-    """The headings of a page: the number of the line, the level, the anchor as on GitHub, the text."""
-    found: list[tuple[int, int, str, str]] = []
-    anchors: dict[str, int] = {}
-    for number, level, title in _headings(page):
-        plain = re.sub(r"[^\w\- ]", "", _LINK.sub(r"\1", title).lower()).replace(" ", "-")
-        seen = anchors[plain] = anchors.get(plain, -1) + 1
-        found.append((number, level, f"{plain}-{seen}" if seen else plain, title))
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """A heading of a page."""
+
+    line: int  # its number, from 0
+    level: int
+    anchor: str  # as GitHub makes it
+    title: str
 
 
-def _headings(page: str) -> Iterator[tuple[int, int, str]]:
+def headings(page: str) -> Sequence[Heading]:
+    """The headings of a page, in its order."""
+    found: list[Heading] = []
+    seen: Counter[str] = Counter()
     in_code = False
     for number, line in enumerate(page.splitlines()):
         in_code ^= bool(_FENCE.match(line))
         if not in_code and (match := _HEADING.match(line)):
-            yield number, len(match[1]), match[2]
+            plain = re.sub(r"[^\w\- ]", "", _LINK.sub(r"\1", match[2]).lower()).replace(" ", "-")
+            seen[plain] += 1
+            anchor = f"{plain}-{seen[plain] - 1}" if seen[plain] > 1 else plain
+            found.append(Heading(line=number, level=len(match[1]), anchor=anchor, title=match[2]))
+    return found
 
 
 def section(page: str, anchor: str) -> str | None:
     """The part of a page under the heading with this anchor, the parts inside it included; None if there is none."""
     lines, found = page.splitlines(), headings(page)
-    for at, (first, level, own, _) in enumerate(found):
-        if own == anchor:
-            after = (number for number, other, _, _ in found[at + 1 :] if other <= level)
-            return "\n".join(lines[first : next(after, len(lines))]).rstrip() + "\n"
+    for at, heading in enumerate(found):
+        if heading.anchor == anchor:
+            after = (other.line for other in found[at + 1 :] if other.level <= heading.level)
+            return "\n".join(lines[heading.line : next(after, len(lines))]).rstrip() + "\n"
     return None
 
 
@@ -98,8 +106,7 @@ def _print_list() -> None:
     width = max(map(len, found))
     for name, path in found.items():
         if path.suffix == ".md":
-            title = next(title for _, _, title in _headings(path.read_text("utf-8")))
-            typer.echo(f"{name:<{width}}  {title}")
+            typer.echo(f"{name:<{width}}  {headings(path.read_text('utf-8'))[0].title}")
     others = [name for name, path in found.items() if path.suffix != ".md"]
     typer.echo(f"\nmcp-workflows docs PAGE shows one. Files that pages tell of: {names(others)}")
 
@@ -121,7 +128,7 @@ def _asked(page: str) -> tuple[Path, str]:
         return path, text
     part = section(text, anchor) if path.suffix == ".md" else None
     if part is None:
-        anchors = [anchor for _, _, anchor, _ in headings(text)] if path.suffix == ".md" else []
+        anchors = [heading.anchor for heading in headings(text)] if path.suffix == ".md" else []
         known = ", ".join(anchors) or "none"
         raise OperatorError(f"{name} has no section {anchor!r} (it has: {known}){did_you_mean(anchor, anchors)}")
     return path, part
