@@ -1,4 +1,7 @@
-"""An audit event as it is written: one JSON object per line, of a shape that stays; its JSON Schema is in docs/."""
+"""An audit event as it is written: one JSON object per line, of a shape that stays.
+
+`mcp-workflows docs audit-event.schema.json` prints its JSON Schema.
+"""
 
 from __future__ import annotations
 

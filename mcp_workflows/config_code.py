@@ -18,7 +18,7 @@ def load_authorizer(reference: str) -> Authorizer:
     """
     found = _attribute(reference)
     if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
-        raise ConfigError(f"{reference} must be an async function of one argument, see docs/access.md")
+        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
     return cast("Authorizer", found)
 
 

@@ -109,7 +109,7 @@ class ServerSettings(BaseModel):
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
         description="Rules of your own in code, `module:attribute`: an async function that is asked after the rules of "
-        "the tool said yes, see docs/access.md.",
+        "the tool said yes, see `mcp-workflows docs access`.",
     )
     my_tasks: bool = Field(
         default=False,
@@ -120,7 +120,8 @@ class ServerSettings(BaseModel):
         default_factory=lambda: [list(path) if path[1:] else path[0] for path in KEY_PATHS],
         description="Where in the `_meta` of a call hosts put what numbers it, to make retries safe: the name of a "
         "member, or a list of names for one inside another. The first that a call has counts. "
-        "`mcp-workflows/idempotencyKey` counts always, and first if it is not in the list. See docs/retries.md.",
+        "`mcp-workflows/idempotencyKey` counts always, and first if it is not in the list. "
+        "See `mcp-workflows docs retries`.",
         examples=[["claudecode/toolUseId", ["modelcontextprotocol.io/task", "taskId"]]],
     )
     drain: Drain = Field(
@@ -242,7 +243,7 @@ def config_schema() -> Schema:
             "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
             "include": {
                 "type": "array",
-                "description": "Files with tools of teams: see docs/teams.md.",
+                "description": "Files with tools of teams: see `mcp-workflows docs teams`.",
                 "items": {
                     "anyOf": [{"type": "string", "description": "A glob alone, for files of your own."}, included]
                 },

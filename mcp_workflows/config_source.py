@@ -134,10 +134,33 @@ class Outside:
     files: bool = True
 
 
-def variables_in(path: Path) -> Sequence[str]:
-    """The variables of the environment that one file names, in its order; no values."""
-    names = (_VARIABLE.fullmatch(found or "") for found in _PLACEHOLDER.findall(read_text(path)))
-    return list(dict.fromkeys(match[1] for match in names if match))
+def variables_in(path: Path) -> Sequence[tuple[str, str | None]]:
+    """Each mention of a variable of the environment in one file: its name and its default, if it has one; no values.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not YAML.
+    """
+    root = _compose(YAML(typ="safe", pure=True), path, read_text(path))
+    found = (found for text in _texts(root) for found in _PLACEHOLDER.findall(text))
+    mentions = (_VARIABLE.fullmatch(inside or "") for inside in found)
+    return [(match[1], match[2]) for match in mentions if match]
+
+
+def _texts(root: Node | None) -> Iterator[str]:
+    """The text values under a node, in the order of the file; each once, however many aliases lead to it."""
+    seen: set[int] = set()
+    left = [root] if root else []
+    while left:
+        node = left.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, MappingNode):
+            left += [value for _, value in reversed(cast("Sequence[tuple[Node, Node]]", node.value))]
+        elif isinstance(node, SequenceNode):
+            left += reversed(cast("Sequence[Node]", node.value))
+        else:
+            yield str(node.value)
 
 
 def read_text(path: Path) -> str:

@@ -69,10 +69,19 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Composed:
     return _Composing(source, environ).composed()
 
 
-def variables_of(path: Path, environ: Mapping[str, str]) -> Sequence[str]:
-    """The variables of the environment that the configuration and all that it includes name; no values."""
+def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | None]:
+    """The variables of the environment that the configuration and all that it includes name, with their defaults.
+
+    The default is None if one of the mentions has none, and empty if they differ: an empty variable takes the default
+    of each mention.
+    """
     included = files_in(path, included_globs(path, environ))
-    return list(dict.fromkeys(name for file in (path, *included) for name in variables_in(file)))
+    found: dict[str, str | None] = {}
+    for name, default in (mention for file in (path, *included) for mention in variables_in(file)):
+        known = found.setdefault(name, default)
+        if known != default:
+            found[name] = None if None in (known, default) else ""
+    return found
 
 
 def included_globs(path: Path, environ: Mapping[str, str]) -> Sequence[str]:

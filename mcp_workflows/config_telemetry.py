@@ -18,7 +18,7 @@ _NO_FILES: Final = frozenset({STDOUT, STDERR, OTLP})
 
 
 class AuditSettings(BaseModel):
-    """The record of who did what: see docs/observability.md."""
+    """The record of who did what: see `mcp-workflows docs observability`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

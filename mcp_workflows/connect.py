@@ -1,8 +1,12 @@
 """What to put into a host's configuration so that it finds a sidecar; pure.
 
 Sources: code.claude.com/docs/en/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration,
-cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, github.com/modelcontextprotocol/inspector
-(docs/mcp-server-configuration.md; its authorization: modelcontextprotocol.io/docs/draft/tools/inspector).
+cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, github.com/modelcontextprotocol/inspector (its page on
+the configuration of servers; its authorization: modelcontextprotocol.io/docs/draft/tools/inspector).
+
+Variables that are not set: VS Code puts in an empty text (its variableResolver.ts), with which the configuration takes
+its default; Codex hands nothing on; Claude Code and shells know `${NAME:-default}`, and Claude Code leaves `${NAME}` as
+it is written; what Cursor does is not documented, and it knows no defaults.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from mcp_workflows.access.settings import AuthSettings
 
@@ -26,6 +30,11 @@ class Host(StrEnum):
     CURSOR = "cursor"
     CODEX = "codex"
     INSPECTOR = "inspector"
+
+
+INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
+"""Pinned: without a version, npm chooses the newest one that fits the Node it finds, which may know no tasks."""
+INSPECTOR_NODE = "22.19"  # what that version needs at least
 
 
 class Login(StrEnum):
@@ -52,12 +61,21 @@ class OverHttp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A variable of the environment that the configuration reads."""
+
+    name: str
+    default: str | None  # None: it has none; empty: each place where it is read has its own
+    is_set: bool  # in the environment in which the snippet is made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverStdio:
     """A sidecar that the host starts itself."""
 
     name: str
     command: Sequence[str]  # with absolute paths: the host has its own folder
-    variables: Sequence[str] = ()  # of the environment, which hosts do not hand on by themselves
+    variables: Sequence[Variable] = ()  # which hosts do not hand on by themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +84,7 @@ class Snippet:
 
     text: str  # JSON, TOML or a command line
     place: str  # for people
+    command: str = ""  # a command line that puts it there
     login: str = ""  # what people do to get in, for them
 
 
@@ -87,21 +106,46 @@ def snippet(host: Host, target: OverHttp | OverStdio) -> Snippet:
     return replace(made, login=said)
 
 
-def _entry(target: OverHttp | OverStdio, *, typed: bool, variable: str = "") -> Mapping[str, Any]:
+Reference: TypeAlias = Callable[[Variable], str]  # how a host is told to read a variable
+
+
+def _env(variable: Variable) -> str:
+    return f"${{env:{variable.name}}}"
+
+
+def _env_or_default(variable: Variable) -> str:
+    """For a host that has no syntax for a default: the default itself, if there is one and the variable is not set."""
+    return _env(variable) if variable.default is None or variable.is_set else variable.default
+
+
+def _with_default(variable: Variable) -> str:
+    return f"${{{variable.name}}}" if variable.default is None else f"${{{variable.name}:-{variable.default}}}"
+
+
+def _in_shell(variable: Variable) -> str:
+    """A reference that a shell fills in, in double quotes; of the default nothing is."""
+    if variable.default is None:
+        return f'"${variable.name}"'
+    escaped = re.sub(r'([\\"$`])', r"\\\1", variable.default)
+    return f'"${{{variable.name}:-{escaped}}}"'
+
+
+def _entry(target: OverHttp | OverStdio, *, typed: bool, reference: Reference | None = None) -> Mapping[str, Any]:
     """How to reach it, in the words that all of the hosts share; some want to be told the transport."""
     if isinstance(target, OverHttp):
         entry = {"type": "http", "url": target.url} if typed else {"url": target.url}
-        return {**entry, **_header(target, variable)}
+        return {**entry, **_header(target, reference)}
     started: dict[str, Any] = {"command": target.command[0], "args": list(target.command[1:])}
-    if variable and target.variables:
-        started["env"] = {name: variable.replace("NAME", name) for name in target.variables}
+    if reference and target.variables:
+        started["env"] = {variable.name: reference(variable) for variable in target.variables}
     return {"type": "stdio", **started} if typed else started
 
 
-def _header(target: OverHttp, variable: str) -> Mapping[str, Any]:
-    if target.login is not Login.TOKEN or not variable:
+def _header(target: OverHttp, reference: Reference | None) -> Mapping[str, Any]:
+    if target.login is not Login.TOKEN or reference is None:
         return {}
-    return {"headers": {"Authorization": f"Bearer {variable.replace('NAME', target.token_variable)}"}}
+    token = Variable(name=target.token_variable, default=None, is_set=False)
+    return {"headers": {"Authorization": f"Bearer {reference(token)}"}}
 
 
 def _shell_header(target: OverHttp) -> str:
@@ -109,45 +153,53 @@ def _shell_header(target: OverHttp) -> str:
     return f' --header "Authorization: Bearer ${target.token_variable}"' if target.login is Login.TOKEN else ""
 
 
-def _json(section: str, target: OverHttp | OverStdio, *, typed: bool, variable: str) -> str:
-    entry = _entry(target, typed=typed, variable=variable)
+def _json(section: str, target: OverHttp | OverStdio, *, typed: bool, reference: Reference) -> str:
+    entry = _entry(target, typed=typed, reference=reference)
     return json.dumps({section: {target.name: entry}}, indent=2, ensure_ascii=False)
 
 
 def _claude(target: OverHttp | OverStdio) -> Snippet:
+    return Snippet(
+        text=_json("mcpServers", target, typed=True, reference=_with_default),
+        place=".mcp.json in the project's folder",
+        command=_claude_command(target),
+    )
+
+
+def _claude_command(target: OverHttp | OverStdio) -> str:
+    add = ["claude", "mcp", "add"]
     if isinstance(target, OverHttp):
-        command = ["claude", "mcp", "add", "--transport", "http", target.name, target.url]
-    else:
-        command = ["claude", "mcp", "add", "--transport", "stdio", target.name, "--", *target.command]
-    header = _shell_header(target) if isinstance(target, OverHttp) else ""
-    place = f".mcp.json in the project's folder, or run: {shlex.join(command)}{header}"
-    return Snippet(text=_json("mcpServers", target, typed=True, variable="${NAME}"), place=place)
+        return shlex.join([*add, "--transport", "http", target.name, target.url]) + _shell_header(target)
+    variables = [word for each in target.variables for word in ("--env", f"{each.name}={_with_default(each)}")]
+    if variables:  # quoted: Claude Code fills them in when it starts the server, in the file of a project
+        add += [*variables, "--scope", "project"]
+    return shlex.join([*add, "--transport", "stdio", target.name, "--", *target.command])
 
 
 def _vscode(target: OverHttp | OverStdio) -> Snippet:
     place = ".vscode/mcp.json in the workspace"
     if isinstance(target, OverStdio) or target.login is not Login.TOKEN:
-        return Snippet(text=_json("servers", target, typed=True, variable="${env:NAME}"), place=place)
+        return Snippet(text=_json("servers", target, typed=True, reference=_env), place=place)
     wanted = {
         "type": "promptString",
         "id": target.token_variable,
         "description": f"The token for {target.name}",
         "password": True,
     }
-    entry = _entry(target, typed=True, variable="${input:NAME}")
+    entry = _entry(target, typed=True, reference=lambda token: f"${{input:{token.name}}}")
     return Snippet(text=json.dumps({"inputs": [wanted], "servers": {target.name: entry}}, indent=2), place=place)
 
 
 def _cursor(target: OverHttp | OverStdio) -> Snippet:
     place = "~/.cursor/mcp.json, or .cursor/mcp.json in the project's folder"
-    return Snippet(text=_json("mcpServers", target, typed=False, variable="${env:NAME}"), place=place)
+    return Snippet(text=_json("mcpServers", target, typed=False, reference=_env_or_default), place=place)
 
 
 def _codex(target: OverHttp | OverStdio) -> Snippet:
     entry = _entry(target, typed=False)
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items()]
     if isinstance(target, OverStdio) and target.variables:
-        lines.append(f"env_vars = {json.dumps(list(target.variables))}")
+        lines.append(f"env_vars = {json.dumps([variable.name for variable in target.variables])}")
     if isinstance(target, OverHttp) and target.login is Login.TOKEN:
         lines.append(f"bearer_token_env_var = {json.dumps(target.token_variable)}")
     text = "\n".join([f"[mcp_servers.{target.name}]", *lines])
@@ -158,12 +210,12 @@ def _inspector(target: OverHttp | OverStdio) -> Snippet:
     where = ["--transport", "http", "--server-url", target.url] if isinstance(target, OverHttp) else target.command
     variables = target.variables if isinstance(target, OverStdio) else ()
     header = _shell_header(target) if isinstance(target, OverHttp) else ""
-    text = " ".join(
-        ["npx @modelcontextprotocol/inspector", *(f'-e {name}="${name}"' for name in variables), shlex.join(where)]
-    )
+    env = (f"-e {variable.name}={_in_shell(variable)}" for variable in variables)
+    text = " ".join([f"npx {INSPECTOR}", *env, shlex.join(where)])
     return Snippet(
         text=text + header,
-        place="a terminal; then choose a protocol era: modern (2026-07-28) or legacy (2025-11-25), both have tasks",
+        place=f"a terminal, with Node {INSPECTOR_NODE} or newer; then choose a protocol era: modern (2026-07-28) or "
+        "legacy (2025-11-25), both have tasks",
     )
 
 

@@ -1,6 +1,6 @@
 """Which calls are one call: the key that a client or its host sent, or the same arguments within a while.
 
-See docs/retries.md.
+See `mcp-workflows docs retries`.
 """
 
 from __future__ import annotations

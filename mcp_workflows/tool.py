@@ -144,8 +144,8 @@ class Tool(BaseModel):
     )
     cancel: AfterCancel | None = Field(
         default=None,
-        description="What is done if it does not end when it is asked to cancel: see docs/lifetimes.md. Default: "
-        "nothing, it ends when it likes.",
+        description="What is done if it does not end when it is asked to cancel: see `mcp-workflows docs lifetimes`. "
+        "Default: nothing, it ends when it likes.",
     )
     ttl: Duration | None = Field(
         default=None, description="How long a task can be read after its creation. Default: the store's retention."
@@ -157,21 +157,21 @@ class Tool(BaseModel):
     )
     allow: Allow | None = Field(
         default=None,
-        description="Who may call it, and see, answer and cancel its tasks: see docs/access.md. Default: whoever is "
-        "let in may call it, and a task is its owner's alone.",
+        description="Who may call it, and see, answer and cancel its tasks: see `mcp-workflows docs access`. Default: "
+        "whoever is let in may call it, and a task is its owner's alone.",
     )
     ask: dict[str, Ask] = Field(default_factory=dict, description="Questions before the start, by name.")
     confirm: Message | None = Field(
         default=None,
         description="What a person must say yes to before each start, after all other questions; may hold "
         "{{placeholders}}, whose values stand between « and ». Clients that cannot ask are refused. See "
-        "docs/retries.md.",
+        "`mcp-workflows docs retries`.",
         examples=["Charge {{amount}}?"],
     )
     dedupe: Duration | None = Field(
         default=None,
         description="For how long after a call without an idempotency key the same arguments, from the same principal, "
-        "are the same task. Default: such calls are two. See docs/retries.md.",
+        "are the same task. Default: such calls are two. See `mcp-workflows docs retries`.",
         examples=["10m"],
     )
     on_behalf_of: dict[str, str] = Field(
@@ -182,7 +182,7 @@ class Tool(BaseModel):
     )
     gates: dict[str, ToolGate] = Field(
         default_factory=dict,
-        description="Human steps of a workflow that was not written for us, by name: see docs/gates.md.",
+        description="Human steps of a workflow that was not written for us, by name: see `mcp-workflows docs gates`.",
     )
     listed: bool = Field(
         default=True,

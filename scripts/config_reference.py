@@ -85,12 +85,17 @@ def _rows(schema: Schema, shared: Schema, prefix: str, keys: frozenset[str] | No
         if keys is not None and key not in keys:
             continue
         default = "**required**" if key in schema.get("required", []) else _default(value)
-        meaning = value.get("description", "").replace("|", "\\|").replace("\n", " ")
+        meaning = _linked(value.get("description", "")).replace("|", "\\|").replace("\n", " ")
         yield f"| `{prefix}{key}` | {_type(value, shared)} | {default} | {meaning} |"
         for inner in _models(value, shared):
             yield from _rows(inner, shared, f"{prefix}{key}.{'NAME.' if prefix + key in _BY_NAME else ''}")
         if prefix + key in _OF_MANY:
             yield from _rows(_resolved(value["items"], shared), shared, f"{prefix}{key}[].")
+
+
+def _linked(meaning: str) -> str:
+    """Pages that the terminal is told by their command are links here, in a page."""
+    return re.sub(r"`mcp-workflows docs ([\w-]+)(#[\w-]+)?`", r"[\1](\1.md\2)", meaning)
 
 
 def _default(schema: Schema) -> str:

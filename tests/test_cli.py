@@ -37,9 +37,11 @@ from mcp_workflows.cli.serving import read_address
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.sidecar import Address
 from mcp_workflows.testing import MemoryAdapter
+from scripts.environments import INSPECTOR
 from scripts.processes import free_port
 from tests.strangers import installed
 
+DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "mcp-workflows")
 
 FINE = """\
@@ -420,7 +422,7 @@ def test_connect_with_a_config_lets_the_host_start_the_sidecar(
     terminal: Terminal, config_file: Path, host: str
 ) -> None:
     terminal.monkeypatch.chdir(config_file.parent)
-    ended = terminal.call("connect", host, config_file.name)
+    ended = terminal.call("connect", host)
     entry = {"command": COMMAND, "args": ["serve", str(config_file)]}
     entry = {"type": "stdio", **entry} if host in TYPED else entry
     assert _parsed(host, ended.out) == {SECTIONS[host]: {"Acme-orders": entry}}
@@ -428,32 +430,39 @@ def test_connect_with_a_config_lets_the_host_start_the_sidecar(
 
 
 def test_connect_with_a_config_and_a_url_takes_the_name_from_the_config(terminal: Terminal, config_file: Path) -> None:
-    ended = terminal.call("connect", "cursor", str(config_file), "--url", HTTP["url"])
+    ended = terminal.call("connect", "cursor", "-c", str(config_file), "--url", HTTP["url"])
     assert json.loads(ended.out) == {"mcpServers": {"Acme-orders": HTTP}}
 
 
-def test_connect_without_anything_takes_the_usual_address(terminal: Terminal) -> None:
-    assert json.loads(terminal.call("connect", "cursor").out) == {"mcpServers": {"mcp-workflows": HTTP}}
+def test_connect_needs_a_configuration_or_a_url(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.monkeypatch.chdir(tmp_path)
+    ended = terminal.call("connect", "cursor")
+    said = "name the configuration with --config, or say where it is served: --url http://127.0.0.1:8931/mcp"
+    assert (ended.code, ended.out, ended.err) == (1, "", f"workflows.yaml: no such file; {said}\n")
+    by_url = terminal.call("connect", "cursor", "--url", HTTP["url"])
+    assert json.loads(by_url.out) == {"mcpServers": {"mcp-workflows": HTTP}}
+    assert terminal.call("connect", "cursor", "-c", "other.yaml", "--url", HTTP["url"]).code == 1
 
 
 def test_connect_claude_also_says_the_command_that_does_it(terminal: Terminal, config_file: Path) -> None:
     over_http = terminal.call("connect", "claude", "--url", HTTP["url"]).err
-    over_stdio = terminal.call("connect", "claude", str(config_file)).err
+    over_stdio = terminal.call("connect", "claude", "-c", str(config_file)).err
     assert f"claude mcp add --transport http mcp-workflows {HTTP['url']}" in over_http
     assert f"claude mcp add --transport stdio Acme-orders -- {COMMAND} serve {config_file}" in over_stdio
 
 
 def test_connect_inspector_prints_a_command_line(terminal: Terminal, config_file: Path) -> None:
-    inspector = ["npx", "@modelcontextprotocol/inspector"]
-    over_http = shlex.split(terminal.call("connect", "inspector").out)
-    over_stdio = shlex.split(terminal.call("connect", "inspector", str(config_file)).out)
+    [(package, version)] = json.loads(INSPECTOR.read_text())["devDependencies"].items()  # the tests run this one
+    inspector = ["npx", f"{package}@{version}"]
+    over_http = shlex.split(terminal.call("connect", "inspector", "--url", HTTP["url"]).out)
+    over_stdio = shlex.split(terminal.call("connect", "inspector", "-c", str(config_file)).out)
     assert over_http == [*inspector, "--transport", "http", "--server-url", HTTP["url"]]
     assert over_stdio == [*inspector, COMMAND, "serve", str(config_file)]
 
 
 VARIABLES = """
 server: {name: outside}
-engines: {here: {adapter: memory, name: "${ENGINE_NAME}-${REGION:-eu}"}}
+engines: {here: {adapter: memory, name: "${ENGINE_NAME}-${REGION:-e \\"$u}"}}
 tools: {echo: {engine: here, workflow: echo}}
 """
 
@@ -461,9 +470,9 @@ tools: {echo: {engine: here, workflow: echo}}
 @pytest.mark.parametrize(
     ("host", "handed_on"),
     [
-        ("claude", {"env": {"ENGINE_NAME": "${ENGINE_NAME}", "REGION": "${REGION}"}}),
+        ("claude", {"env": {"ENGINE_NAME": "${ENGINE_NAME}", "REGION": '${REGION:-e "$u}'}}),
         ("vscode", {"env": {"ENGINE_NAME": "${env:ENGINE_NAME}", "REGION": "${env:REGION}"}}),
-        ("cursor", {"env": {"ENGINE_NAME": "${env:ENGINE_NAME}", "REGION": "${env:REGION}"}}),
+        ("cursor", {"env": {"ENGINE_NAME": "${env:ENGINE_NAME}", "REGION": 'e "$u'}}),
         ("codex", {"env_vars": ["ENGINE_NAME", "REGION"]}),
     ],
 )
@@ -472,16 +481,57 @@ def test_connect_hands_the_variables_of_the_config_on_and_needs_none_of_them(
 ) -> None:
     config = tmp_path / "outside.yaml"
     config.write_text(VARIABLES)
-    ended = terminal.call("connect", host, str(config))
+    ended = terminal.call("connect", host, "-c", str(config))
     [entry] = _parsed(host, ended.out)[SECTIONS[host]].values()
     assert {key: entry[key] for key in entry.keys() & {"env", "env_vars"}} == handed_on
     assert "ENGINE_NAME" in ended.err
 
 
-def test_connect_inspector_hands_the_variables_on(terminal: Terminal, tmp_path: Path) -> None:
+def test_connect_cursor_names_a_variable_that_is_set(terminal: Terminal, tmp_path: Path) -> None:
     config = tmp_path / "outside.yaml"
     config.write_text(VARIABLES)
-    assert '-e ENGINE_NAME="$ENGINE_NAME" -e REGION="$REGION"' in terminal.call("connect", "inspector", str(config)).out
+    terminal.monkeypatch.setenv("REGION", "us")
+    [entry] = json.loads(terminal.call("connect", "cursor", "-c", str(config)).out)["mcpServers"].values()
+    assert entry["env"]["REGION"] == "${env:REGION}"
+
+
+def test_a_shell_fills_in_the_variables_of_the_inspectors_command_line(terminal: Terminal, tmp_path: Path) -> None:
+    config = tmp_path / "outside.yaml"
+    config.write_text(VARIABLES)
+    line = terminal.call("connect", "inspector", "-c", str(config)).out
+    shown = subprocess.run(
+        ["sh", "-c", f"npx() {{ printf '%s\\n' \"$@\"; }}; {line}"],
+        env={"ENGINE_NAME": "x y"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.splitlines()[1:5] == ["-e", "ENGINE_NAME=x y", "-e", 'REGION=e "$u']
+
+
+def test_connect_claudes_command_hands_the_variables_on_as_the_snippet_does(terminal: Terminal, tmp_path: Path) -> None:
+    config = tmp_path / "outside.yaml"
+    config.write_text(VARIABLES)
+    ended = terminal.call("connect", "claude", "-c", str(config))
+    [command] = [shlex.split(line) for line in ended.err.splitlines() if line.startswith("claude ")]
+    [(name, entry)] = json.loads(ended.out)["mcpServers"].items()
+    variables = [command[at + 1] for at, word in enumerate(command) if word == "--env"]
+    assert variables == [f"{key}={value}" for key, value in entry["env"].items()]
+    assert command[command.index("--scope") :] == [
+        *("--scope", "project", "--transport", "stdio", name, "--"),
+        *(entry["command"], *entry["args"]),
+    ]
+
+
+@pytest.mark.parametrize("host", [*SECTIONS, "inspector"])
+def test_no_url_that_connect_prints_has_anything_glued_to_it(
+    terminal: Terminal, asking: Callable[[str], Path], host: str
+) -> None:
+    for way in (["--url", HTTP["url"]], ["-c", str(asking(ISSUERS))], ["-c", str(asking(TOKENS))]):
+        ended = terminal.call("connect", host, *way)
+        urls = re.findall(r"https?:[^\s\"]+", ended.err + ended.out)
+        assert urls
+        assert set(urls) <= {HTTP["url"], "https://workflows.example.com/mcp"}
 
 
 ASKING = """
@@ -516,7 +566,7 @@ def asking(tmp_path: Path) -> Callable[[str], Path]:
 def test_connect_tells_hosts_where_to_read_a_token_that_was_made_by_hand(
     terminal: Terminal, asking: Callable[[str], Path], host: str, where: dict[str, Any]
 ) -> None:
-    ended = terminal.call("connect", host, str(asking(TOKENS)))
+    ended = terminal.call("connect", host, "-c", str(asking(TOKENS)))
     made = _parsed(host, ended.out)
     entry = made[SECTIONS[host]]["acme"]
     assert entry["url"] == "https://workflows.example.com/mcp"
@@ -530,14 +580,17 @@ def test_connect_tells_hosts_where_to_read_a_token_that_was_made_by_hand(
 def test_connect_gives_a_host_no_token_where_people_log_in_themselves(
     terminal: Terminal, asking: Callable[[str], Path], host: str, auth: str
 ) -> None:
-    ended = terminal.call("connect", host, str(asking(auth)))
+    ended = terminal.call("connect", host, "-c", str(asking(auth)))
     entry = _parsed(host, ended.out)[SECTIONS[host]]["acme"]
     assert entry.keys() - {"type"} == {"url"}
     assert ("no token is needed here" if auth == ISSUERS else "a proxy in front of the server") in ended.err
 
 
 def test_connect_codex_names_the_command_that_logs_in(terminal: Terminal, asking: Callable[[str], Path]) -> None:
-    assert "`codex mcp login orders`" in terminal.call("connect", "codex", str(asking(ISSUERS)), "--name", "orders").err
+    assert (
+        "`codex mcp login orders`"
+        in terminal.call("connect", "codex", "-c", str(asking(ISSUERS)), "--name", "orders").err
+    )
 
 
 def test_connect_puts_the_token_into_command_lines_by_its_variable(
@@ -545,12 +598,14 @@ def test_connect_puts_the_token_into_command_lines_by_its_variable(
 ) -> None:
     config = str(asking(TOKENS))
     header = '--header "Authorization: Bearer $ACME_TOKEN"'
-    assert terminal.call("connect", "inspector", config).out.endswith(f"https://workflows.example.com/mcp {header}\n")
-    assert f"acme https://workflows.example.com/mcp {header}" in terminal.call("connect", "claude", config).err
+    assert terminal.call("connect", "inspector", "-c", config).out.endswith(
+        f"https://workflows.example.com/mcp {header}\n"
+    )
+    assert f"acme https://workflows.example.com/mcp {header}" in terminal.call("connect", "claude", "-c", config).err
 
 
 def test_connect_names_a_variable_that_a_shell_takes(terminal: Terminal, asking: Callable[[str], Path]) -> None:
-    out = terminal.call("connect", "codex", str(asking(TOKENS)), "--name", "2nd place-to.go").out
+    out = terminal.call("connect", "codex", "-c", str(asking(TOKENS)), "--name", "2nd place-to.go").out
     assert tomllib.loads(out)["mcp_servers"]["2nd-place-to-go"]["bearer_token_env_var"] == "_2ND_PLACE_TO_GO_TOKEN"
 
 
@@ -558,13 +613,12 @@ def test_connect_goes_where_the_config_says_it_is_served_unless_told_otherwise(
     terminal: Terminal, asking: Callable[[str], Path]
 ) -> None:
     config = str(asking(TOKENS))
-    elsewhere = json.loads(terminal.call("connect", "cursor", config, "--url", HTTP["url"]).out)
+    elsewhere = json.loads(terminal.call("connect", "cursor", "-c", config, "--url", HTTP["url"]).out)
     assert elsewhere["mcpServers"]["acme"] == {**HTTP, "headers": {"Authorization": "Bearer ${env:ACME_TOKEN}"}}
-    started = terminal.call("connect", "cursor", config, "--stdio")
+    started = terminal.call("connect", "cursor", "-c", config, "--stdio")
     assert json.loads(started.out)["mcpServers"]["acme"] == {"command": COMMAND, "args": ["serve", config]}
     assert "to log in: nothing" in started.err
-    assert terminal.call("connect", "cursor", "--stdio").code == 2
-    assert terminal.call("connect", "cursor", config, "--stdio", "--url", HTTP["url"]).code == 2
+    assert terminal.call("connect", "cursor", "-c", config, "--stdio", "--url", HTTP["url"]).code == 2
 
 
 class PermittingAdapter(MemoryAdapter):
@@ -650,3 +704,57 @@ def test_iam_of_an_engine_that_gives_no_answer_says_so(terminal: Terminal, permi
     ended = terminal.call("iam", str(permits), "--engine", "orders")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "engine orders: the engine in memory does not answer\n"
+
+
+def test_docs_lists_the_pages_with_their_titles(terminal: Terminal) -> None:
+    ended = terminal.call("docs")
+    assert ended.code == 0
+    assert re.search(r"^gates +Gates: people in workflows that were not written for us$", ended.out, re.MULTILINE)
+    assert "grafana-dashboard.json" in ended.out
+
+
+@pytest.mark.parametrize("name", ["gates", "gates.md", "docs/gates.md"])
+def test_docs_prints_a_page_as_it_is_where_nobody_reads_along(terminal: Terminal, name: str) -> None:
+    assert terminal.call("docs", name).out == (DOCS / "gates.md").read_text()
+
+
+def test_docs_prints_a_file_that_pages_tell_of(terminal: Terminal) -> None:
+    assert terminal.call("docs", "alerts.yaml").out == (DOCS / "alerts.yaml").read_text()
+
+
+def test_docs_prints_one_section_with_those_inside_it(terminal: Terminal) -> None:
+    text = (DOCS / "google-access.md").read_text()
+    start, end = text.index("## What workflows may call"), text.index("## Labelled workflows")
+    out = terminal.call("docs", "google-access#what-workflows-may-call").out
+    assert out.rstrip() == text[start:end].rstrip()
+    assert "### Reaching the sidecar from Google" in out
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("gate", "there is no page 'gate' (`mcp-workflows docs` lists them); did you mean 'gates'?\n"),
+        ("../README", "there is no page '../README' (`mcp-workflows docs` lists them)\n"),
+        ("gates#limit", "; did you mean 'limits'?\n"),
+        ("alerts.yaml#limits", "alerts.yaml has no section 'limits' (it has: none)\n"),
+    ],
+)
+def test_docs_says_what_there_is_instead(terminal: Terminal, page: str, told: str) -> None:
+    ended = terminal.call("docs", page)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith(told)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
+def test_docs_shows_a_page_in_the_pager_of_a_terminal(tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "PAGER": f"tee {shown}", "TERM": "xterm", "COLUMNS": "80"}
+    with os.fdopen(ours, "rb", closefd=True):
+        command = [COMMAND, "docs", "gates#limits"]
+        subprocess.run(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, timeout=60, check=True)
+        os.close(theirs)
+    text = shown.read_text()
+    assert "\x1b[" in text
+    assert "## " not in text
+    assert "Limits" in text

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+import tarfile
+import zipfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from mcp_workflows.cli.docs import headings, pages, section
 from mcp_workflows.config import load_config
 from scripts.processes import free_port
-from tests.dev_server import DevServer
+from tests.dev_server import DevServer, temporal_binary
 from tests.served import Peer, peer
 from tests.sidecars import COMMAND, Process
 
@@ -139,25 +144,73 @@ def test_the_library_page_works_as_written(tmp_path: Path) -> None:
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
-async def test_the_quickstart_works_as_written(dev_server: DevServer, tmp_path: Path) -> None:
+class DevServerAsWritten(DevServer):
+    """The dev server by the quickstart's own command, in the reader's folder, on a free port."""
+
+    def argv(self) -> Sequence[str]:
+        """The document's line, with the port added."""
+        line = next(line for line in lines(QUICKSTART) if line.startswith("temporal server"))
+        words = [temporal_binary(), *shlex.split(line)[1:], "--port", str(self.port), "--headless"]
+        return ["/bin/sh", "-c", f"cd {shlex.quote(str(self.folder))} && exec {shlex.join(words)}"]
+
+
+async def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
     (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
     commands = lines(QUICKSTART)
     serve = next(line for line in commands if " serve " in line)
     assert "python greeting.py" in commands
-    with (
-        running([sys.executable, "greeting.py"], tmp_path, dev_server.address, "worker"),
-        served(serve, tmp_path, dev_server.address) as process,
-    ):
-        async with peer(process.url) as client:
-            task_id, key, message = await asked(client, "greet", {"name": "Ada"})
-            assert message == "How shall I greet Ada?"
+    with DevServerAsWritten(tmp_path) as temporal, ExitStack() as running_now:
+        reader = Reader(tmp_path, temporal.address, serve, running_now)
+        worker, sidecar = reader.starts_worker(), reader.starts_sidecar()
+        async with peer(sidecar.url) as client:
+            asked_before = await asked(client, "greet", {"name": "Ada"})
+            assert asked_before[2] == "How shall I greet Ada?"
+
+        sidecar.process.kill()
+        sidecar = reader.starts_sidecar()
+        await is_still_asked(sidecar, asked_before)
+        worker.kill()
+        reader.starts_worker()
+        await is_still_asked(sidecar, asked_before)
+        temporal.kill()
+        temporal.start()
+        await is_still_asked(sidecar, asked_before)
+
+        task_id, key, _ = asked_before
+        async with peer(sidecar.url) as client:
             await client.answer(task_id, **{key: {"action": "accept", "content": {"formal": True}}})
-            assert (await client.until(task_id))["result"]["structuredContent"] == {"text": "Good day, Ada."}
+            ended = await client.until(task_id, within=60)
+            assert ended["result"]["structuredContent"] == {"text": "Good day, Ada."}
         check = next(line for line in commands if " check " in line)
-        assert _do(check, tmp_path, dev_server.address).returncode == 0
+        assert _do(check, tmp_path, temporal.address).returncode == 0
         call = next(line for line in commands if " call " in line)
-        assert "Good day, Ada." in _do(call, tmp_path, dev_server.address).stdout
+        assert "Good day, Ada." in _do(call, tmp_path, temporal.address).stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader of the quickstart, with a terminal for each process."""
+
+    folder: Path
+    address: str
+    serve: str
+    running_now: ExitStack
+
+    def starts_worker(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "greeting.py"]
+        return self.running_now.enter_context(running(command, self.folder, self.address, "worker"))
+
+    def starts_sidecar(self) -> Process:
+        return self.running_now.enter_context(served(self.serve, self.folder, self.address))
+
+
+async def is_still_asked(sidecar: Process, before: tuple[str, str, str]) -> None:
+    """The task has the question that it had before."""
+    task_id, key, message = before
+    async with peer(sidecar.url) as client:
+        task = await client.until(task_id, "input_required", within=60)
+    assert {key: request["params"]["message"] for key, request in task["inputRequests"].items()} == {key: message}
 
 
 def _do(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[str]:
@@ -185,11 +238,59 @@ def test_what_is_to_be_installed_exists() -> None:
     assert "temporal = " in (ROOT / "pyproject.toml").read_text()
 
 
-def test_every_link_to_a_file_leads_somewhere() -> None:
+def test_every_link_to_a_file_leads_to_a_section_that_is_there() -> None:
     documents = ("*.md", "docs/**/*.md", "adapters/*/*.md", "samples/**/*.md")
     for document in (path for pattern in documents for path in ROOT.glob(pattern)):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+        for name, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", document.read_text()):
+            target = document.parent / name if name else document
+            assert target.exists(), f"{document.name} links to {name}"
+            known = [heading.anchor for heading in headings(target.read_text())] if anchor else [anchor]
+            assert anchor in known, f"{document.name} links to {name}#{anchor}"
+
+
+def texts_that_are_shipped() -> Iterator[tuple[Path, str]]:
+    """What a user can read who has no docs folder: every string in the code, and every other file."""
+    for package in (ROOT / "mcp_workflows", *ROOT.glob("adapters/*/mcp_workflows_*")):
+        for path in (path for path in package.rglob("*.*") if path.is_file() and path.suffix != ".pyc"):
+            if path.suffix != ".py":
+                yield path, path.read_text()
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield path, node.value
+
+
+def test_what_is_shipped_cites_pages_by_the_command_that_shows_them() -> None:
+    cited: set[str] = set()
+    for path, text in texts_that_are_shipped():
+        assert not re.search(r"(?<![\w/])docs/[\w-]+\.\w+", text), f"{path.name}: {text}"
+        for page, anchor in re.findall(r"mcp-workflows docs ([a-z0-9]+(?:[.-][a-z0-9]+)*)(?:#([\w-]+))?", text):
+            assert page in pages(), f"{path.name}: {text}"
+            assert not anchor or section(pages()[page].read_text(), anchor), f"{path.name}: {text}"
+            cited.add(page)
+    assert {"access", "authentication", "gates", "google-access", "temporal-contract", "write-an-adapter"} <= cited
+
+
+def test_a_wheel_that_is_made_of_the_sdist_brings_the_pages_and_shows_them(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    subprocess.run([*build, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    [sdist] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    subprocess.run([*build, "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        archive.extractall(installed)
+    brought = {path.name: path.read_text() for path in (installed / "mcp_workflows" / "docs").iterdir()}
+    assert brought == {path.name: path.read_text() for path in (ROOT / "docs").glob("*.*")}
+
+    code = "import sys; from mcp_workflows.cli import main; sys.argv[1:] = ['docs', 'gates']; main()"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == brought["gates.md"]
 
 
 @pytest.mark.parametrize("worker", sorted(ROOT.glob("samples/*/worker.py")), ids=lambda path: path.parent.name)

@@ -193,7 +193,26 @@ def test_of_the_environment_a_team_gets_what_its_entry_lists(tmp_path: Path) -> 
 def test_hosts_are_told_the_variables_of_included_files_too(tmp_path: Path) -> None:
     text = "tools:\n  create: {engine: here, workflow: echo, title: '${REGION}'}\n"
     path = written(tmp_path, {"workflows.yaml": f"store: ${{URL}}\n{PLATFORM}", "teams/a.yaml": text})
-    assert variables_of(path, {}) == ["URL", "REGION"]
+    assert variables_of(path, {}) == {"URL": None, "REGION": None}
+
+
+@pytest.mark.parametrize(
+    ("mentions", "default"),
+    [
+        ("${A:-eu}", "eu"),
+        ("${A:-eu} ${A:-eu}", "eu"),
+        ("${A:-}", ""),
+        ("${A:-eu} ${A:-us} ${A:-eu}", ""),
+        ("${A:-eu} ${A:-us} ${A}", None),
+        ("${A} ${A:-eu}", None),
+        ("${A:-eu} # not ${A}", "eu"),
+    ],
+)
+def test_a_variable_has_a_default_if_all_its_mentions_have_one(
+    tmp_path: Path, mentions: str, default: str | None
+) -> None:
+    path = written(tmp_path, {"workflows.yaml": f"store: {mentions}\n"})
+    assert variables_of(path, {}) == {"A": default}
 
 
 # --- what a team may not say

@@ -14,6 +14,7 @@ from mcp_workflows.cli import (
     checking,
     connecting,
     developing,
+    docs,
     embedding,
     handing_out,
     importing,
@@ -50,6 +51,7 @@ COMMANDS = (
     connecting,
     embedding,
     new_adapter,
+    docs,
 )
 
 

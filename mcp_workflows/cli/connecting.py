@@ -13,57 +13,72 @@ from typing import Annotated
 
 import typer
 
-from mcp_workflows.cli.app import app, load
+from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, app, load
 from mcp_workflows.cli.serving import DEFAULT_HOST, DEFAULT_PORT
 from mcp_workflows.config import config_schema
 from mcp_workflows.config_schema import DISTRIBUTION, ServerSettings, team_schema
 from mcp_workflows.config_teams import variables_of
-from mcp_workflows.connect import Host, OverHttp, OverStdio, login_of, snippet
+from mcp_workflows.connect import Host, OverHttp, OverStdio, Variable, login_of, snippet
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import PATH
 
+_SAY_URL = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
 _NOBODY_LOGS_IN = "nothing, as whoever starts the server is its user; server.auth is for HTTP, see --url"
 
 
 @app.command()
 def connect(
     host: Annotated[Host, typer.Argument(help="Which host to connect.")],
-    config: Annotated[
-        Path | None,
-        typer.Argument(metavar="CONFIG", help="The host shall start the sidecar itself, with this workflows.yaml."),
+    config: ConfigOption = DEFAULT_CONFIG,
+    url: Annotated[
+        str | None, typer.Option(help="The sidecar is served there, over HTTP; else the host shall start it itself.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="The sidecar is served there, over HTTP.")] = None,
     name: Annotated[str | None, typer.Option(help="The server's name in the host. Default: that of CONFIG.")] = None,
     stdio: Annotated[
         bool, typer.Option("--stdio", help="The host shall start it itself, though CONFIG says where it is served.")
     ] = False,
 ) -> None:
     """Print what to put into a host's configuration; says on standard error where that is, and how to log in."""
-    if stdio and (url or not config):
-        raise typer.BadParameter("it takes a CONFIG, and no --url", param_hint="--stdio")
-    server = _server_in(config) if config else ServerSettings()
+    if stdio and url:
+        raise typer.BadParameter("the host starts the server itself, so there is no --url", param_hint="--stdio")
+    server = _server_in(config, needed=url is None or config != DEFAULT_CONFIG)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", name or server.name).strip("-") or DISTRIBUTION
-    if config and not url and not stdio and server.auth and server.public_url:
-        typer.echo(f"note: by {config}, it is served at {server.public_url}; to have it started: --stdio", err=True)
+    if not url and not stdio and server.auth and server.public_url:
         url = f"{server.public_url}{PATH}"
-    if config and not url:
-        made = snippet(host, _started(config, name))
+        typer.echo(
+            f"note: --stdio would have the host start it itself; {config} says that it is served at {url}", err=True
+        )
+    if url:
+        made = snippet(host, OverHttp(name=name, url=url, login=login_of(server.auth)))
     else:
-        served = url or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
-        made = snippet(host, OverHttp(name=name, url=served, login=login_of(server.auth)))
+        made = snippet(host, _started(config, name))
     typer.echo(f"{made.place}:", err=True)
     typer.echo(made.text)
+    if made.command:
+        typer.echo(f"or run:\n{made.command}", err=True)
     if made.login or server.auth:
         typer.echo(f"to log in: {made.login or _NOBODY_LOGS_IN}", err=True)
 
 
 def _started(config: Path, name: str) -> OverStdio:
     command = [_executable(), "serve", str(config.resolve())]
-    return OverStdio(name=name, command=command, variables=variables_of(config, os.environ))
+    variables = [
+        Variable(name=variable, default=default, is_set=bool(os.environ.get(variable)))
+        for variable, default in variables_of(config, os.environ).items()
+    ]
+    return OverStdio(name=name, command=command, variables=variables)
 
 
-def _server_in(config: Path) -> ServerSettings:
-    """What it says of the server; what else is wrong with it, here where variables may be missing, is told."""
+def _server_in(config: Path, *, needed: bool) -> ServerSettings:
+    """What the configuration says of the server; anything else that is wrong with it is told, and may be right there.
+
+    Raises:
+        ConfigError: there is no such file, and it is needed.
+    """
+    if not config.exists():
+        if needed:
+            raise ConfigError(f"{config}: no such file; name the configuration with --config, or {_SAY_URL}")
+        return ServerSettings(name=DISTRIBUTION)
     try:
         return load(config).server
     except ConfigError as error:

@@ -35,7 +35,7 @@ then:
   tests/test_contract.py: which of your workflows play the parts
   {link}
 """
-LINK = "docs/write-an-adapter.md in the documentation explains each law"
+LINK = "`mcp-workflows docs write-an-adapter` explains each law"
 
 
 @app.command("new-adapter")

@@ -62,10 +62,11 @@ def attach(
     `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: whoever comes over loopback HTTP without
     authentication is one and the same user, `local`, as on stdio; only for servers that nobody else can reach.
     `owner`: whose a task is, of servers with authentication: the person's with their client, or across their clients.
-    `idempotency_keys`: where in a call's `_meta` there may be one, by the names that lead to it, see docs/retries.md.
-    `limits`: how much anybody may have and ask for, see docs/limits.md. `authorizer`: rules of your own, asked after
-    those of the tools said yes. `audit` hears what a security review wants to know. `telemetry`: without it, the
-    OpenTelemetry providers that are set for this process by then, if any.
+    `idempotency_keys`: where in a call's `_meta` there may be one, by the names that lead to it, see
+    `mcp-workflows docs retries`.
+    `limits`: how much anybody may have and ask for, see `mcp-workflows docs limits`. `authorizer`: rules of your own,
+    asked after those of the tools said yes. `audit` hears what a security review wants to know. `telemetry`: without
+    it, the OpenTelemetry providers that are set for this process by then, if any.
 
     Raises:
         ConfigError: two tools of one name, an engine that is not there, an unknown store.

@@ -1,6 +1,6 @@
 """What proves an adapter or a store, shipped so that strangers can: contract suites, and an engine in memory.
 
-Needs pytest. See docs/write-an-adapter.md.
+Needs pytest. See `mcp-workflows docs write-an-adapter`.
 """
 
 from __future__ import annotations

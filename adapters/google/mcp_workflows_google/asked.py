@@ -1,4 +1,4 @@
-"""The question that `mcp_elicit` posts, and what is noted of it: see docs/google-contract.md."""
+"""The question that `mcp_elicit` posts, and what is noted of it: see `mcp-workflows docs google-contract`."""
 
 from __future__ import annotations
 

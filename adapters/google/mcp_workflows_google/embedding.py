@@ -1,4 +1,7 @@
-"""Subworkflows that authors append to their workflows, to ask people and to claim keys: see docs/google-contract.md."""
+"""Subworkflows that authors append to their workflows, to ask people and to claim keys.
+
+See `mcp-workflows docs google-contract`.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def _reason(execution: Execution, seen: Seen, callbacks: Sequence[Callback]) -> 
         return f"its state is one that is not known yet ({seen.state})", "see it in the console, and tell us"
     if any(callback.waiters for callback in callbacks):
         waits = f"it waits until somebody calls a callback of it{_at(seen)}"
-        return waits, "whoever got the callback's URL must call it; or make a gate of the step: docs/google.md"
+        todo = "whoever got the callback's URL must call it; or make a gate of the step"
+        return waits, f"{todo}, see: mcp-workflows docs google#gates"
     if seen.steps and all(calls_us(step) for step in seen.steps):
         return "it calls the MCP server (mcp_elicit, mcp_claim), and tries again until that takes the call", _REACHED
     return (f"it is{_at(seen)}" if seen.steps else "no step of it is told yet"), None

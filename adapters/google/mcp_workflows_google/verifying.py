@@ -24,7 +24,7 @@ CLAIMS: Final = "mcp_claim"
 SHIPPED: Final = frozenset({ASKS, CLAIMS, RETRY_ROUTINE})
 URL: Final = "MCP_WORKFLOWS_URL"  # user_env_vars that both read
 AUDIENCE: Final = "MCP_WORKFLOWS_AUDIENCE"
-"""See docs/google-contract.md."""
+"""See `mcp-workflows docs google-contract`."""
 
 
 async def verify(
@@ -114,7 +114,7 @@ def _inbound(read: Definition, found: Deployed, settings: GoogleSettings) -> Ite
     what = " and ".join(calling)
     if settings.inbound is None:
         text = f"it calls {what}, and the engine has no inbound"
-        yield Finding(ok=False, text=text, hint="see docs/google-access.md")
+        yield Finding(ok=False, text=text, hint="see: mcp-workflows docs google-access")
         return
     if wrong := _wrong_url(found.env.get(URL)):
         hint = f"deploy it with --update-env-vars {URL}=https://THIS-SERVER/engines/ENGINE"

@@ -1,4 +1,4 @@
-"""States that authors copy into their machines, to ask people: see docs/stepfunctions-contract.md."""
+"""States that authors copy into their machines, to ask people: see `mcp-workflows docs stepfunctions-contract`."""
 
 from __future__ import annotations
 

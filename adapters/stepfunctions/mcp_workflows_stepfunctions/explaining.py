@@ -89,7 +89,8 @@ def _resource(event: Event) -> str:
 def _task(event: Event) -> Told:
     if str(event.details.get("resource", "")).endswith(WAITS_FOR_TOKEN):
         waits = f"it waits until somebody answers with the task token that went to {_resource(event)}"
-        return waits, "whoever got the token must call SendTaskSuccess; or make a gate of the state: docs/gates.md"
+        todo = "whoever got the token must call SendTaskSuccess; or make a gate of the state"
+        return waits, f"{todo}, see: mcp-workflows docs gates"
     return f"{_resource(event)} is under way", None
 
 

@@ -2,7 +2,7 @@
 
 Delivery is best effort and out of order, so nothing but the ARN is taken from a message; sweeps and looks on demand
 go on beside it. A message reaches one consumer only, so each replica wants a queue of its own: see
-docs/stepfunctions-events.md.
+`mcp-workflows docs stepfunctions-events`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Machines:
             raise EngineRefused(f"{machine.name} is a Standard state machine: leave out express: true", final=True)
         raise EngineRefused(
             f"{machine.name} is an Express state machine, whose executions can be no tasks: set express: true and "
-            "tasks: forbidden, or start it from a Standard one (docs/stepfunctions.md, Express)",
+            "tasks: forbidden, or start it from a Standard one (see: mcp-workflows docs stepfunctions#express)",
             final=True,
         )
 

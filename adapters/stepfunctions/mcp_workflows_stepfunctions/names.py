@@ -1,4 +1,4 @@
-"""Names that state machines and we agree upon; see docs/stepfunctions-contract.md."""
+"""Names that state machines and we agree upon; see `mcp-workflows docs stepfunctions-contract`."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class TemporalAdapter:
     async def describe(self, ref: Ref) -> Execution:
         """One DescribeWorkflowExecution, no worker; once closed, one more for the outcome. See `Adapter.describe`.
 
-        For a tool with gates a little more, see docs/gates.md.
+        For a tool with gates a little more, see `mcp-workflows docs gates`.
         """
         frontend = self._frontend
         async with frontend.call():

@@ -1,4 +1,4 @@
-"""The files that authors of other languages copy into their workflows: see docs/temporal-contract.md."""
+"""The files that authors of other languages copy into their workflows: see `mcp-workflows docs temporal-contract`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The names both sides agree on: what the workflow writes, and what the adapter reads and sends.
 
-Specified in docs/temporal-contract.md.
+Specified in `mcp-workflows docs temporal-contract`.
 """
 
 from __future__ import annotations
