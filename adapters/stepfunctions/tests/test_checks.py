@@ -68,7 +68,7 @@ async def test_a_machine_its_versions_and_aliases_are_looked_for(
 async def test_the_type_of_a_machine_is_looked_at(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
     express = stepfunctions.machine(machines.ECHO, "EXPRESS")
     assert (await adapter.check(express, {"express": True})).ok
-    assert "tasks: forbidden" in (await adapter.check(express, {})).text
+    assert "set express: true" in (await adapter.check(express, {})).text
     assert "express" in (await adapter.check(express, {"express": "sometimes"})).text
 
 

@@ -19,8 +19,10 @@ from adapters.temporal.tests.gated import SHOP, notify_approver
 from adapters.temporal.tests.resets import current_run, reset_to_second_task
 from adapters.temporal.tests.scene import Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import coded
+from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.mapping import Template
 from tests.dev_server import DevServer
 
 ASK = InputRequest(
@@ -102,6 +104,17 @@ async def test_a_workflow_that_waits_after_an_activity_is_shown_and_goes_on_with
         await scene.adapter.answer(ref, {"approve.7": yes(True, "alice")})
         assert (await scene.adapter.describe(ref)).requests == {}
         assert (await scene.ended(ref)).output == [{"ok": True, "who": "alice"}]
+
+
+async def test_nobody_who_answers_is_null_in_the_objects_of_a_signal(scene: Scene) -> None:
+    send = {"signal": "approve", "args": ["{{answer.ok}}", {"by": "{{principal.subject}}"}]}
+    nobody = Principal(id="anonymous", identified=False)
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", send=send)
+        filled = Template(send).render({"answer": {"ok": True}, **nobody.scope})
+        answer = {"action": "accept", "content": {"ok": True}, "send": filled}
+        await scene.adapter.answer(ref, {await only_key(scene, ref): answer})
+        assert (await scene.ended(ref)).output == [{"ok": True, "who": {"by": None}}]
 
 
 async def test_a_refusal_is_sent_as_the_gate_says(scene: Scene) -> None:
