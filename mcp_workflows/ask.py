@@ -151,7 +151,7 @@ def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Princ
     answer = response.get("content") if action is Action.ACCEPT else None  # what declines was never checked
     scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
     try:
-        return {**response, "send": Template(template).render(scope)}
+        return {**response, "send": Template(template).render(scope, all_keys=True)}
     except MappingError as error:
         raise _wrong(key, str(error)) from None
 

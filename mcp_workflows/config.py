@@ -18,10 +18,19 @@ from pydantic import BaseModel
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Authorizer
 from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
-from mcp_workflows.capabilities import GATE_WORDS, Exposes, ReadsHandlers, Schemas, expose_every, gate_settings
+from mcp_workflows.capabilities import (
+    GATE_WORDS,
+    Exposes,
+    ReadsHandlers,
+    Schemas,
+    expose_every,
+    gate_settings,
+    is_fleeting,
+)
 from mcp_workflows.companions import clashes
 from mcp_workflows.config_cancel import split_cancel
 from mcp_workflows.config_code import load_authorizer
+from mcp_workflows.config_layers import counts
 from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.config_schema import (
     SECTIONS,
@@ -40,7 +49,7 @@ from mcp_workflows.fitting import misfits
 from mcp_workflows.limits import Limits
 from mcp_workflows.schema import Schema, check_schema
 from mcp_workflows.store import open_store
-from mcp_workflows.tool import Tool
+from mcp_workflows.tool import Kind, TaskSupport, Tool
 
 __all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema", "load_config", "load_engines"]
 
@@ -295,6 +304,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     others = {key: written[key] for key in written.keys() - TOOL_KEYS}
     fields, others = split_cancel(report, fields, others, kind, where)
     options = _options(report, others, kind, kinds, where)
+    fields = _without_tasks(report, fields, where) if is_fleeting(kind, options) else fields
     fields = _with_schemas(report, folder, fields, kind, where)
     _check_gates(report, fields.get("gates"), kind, (*where, "gates"))
     _check_handlers(report, written.get("input"), fields.get("gates"), kind, (*where, "gates"))
@@ -315,6 +325,15 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         for setting, wrong in misfits(tool, kind) if kind else ():
             report.add((*where, setting), wrong)
     return tool
+
+
+def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> dict[str, Any]:
+    """The fields of a tool that can make no tasks: `tasks: forbidden` if it says nothing itself, and what fits that."""
+    said = {key for key in fields if not report.by_default((*where, key))}
+    if "tasks" in said or fields.get("kind") == Kind.WATCH:
+        return dict(fields)
+    forbidden = {**fields, "tasks": TaskSupport.FORBIDDEN.value}
+    return {key: value for key, value in forbidden.items() if key in said or counts(key, forbidden)}
 
 
 def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, where: Where) -> None:

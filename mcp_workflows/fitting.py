@@ -21,7 +21,15 @@ def misfits(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
     if tool.kind is Kind.WATCH:
         yield "kind", "this workflow is too short-lived to be watched, the engine keeps nothing to look up"
     elif tool.tasks is not TaskSupport.FORBIDDEN:
-        yield "tasks", "this workflow is too short-lived to be a task: write `tasks: forbidden`"
+        yield "tasks", "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here"
+
+
+def fitted(tool: Tool, adapter: object) -> Tool:
+    """The tool, its tasks forbidden if its workflow is too short-lived for them and nothing was said of tasks."""
+    said = "tasks" in tool.model_fields_set or tool.kind is Kind.WATCH
+    if said or not is_fleeting(adapter, tool.options):
+        return tool
+    return tool.model_copy(update={"tasks": TaskSupport.FORBIDDEN})
 
 
 def _unendable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -30,9 +30,9 @@ SCOPES = frozenset({"args", "principal", "task", "answer", "output"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Absent:
-    """What a placeholder finds when there is nothing: null in the middle, left out at the end or as a value."""
+    """What a placeholder finds when there is nothing: left out of an object and at the end of a list, else null."""
 
-    known: bool = False  # there, and null (`principal.subject` of nobody): it keeps its place in a list
+    known: bool = False  # it is known that there is nothing: null everywhere, as `principal.subject` of nobody
 
 
 _ABSENT = _Absent()
@@ -75,13 +75,24 @@ class Template:
         names = (first.match(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match)
 
-    def render(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
+    def render(self, scope: Mapping[str, Any], *, all_keys: bool = False) -> Any:  # any JSON value
         """Fill in the placeholders from `scope` (`args`, `principal`, `task`, `answer`, `output`).
+
+        With `all_keys` objects have each key that is written, with null where nothing is found.
 
         Raises:
             MappingError: an expression does not work on these values (`length` of a number).
         """
-        value = _render(self.source, _data(scope))
+        value = _render(self.source, _data(scope), nulls={_NULL, _ABSENT} if all_keys else {_NULL})
+        return None if isinstance(value, _Absent) else value
+
+    def settings(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
+        """The same for settings, whose defaults apply where nothing is found: such fields are left out of objects.
+
+        Raises:
+            MappingError: likewise.
+        """
+        value = _render(self.source, _data(scope), nulls=frozenset())
         return None if isinstance(value, _Absent) else value
 
     def gaps(self, scope: Mapping[str, Any]) -> Sequence[str]:
@@ -91,7 +102,7 @@ class Template:
         missing = {name for name in named if _as_text(scope.get("args", {}).get(name)) == ""}
         said = (expression.strip() for text in texts for expression in _PLACEHOLDER.findall(text))
         data = _data(scope)
-        unknown = {each for each in said if each.startswith("principal.") and _find(each, data) in (_ABSENT, "")}
+        unknown = {each for each in said if each.startswith("principal.") and _is_gap(each, data)}
         return sorted(missing | unknown)
 
     def text(self, scope: Mapping[str, Any]) -> str:
@@ -155,15 +166,20 @@ def _functions(node: Mapping[str, Any]) -> frozenset[str]:
     return own.union(*(_functions(child) for child in children))
 
 
-def _render(value: Any, data: Mapping[str, Any]) -> Any:
+def _render(value: Any, data: Mapping[str, Any], *, nulls: Set[_Absent]) -> Any:
     if isinstance(value, str):
         return _render_string(value, data)
     if isinstance(value, Mapping):
-        items = ((key, _render(item, data)) for key, item in cast("Mapping[str, Any]", value).items())
-        return {key: item for key, item in items if not isinstance(item, _Absent)}
+        items = {key: _render(item, data, nulls=nulls) for key, item in cast("Mapping[str, Any]", value).items()}
+        return _render_object(items, nulls=nulls)
     if isinstance(value, list):
-        return _render_list([_render(item, data) for item in cast("Sequence[Any]", value)])
+        return _render_list([_render(item, data, nulls=nulls) for item in cast("Sequence[Any]", value)])
     return value
+
+
+def _render_object(items: Mapping[str, Any], *, nulls: Set[_Absent]) -> dict[str, Any]:
+    kept = {key: item for key, item in items.items() if not isinstance(item, _Absent) or item in nulls}
+    return {key: None if isinstance(item, _Absent) else item for key, item in kept.items()}
 
 
 def _render_list(items: list[Any]) -> list[Any]:
@@ -197,7 +213,14 @@ def _find(expression: str, data: Mapping[str, Any]) -> Any:
         return found
     scope, _, name = expression.partition(".")
     known = data.get(scope) if scope in SCOPES else None
-    return _NULL if isinstance(known, Mapping) and name in known else _ABSENT
+    return _NULL if scope == "principal" or (isinstance(known, Mapping) and name in known) else _ABSENT
+
+
+def _is_gap(expression: str, data: Mapping[str, Any]) -> bool:
+    """Whether a text would have a gap here: a claim is missing or empty. That nobody has logged in is none."""
+    found = _find(expression, data)
+    fields: Mapping[str, Any] = data["principal"] or {}
+    return _as_text(found) == "" and not (found is _NULL and expression.partition(".")[2] in fields)
 
 
 def _quoted(value: Any) -> str:

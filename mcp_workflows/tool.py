@@ -379,7 +379,7 @@ class Tool(BaseModel):
         """
         if gaps := self._options_template.gaps(scope):
             raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool is made of it")
-        filled: Mapping[str, Any] = self._options_template.render(scope)
+        filled: Mapping[str, Any] = self._options_template.settings(scope)
         return filled
 
     def told(self, scope: Mapping[str, Any]) -> Mapping[str, str]:

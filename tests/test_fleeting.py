@@ -10,6 +10,7 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.adapter import JSON, StartGuarantee
+from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import misfits
 from mcp_workflows.memory import MemoryAdapter, MemoryOptions, MemorySettings
@@ -38,7 +39,10 @@ class BriefAdapter(MemoryAdapter):
 
 
 BRIEF = Tool(name="brief", engine="here", workflow="echo", tasks=TaskSupport.FORBIDDEN, options={"brief": True})
-NOT_A_TASK = ("tasks", "this workflow is too short-lived to be a task: write `tasks: forbidden`")
+NOT_A_TASK = (
+    "tasks",
+    "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here",
+)
 
 
 @asynccontextmanager
@@ -68,15 +72,20 @@ def test_a_fleeting_workflow_cannot_be_watched() -> None:
 
 
 async def test_a_server_with_a_fleeting_task_is_not_made(tmp_path: Path) -> None:
-    tool = Tool(name="brief", engine="here", workflow="echo", options={"brief": True})
+    tool = Tool(name="brief", engine="here", workflow="echo", tasks=TaskSupport.OPTIONAL, options={"brief": True})
     with pytest.raises(ConfigError, match=r"^tool 'brief': tasks: this workflow is too short-lived to be a task"):
         async with client_of(BriefAdapter(MemorySettings()), tmp_path, tool):
             pass
 
 
-async def test_a_call_of_a_fleeting_workflow_gets_its_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "tool",
+    [BRIEF, Tool(name="brief", engine="here", workflow="echo", options={"brief": True})],
+    ids=["said", "implied"],
+)
+async def test_a_call_of_a_fleeting_workflow_gets_its_result(tmp_path: Path, tool: Tool) -> None:
     engine = BriefAdapter(MemorySettings(name=tmp_path.name))
-    async with client_of(engine, tmp_path) as client:
+    async with client_of(engine, tmp_path, tool) as client:
         assert (await client.call("brief", {"a": 1})).result["structuredContent"] == {"a": 1}
 
 
@@ -102,14 +111,32 @@ def test_a_fleeting_task_in_a_configuration_is_a_problem_with_its_line(
     installed(tmp_path, monkeypatch, {"brief": BriefAdapter})
     head = "engines:\n  here: {adapter: brief}\ntools:\n"
     wrong = (
-        "  a: {engine: here, workflow: echo, brief: true}\n"
+        "  a: {engine: here, workflow: echo, brief: true, tasks: optional}\n"
         "  b:\n    engine: here\n    workflow: echo\n    tasks: required\n    brief: true\n"
         "  c: {engine: here, workflow: echo, brief: true, tasks: forbidden}\n"
         "  d: {engine: here, workflow: echo, brief: true, kind: watch}\n"
     )
     text = "this workflow is too short-lived to be"
     assert problems(tmp_path, head + wrong) == [
-        f"4: tools.a.tasks: {text} a task: write `tasks: forbidden`",
-        f"8: tools.b.tasks: {text} a task: write `tasks: forbidden`",
+        f"4: tools.a.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
+        f"8: tools.b.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
         f"11: tools.d.kind: {text} watched, the engine keeps nothing to look up",
+    ]
+
+
+def test_a_fleeting_workflow_in_a_configuration_makes_no_tasks_whatever_the_defaults_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, {"brief": BriefAdapter})
+    text = (
+        "engines:\n  here: {adapter: brief}\n"
+        "defaults: {tasks: optional, wait: 10s, adaptive: 1s}\n"
+        "tools:\n  a: {engine: here, workflow: echo, brief: true}\n  b: {engine: here, workflow: echo}\n"
+    )
+    (tmp_path / "workflows.yaml").write_text(text)
+    brief, other = load_config(tmp_path / "workflows.yaml", {}).tools
+    assert (brief.tasks, brief.adaptive) == (TaskSupport.FORBIDDEN, None)
+    assert (other.tasks, other.wait.total_seconds()) == (TaskSupport.OPTIONAL, 10)
+    assert problems(tmp_path, text.replace("brief: true", "brief: true, wait: 5s")) == [
+        "5: tools.a: wait: only with tasks: optional; leave it out"
     ]

@@ -60,7 +60,12 @@ RENDERED: list[tuple[Any, Any]] = [  # Any: any JSON value
     # so is what is known to be nobody: a signal keeps the number of its arguments
     (["{{n}}", "{{principal.team}}"], [3, None]),
     (["{{n}}", "{{principal.team}}", "{{answer.note}}"], [3, None]),
-    ({"a": "{{principal.team}}"}, {}),
+    ({"a": "{{principal.team}}"}, {"a": None}),
+    ({"a": [{"b": {"c": "{{principal.team}}"}}]}, {"a": [{"b": {"c": None}}]}),
+    ("{{principal.team}}", None),
+    # and what a login does not say of somebody
+    ({"a": "{{principal.claims.email}}", "b": "{{principal.roles[0]}}"}, {"a": None, "b": None}),
+    (["{{n}}", "{{principal.claims.email}}"], [3, None]),
     ({"a": "{{args.none}}", "b": "{{args.nope}}"}, {"a": None}),
     # what is no string is as it is, and keys are no templates
     (5, 5),
@@ -76,6 +81,17 @@ RENDERED: list[tuple[Any, Any]] = [  # Any: any JSON value
 def test_a_template_renders(source: Any, rendered: Any) -> None:  # Any: any JSON value
     result = Template(source).render(SCOPE)
     assert (result, type(result)) == (rendered, type(rendered))
+
+
+def test_objects_have_all_their_keys_on_demand() -> None:
+    source = {"a": "{{answer.note}}", "b": ["{{n}}", {"c": "{{nope}}"}, "{{answer.note}}"]}
+    assert Template(source).render(SCOPE) == {"b": [3, {}]}
+    assert Template(source).render(SCOPE, all_keys=True) == {"a": None, "b": [3, {"c": None}]}
+
+
+def test_settings_leave_out_what_is_not_there_so_that_their_defaults_apply() -> None:
+    source = {"identity": "{{principal.team}}", "attributes": {"by": "{{principal.claims.email}}", "n": "{{n}}"}}
+    assert Template(source).settings(SCOPE) == {"attributes": {"n": 3}}
 
 
 def test_a_template_is_not_changed_by_rendering() -> None:

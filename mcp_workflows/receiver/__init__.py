@@ -18,7 +18,7 @@ from mcp_workflows.audit import Audit, silent
 from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.fitting import wrong
+from mcp_workflows.fitting import fitted, wrong
 from mcp_workflows.limits import DEFAULTS, Limits
 from mcp_workflows.log_limits import limit_lines
 from mcp_workflows.notes import notes_in
@@ -119,6 +119,7 @@ def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks:
     ]
     if problems:
         raise ConfigError("\n".join(problems))
+    tools = [fitted(tool, engines.get(tool.engine)) for tool in tools]
     problems += [f"tool {tool.name!r}: {text}" for tool in tools for text in wrong(tool, engines)]
     problems += [f"tool {name!r}: {text}" for name, text in clashes(tools, my_tasks=my_tasks)]
     names = [tool.name for tool in tools]

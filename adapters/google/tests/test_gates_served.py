@@ -72,7 +72,7 @@ def gate(when: Any, *, words: str = "Approve {{args.order_id}}?", **more: Any) -
     return {
         "when": when,
         "ask": {"message": words, "schema": OK},
-        "send": {"body": {"approved": "{{answer.ok}}", "order": "{{args.order_id}}"}},
+        "send": {"body": {"approved": "{{answer.ok}}", "order": "{{args.order_id}}", "by": "{{principal.subject}}"}},
         "decline": {"body": {"approved": False, "why": "{{args.order_id}} was refused"}},
         **more,
     }
@@ -107,7 +107,7 @@ async def acknowledged(client: Peer, task_id: str, **responses: Any) -> None:
 
 
 async def test_what_is_sent_is_what_the_configuration_says(google_engine: GoogleEngine, tmp_path: Path) -> None:
-    sent = {"approved": True, "order": "A1"}
+    sent = {"approved": True, "order": "A1", "by": None}  # nobody has logged in
     refused = {"approved": False, "why": "A1 was refused"}
     async with gated(google_engine, tmp_path, flows.GATED, approval=gate("await_approval")) as (client, _):
         for response, result in ((APPROVED, sent), (NO, refused)):
@@ -170,7 +170,7 @@ async def test_two_gates_in_a_row_are_asked_one_after_the_other(google_engine: G
         await acknowledged(client, task_id, **{first: NO})  # answered already: it must not reach the second
         await acknowledged(client, task_id, **{second: APPROVED})
         done = (await client.until(task_id))["result"]["structuredContent"]["result"]
-    assert done == [{"approved": True, "order": "A1"}] * 2
+    assert done == [{"approved": True, "order": "A1", "by": None}] * 2
 
 
 async def test_parallel_gates_are_told_apart_by_their_methods(google_engine: GoogleEngine, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_a_gate_that_somebody_else_has_answered_is_over(google_engine: Goo
         key = (await until_asked(client, task_id, "Legal?"))["Legal?"]
         await acknowledged(client, task_id, **{key: APPROVED})
         done = (await client.until(task_id))["result"]["structuredContent"]["result"]
-    assert done == ["by mail", {"approved": True, "order": "A1"}]
+    assert done == ["by mail", {"approved": True, "order": "A1", "by": None}]
 
 
 async def test_a_gate_is_not_taken_for_a_question_that_the_workflow_asks_beside_it(

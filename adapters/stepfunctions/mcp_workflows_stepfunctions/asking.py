@@ -47,7 +47,7 @@ def deliveries(fold: Fold, gates: Mapping[str, Gate], responses: Mapping[str, JS
     return [
         _delivery(key, open_now[key], gates, cast("Mapping[str, JSON]", response))
         for key, response in responses.items()
-        if key in open_now and open_now[key].request is not None and isinstance(response, Mapping)
+        if key in open_now and open_now[key].token is not None and isinstance(response, Mapping)
     ]
 
 
@@ -55,17 +55,27 @@ def _asked(fold: Fold, gates: Mapping[str, Gate]) -> Iterator[tuple[int, Asked]]
     rules, _ = read_rules(gates)
     for event, waiting in fold.waiting.items():
         rule = rules.get(waiting.state)
-        yield event, waiting.own if rule is None else _gated(waiting, rule)
+        yield event, waiting.own if rule is None else _gated(fold, waiting, rule)
 
 
-def _gated(waiting: Waiting, rule: Rule) -> Asked:
-    token = rule.token(waiting.parameters)
-    if token is not None:
+def needs_definition(fold: Fold, gates: Mapping[str, Gate]) -> bool:
+    """Whether a gate is open whose token has no name that is known: the definition says where it is."""
+    rules, _ = read_rules(gates)
+    found = ((waiting, rules.get(waiting.state)) for waiting in fold.waiting.values())
+    return any(rule and rule.when.token is None and rule.token(waiting.parameters) is None for waiting, rule in found)
+
+
+def _gated(fold: Fold, waiting: Waiting, rule: Rule) -> Asked:
+    places = None if fold.token_places is None else fold.token_places.get(waiting.state, ())
+    token = rule.token(waiting.parameters, places or ())
+    exported = rule.when.token is None and places is None and fold.unread is None  # a history alone: nobody can tell
+    if token is not None or exported:
         return Asked(request=replace(rule.request, gate=rule.name), token=token)
     if rule.when.token is not None:
         where = f"there is no task token at {rule.when.token}"
     else:
-        where = "nothing in them is named like a task token; say where it is in when.token"
+        reason = fold.unread or "the definition puts it into no field of its own"
+        where = f"nothing in them is named like a task token, and {reason}; say where it is in when.token"
     return Asked(complaint=f"gate {rule.name}: the parameters of state {waiting.state} were read, and {where}")
 
 

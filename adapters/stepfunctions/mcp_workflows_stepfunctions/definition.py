@@ -6,11 +6,12 @@ Source: https://states-language.net/spec.html
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mcp_workflows_stepfunctions.names import MCP_INPUT
+from mcp_workflows_stepfunctions.token_places import Place, token_places
 
 WAITS_FOR_TOKEN: Final = ".waitForTaskToken"  # noqa: S105  # the end of a Resource, no password
 _WITHIN: Final = ("ItemProcessor", "Iterator")  # of a Map
@@ -35,6 +36,24 @@ class State:
         return self.waits_for_token and MCP_INPUT in json.dumps(self._parameters)
 
     @property
+    def token_places(self) -> Sequence[Place]:
+        """Where its task token is in what it sends."""
+        path = self.fields.get("InputPath")
+        input_path = path if isinstance(path, str) else None
+        sent = {".$": "$"} if self._parameters is None else self._parameters  # without parameters: its input
+        return token_places(sent, input_path)
+
+    @property
+    def sent(self) -> Any:  # Any: JSON
+        """What it sends, as far as that is written out: null for what is filled in."""
+        return _written(self._parameters)
+
+    @property
+    def jsonata(self) -> bool:
+        """Whether it is written in JSONata."""
+        return "Arguments" in self.fields
+
+    @property
     def bounded(self) -> bool:
         """Whether it ends if nobody ever answers."""
         own = (f"{name}Seconds{path}" for name in ("Timeout", "Heartbeat") for path in ("", "Path"))
@@ -49,6 +68,15 @@ class State:
     @property
     def _parameters(self) -> Any:  # Any: JSON
         return self.fields.get("Parameters", self.fields.get("Arguments"))
+
+
+def _written(value: object) -> object:
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        return {key.removesuffix(".$"): None if key.endswith(".$") else _written(item) for key, item in fields.items()}
+    if isinstance(value, list):
+        return [_written(item) for item in cast("list[object]", value)]
+    return None if isinstance(value, str) and value.lstrip().startswith("{%") else value
 
 
 def states(definition: str) -> Mapping[str, State]:

@@ -53,7 +53,7 @@ def asked_in(parameters: JSON, state: str) -> Asked:
     if found.token is None:
         return Asked(complaint=f"state {state} asks with {MCP_INPUT}, but has no {TASK_TOKEN} beside it")
     try:
-        return Asked(request=read_question(_without(found.token, _opened(found.question))), token=found.token)
+        return Asked(request=read_question(_without(found.token, opened(found.question))), token=found.token)
     except MalformedQuestionError as error:
         return Asked(complaint=f"state {state} asks with a malformed {MCP_INPUT}: {error}")
 
@@ -91,7 +91,7 @@ def objects(value: JSON, depth: int = 0) -> Iterator[_Object]:
     """All objects in it, depth first, those in texts too."""
     if depth > _DEEPEST:
         return
-    value = _opened(value)
+    value = opened(value)
     if isinstance(value, dict):
         yield cast("_Object", value)
         for item in cast("_Object", value).values():
@@ -101,7 +101,7 @@ def objects(value: JSON, depth: int = 0) -> Iterator[_Object]:
             yield from objects(item, depth + 1)
 
 
-def _opened(value: JSON) -> JSON:
+def opened(value: JSON) -> JSON:
     """A text that is a JSON object or list, read; everything else as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
@@ -117,11 +117,11 @@ def read_parameters(text: JSON) -> JSON:
     What is long and can be no token is left out of large ones: they are kept for as long as the state waits.
     """
     large = isinstance(text, str) and len(text) > _SMALL
-    return _mapped(text, _short if large else _opened)
+    return _mapped(text, _short if large else opened)
 
 
 def _short(value: JSON) -> JSON:
-    value = _opened(value)
+    value = opened(value)
     return None if isinstance(value, str) and len(value) > MAX_TOKEN else value
 
 
@@ -144,7 +144,7 @@ def read_question(question: JSON) -> InputRequest:
     Raises:
         MalformedQuestionError: no client could show it.
     """
-    question = _opened(question)
+    question = opened(question)
     if not isinstance(question, dict):
         raise MalformedQuestionError("it is not an object")
     found = cast("_Object", question)

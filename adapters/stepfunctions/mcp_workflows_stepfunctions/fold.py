@@ -7,7 +7,7 @@ Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_Histo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -16,6 +16,7 @@ from mcp_workflows.adapter import JSON, Progress
 from mcp_workflows_stepfunctions.chains import Kind, Scope, Strand
 from mcp_workflows_stepfunctions.definition import WAITS_FOR_TOKEN
 from mcp_workflows_stepfunctions.envelope import Asked, asked_in, read_parameters
+from mcp_workflows_stepfunctions.token_places import Place
 
 Event = Mapping[str, Any]  # Any: an event of boto3, or of an export
 
@@ -44,6 +45,8 @@ class Fold:
         self.last_id = 0
         self.state: str | None = None  # the one entered last
         self.ended = False
+        self.token_places: Mapping[str, Sequence[Place]] | None = None  # by state; None: the definition was not read
+        self.unread: str | None = None  # why it could not be read
         self._waiting: dict[int, Waiting] = {}
         self._root = Scope(kind=Kind.EXECUTION)
         self._strands: dict[int, Strand] = {_BEGINNING: Strand(scope=self._root)}  # by event

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.envelope import is_token, objects
+from mcp_workflows_stepfunctions.token_places import MARK, Place
 
 MAX_ERROR: Final = 256  # characters, of SendTaskFailure
 MAX_CAUSE: Final = 32_768
@@ -34,7 +35,8 @@ class When(BaseModel):
         default=None,
         min_length=1,
         description="JMESPath into the state's resolved parameters, where its task token is. Without it the token is "
-        "looked for by name: taskToken, TaskToken, task_token, callbackToken, token, ...",
+        "looked for by name (taskToken, TaskToken, task_token, callbackToken, token, ...), and then where the "
+        "definition of the state machine puts it.",
     )
 
     @field_validator("token")
@@ -117,10 +119,14 @@ class Rule:
     when: When
     request: InputRequest
 
-    def token(self, parameters: JSON) -> str | None:
-        """The task token in the parameters of its state; None: it is not where it should be."""
+    def token(self, parameters: JSON, places: Sequence[Place] = ()) -> str | None:
+        """The task token in the parameters of its state; None: it is not where it should be.
+
+        `places` are where the definition puts it, if that has been read: surer than a name.
+        """
         if self.when.token is None:
-            return find_token(parameters)
+            there = (place.read(parameters) for place in places)
+            return next((token for token in there if token is not None), None) or find_token(parameters)
         try:
             found: object = jmespath.search(self.when.token, parameters)
         except JMESPathError:
@@ -159,6 +165,20 @@ def state_named(when: JSON) -> str:
     """The state that a `when` means, as it is written; nothing is checked."""
     found = cast("Mapping[str, JSON]", when).get("state") if isinstance(when, dict) else when
     return found if isinstance(found, str) else ""
+
+
+def token_named(when: JSON) -> str | None:
+    """Where a `when` says that the token is, as it is written; None: it does not say."""
+    found = cast("Mapping[str, JSON]", when).get("token") if isinstance(when, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def leads_to(expression: str, place: Place, sent: JSON) -> bool:
+    """Whether a JMESPath expression finds what is at this place of what a state sends."""
+    try:
+        return bool(jmespath.search(expression, place.marked(sent)) == MARK)
+    except JMESPathError:
+        return False
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[str]]:

@@ -71,6 +71,11 @@ class Needed:
         return self.standard and self.use.options.get("history") is not False
 
     @property
+    def locates(self) -> bool:
+        """Whether a definition may have to say where a task token is."""
+        return self.reads and any(not _says_where(gate.get("when")) for gate in self.use.gates.values())
+
+    @property
     def answers(self) -> bool:
         return self.reads and self.use.answers
 
@@ -94,6 +99,11 @@ class Grant:
     on: Callable[[Machine], str]
     to: Callable[[Needed], bool]
     qualified: bool = False  # only for the version or alias that is used
+
+
+def _says_where(when: JSON) -> bool:
+    """Whether a gate's `when` says where the task token is."""
+    return isinstance(when, Mapping) and cast("Mapping[str, JSON]", when).get("token") is not None
 
 
 def _fails(word: JSON) -> bool:
@@ -135,6 +145,12 @@ GRANTS: Final[Sequence[Grant]] = (
     Grant(sid="List", action="states:ListExecutions", on=_machine, to=lambda needed: needed.standard),
     Grant(sid="Look", action="states:DescribeExecution", on=_executions, to=lambda needed: needed.standard),
     Grant(sid="Read", action="states:GetExecutionHistory", on=_executions, to=lambda needed: needed.reads),
+    Grant(
+        sid="Locate",
+        action="states:DescribeStateMachineForExecution",
+        on=_executions,
+        to=lambda needed: needed.locates,
+    ),
     Grant(sid="Stop", action="states:StopExecution", on=_executions, to=lambda needed: needed.cancels),
     Grant(sid="Answer", action="states:SendTaskSuccess", on=_machine, to=lambda needed: needed.answers),
     Grant(sid="Decline", action="states:SendTaskFailure", on=_machine, to=lambda needed: needed.fails),

@@ -29,5 +29,5 @@ async def look(calls: Calls, histories: Histories, console: Console, ref: Ref) -
 async def _running(histories: Histories, ref: Ref) -> Execution:
     if not StepFunctionsOptions.read(ref.options).history:
         return Execution(status=Status.RUNNING)
-    fold = await histories.read(ref.handle)  # if it has ended since the call before, the next look tells how
+    fold = await histories.read(ref.handle, ref.gates)  # if it has ended since the call before, the next look tells how
     return unfinished(fold, ref.gates)

@@ -75,8 +75,8 @@ class Machines:
         if express:
             raise EngineRefused(f"{machine.name} is a Standard state machine: leave out express: true", final=True)
         raise EngineRefused(
-            f"{machine.name} is an Express state machine, whose executions can be no tasks: set express: true and "
-            "tasks: forbidden, or start it from a Standard one (see: mcp-workflows docs stepfunctions#express)",
+            f"{machine.name} is an Express state machine, whose executions can be no tasks: set express: true, "
+            "or start it from a Standard one (see: mcp-workflows docs stepfunctions#express)",
             final=True,
         )
 

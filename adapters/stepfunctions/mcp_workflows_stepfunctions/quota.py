@@ -29,6 +29,7 @@ DEFAULTS: Final[Mapping[str, tuple[Limits, Limits]]] = {
     "send_task_failure": (_limits(3000, 500), _limits(1500, 300)),
     "describe_state_machine": (_limits(200, 20), _limits(200, 20)),
     "describe_state_machine_alias": (_limits(200, 1), _limits(200, 1)),
+    "describe_state_machine_for_execution": (_limits(200, 1), _limits(200, 1)),
     "list_state_machines": (_limits(100, 5), _limits(100, 5)),
     "get_resources": (_limits(10, 5), _limits(10, 5)),  # of tags: 15/s, and no bucket is told
 }

@@ -7,18 +7,30 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import anyio.lowlevel
 
-from mcp_workflows_stepfunctions.calls import Calls
+from mcp_workflows.adapter import Gate
+from mcp_workflows.errors import EngineError
+from mcp_workflows_stepfunctions.asking import needs_definition
+from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
+from mcp_workflows_stepfunctions.definition import states
 from mcp_workflows_stepfunctions.fold import Fold
+from mcp_workflows_stepfunctions.names import DENIED, KMS_REFUSES
 
 KEPT: Final = 5_000  # executions
 _NEWS, _ALL = 100, 1000  # events of one page
 _TURN: Final = 0.01  # seconds
 _NEVER_AFTER: Final = 5.0  # seconds: an event that does not show for so long after its successor does not come any more
+
+
+_AGAIN: Final = 60.0  # seconds
+_ACTION: Final = "DescribeStateMachineForExecution"
+_DEFINITION: Final = "describe_state_machine_for_execution"
+_UNREADABLE: Final = KMS_REFUSES | {DENIED}
+_NO_GATES: Final[Mapping[str, Gate]] = {}
 
 
 class Histories:
@@ -28,9 +40,10 @@ class Histories:
         self._calls = calls
         self._folds: OrderedDict[str, Fold] = OrderedDict()
         self._missing: dict[str, tuple[int, float]] = {}  # by ARN: the event that does not show, and since when
+        self._located: dict[str, float] = {}  # by ARN: when its definition may be asked for again
 
-    async def read(self, arn: str) -> Fold:
-        """The history up to now: newest first, down to what is known.
+    async def read(self, arn: str, gates: Mapping[str, Gate] = _NO_GATES) -> Fold:
+        """The history up to now: newest first, down to what is known; and the definition, if these gates need it.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
@@ -41,12 +54,36 @@ class Histories:
             self.forget(next(iter(self._folds)))
         known = fold.last_id
         await _feed(fold, self._settled(arn, known, await self._news(arn, known)))
+        if fold.token_places is None and needs_definition(fold, gates):
+            await self.locate(arn, fold)
         return fold
+
+    async def locate(self, arn: str, fold: Fold) -> None:
+        """Read where the definition of this execution puts task tokens: once, and a while after it could not be read.
+
+        A machine may have another definition by now; that of an execution does not change.
+        """
+        now = time.monotonic()
+        if fold.token_places is not None or now < self._located.get(arn, 0.0):
+            return
+        self._located[arn] = now + _AGAIN
+        try:
+            found = await self._calls.call(_DEFINITION, known=_UNREADABLE, executionArn=arn)
+        except AnsweredError as answered:
+            denied = answered.code == DENIED
+            fold.unread = f"its definition {'may not be read (states:' + _ACTION + ')' if denied else 'is encrypted'}"
+        except EngineError:
+            fold.unread = "its definition cannot be read now"
+        else:
+            fold.unread = None
+            there = states(str(found.get("definition", ""))).values()
+            fold.token_places = {state.name: state.token_places for state in there if state.waits_for_token}
 
     def forget(self, arn: str) -> None:
         """It has ended."""
         self._folds.pop(arn, None)
         self._missing.pop(arn, None)
+        self._located.pop(arn, None)
 
     def _settled(self, arn: str, known: int, events: Sequence[Any]) -> Sequence[Any]:  # Any: events of boto3
         """Those before the first id that is missing: branches write at the same time, and one may not show yet."""

@@ -12,8 +12,8 @@ from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 from mcp_workflows_stepfunctions.definition import State, states
-from mcp_workflows_stepfunctions.gates import state_named
-from mcp_workflows_stepfunctions.names import KMS_REFUSES
+from mcp_workflows_stepfunctions.gates import leads_to, state_named, token_named
+from mcp_workflows_stepfunctions.names import KMS_REFUSES, MCP_INPUT, TASK_TOKEN
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
 
 _SLIP: Final = 0.85  # how much of two names of errors must be equal for one to be meant for the other
@@ -75,6 +75,30 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
                 text=f"gates.{gate}.when: state {name!r} does not wait for a task token",
                 hint="its Resource must end in .waitForTaskToken: nothing else can be answered from outside",
             )
+        else:
+            yield from _token(f"gates.{gate}.when", state, token_named(words.get("when")))
+
+
+def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
+    """Whether the task token of a state can be found in what it sends."""
+    places = state.token_places
+    fields = [place for place in places if place.legible and not place.within]
+    put = f"put it into a field of its own among what the state sends: {_own_field(state)}"
+    if not places:
+        yield Finding(ok=False, text=f"{where}: state {state.name!r} sends its task token to nobody", hint=put)
+    elif written is None and not any(place.legible for place in places):
+        text = f"{where}: the task token of state {state.name!r} is in an expression that it cannot be read back from"
+        yield Finding(ok=False, text=text, hint=put)
+    elif written is not None and fields and not any(leads_to(written, place, state.sent) for place in fields):
+        text = f"{where}.token: {written} is not where state {state.name!r} has its task token"
+        yield Finding(ok=False, text=text, hint=f"write token: {fields[0].written}, or leave it out")
+
+
+def _own_field(state: State) -> str:
+    """The task token in a field of its own, as the author of this state writes it."""
+    if state.jsonata:
+        return f'"{TASK_TOKEN}": "{{% $states.context.Task.Token %}}"'
+    return f'"{TASK_TOKEN}.$": "$$.Task.Token"'
 
 
 def _errors(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
@@ -96,6 +120,12 @@ def _questions(
     there: Mapping[str, State], options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
 ) -> Iterator[Finding]:
     gated = {state_named(words.get("when")) for words in gates.values()}
+    for state in there.values():
+        beside = (not place.legible or place.path[-1:] == (TASK_TOKEN,) for place in state.token_places)
+        if state.asks and state.name not in gated and not any(beside):
+            hint = f"write {_own_field(state)} beside {MCP_INPUT}"
+            text = f"state {state.name!r} asks with {MCP_INPUT}, but has no {TASK_TOKEN} beside it: nobody can answer"
+            yield Finding(ok=False, text=text, hint=hint)
     asking = [state for state in there.values() if state.asks or (state.waits_for_token and state.name in gated)]
     if asking and not options.history:
         names = ", ".join(state.name for state in asking)

@@ -18,18 +18,19 @@ def execution(status: str = "RUNNING", **more: Any) -> Answer:
     return Answer(body={**found, **more})
 
 
-def question(token: str) -> Answer:
-    """What GetExecutionHistory answers while a state asks: the newest event first."""
-    detail = {"taskToken": token, "mcpInput": {"message": "Ship it?"}}
+def question(token: str, name: str = "taskToken") -> Answer:
+    """What GetExecutionHistory answers while a state asks: the newest event first; `name` is that of the token."""
+    detail = {name: token, "mcpInput": {"message": "Ship it?"}}
     scheduled = {
         "resourceType": "events",
         "resource": "putEvents.waitForTaskToken",
         "region": REGION,
         "parameters": json.dumps({"Entries": [{"Detail": detail}]}),
     }
+    begun = {"id": 1, "previousEventId": 0, "type": "ExecutionStarted"}
     entered = {"id": 2, "previousEventId": 1, "type": "TaskStateEntered", "stateEnteredEventDetails": {"name": "Ask"}}
     asked = {"id": 3, "previousEventId": 2, "type": "TaskScheduled", "taskScheduledEventDetails": scheduled}
-    return Answer(body={"events": [{**event, "timestamp": 1.0} for event in (asked, entered)]})
+    return Answer(body={"events": [{**event, "timestamp": 1.0} for event in (asked, entered, begun)]})
 
 
 def play(server: Injecting, kind: str = "STANDARD") -> None:

@@ -12,12 +12,17 @@ from mcp_workflows_stepfunctions.envelope import find_envelope, read_parameters
 from mcp_workflows_stepfunctions.fold import Fold
 from mcp_workflows_stepfunctions.gates import GateSettings, find_token, state_named
 from mcp_workflows_stepfunctions.names import MAX_PAYLOAD
+from mcp_workflows_stepfunctions.token_places import Place
 from pydantic import ValidationError
 
 from adapters.stepfunctions.tests.events import ENVELOPE, FORM, TOKEN, Telling
 from mcp_workflows.adapter import Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
 
+NO_NAME = (
+    "nothing in them is named like a task token, and the definition puts it into no field of its own; "
+    "say where it is in when.token"
+)
 ACCEPT: Mapping[str, Any] = {"action": "accept", "content": {"ok": True}}
 NO_FIELDS: Mapping[str, Any] = {"type": "object", "properties": {}}
 PARAMS: Mapping[str, Any] = {"mode": "form", "message": "Ship it?", "requestedSchema": FORM}
@@ -255,7 +260,7 @@ def test_a_gate_goes_before_the_question_of_its_state() -> None:
 @pytest.mark.parametrize(
     ("parameters", "when", "complaint"),
     [
-        ({"id": TOKEN}, "Approve", "nothing in them is named like a task token; say where it is in when.token"),
+        ({"id": TOKEN}, "Approve", NO_NAME),
         ({"id": TOKEN}, {"state": "Approve", "token": "elsewhere"}, "there is no task token at elsewhere"),
         ({"id": [TOKEN]}, {"state": "Approve", "token": "id"}, "there is no task token at id"),
         ({"id": TOKEN}, {"state": "Approve", "token": "abs(id)"}, "there is no task token at abs(id)"),
@@ -263,8 +268,18 @@ def test_a_gate_goes_before_the_question_of_its_state() -> None:
 )
 def test_a_token_that_is_not_found_is_told(parameters: Any, when: Any, complaint: str) -> None:
     fold = asked(parameters, "Approve")
+    fold.token_places = {}
     assert requests(fold, gate(when)) == {}
     assert complaints(fold, gate(when)) == [f"gate approve: the parameters of state Approve were read, and {complaint}"]
+
+
+def test_a_history_alone_shows_a_gate_whose_token_only_the_definition_can_tell() -> None:
+    fold = asked({"id": TOKEN}, "Approve")
+    assert (list(requests(fold, gate())), complaints(fold, gate())) == (["3"], [])
+    assert deliveries(fold, gate(), {"3": ACCEPT}) == []
+    fold.token_places = {"Approve": [Place(path=("id",))]}
+    [delivery] = deliveries(fold, gate(), {"3": {**ACCEPT, "send": {"output": 1}}})
+    assert delivery.params["taskToken"] == TOKEN
 
 
 def test_a_gate_that_is_none_once_it_is_filled_in_is_told() -> None:

@@ -182,11 +182,12 @@ async def test_an_answer_that_aws_refuses_says_why_without_the_token_and_the_que
 async def test_an_express_machine_can_be_no_task_and_a_standard_one_is_not_run_as_express(
     server: Injecting, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"tools\.it\.tasks: .*write `tasks: forbidden`"):
-        load_config(configured(tmp_path, server.url, {"it": {"workflow": MACHINE, "express": True}}), {})
+    required = {"workflow": MACHINE, "express": True, "tasks": "required"}
+    with pytest.raises(ConfigError, match=r"workflows\.yaml:\d+: tools\.it\.tasks: .*: leave `tasks` out"):
+        load_config(configured(tmp_path, server.url, {"it": required}), {})
     for kind, tool, said in (
         ("EXPRESS", {"workflow": MACHINE}, "orders is an Express state machine, whose executions can be no tasks"),
-        ("STANDARD", {"workflow": MACHINE, "express": True, "tasks": "forbidden"}, "leave out express: true"),
+        ("STANDARD", {"workflow": MACHINE, "express": True}, "leave out express: true"),
     ):
         play(server, kind)
         config = configured(tmp_path, server.url, {"it": tool})

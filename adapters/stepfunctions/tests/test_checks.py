@@ -68,7 +68,7 @@ async def test_a_machine_its_versions_and_aliases_are_looked_for(
 async def test_the_type_of_a_machine_is_looked_at(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:
     express = stepfunctions.machine(machines.ECHO, "EXPRESS")
     assert (await adapter.check(express, {"express": True})).ok
-    assert "tasks: forbidden" in (await adapter.check(express, {})).text
+    assert "set express: true" in (await adapter.check(express, {})).text
     assert "express" in (await adapter.check(express, {"express": "sometimes"})).text
 
 
@@ -110,6 +110,63 @@ async def test_an_error_of_a_gate_that_the_state_hardly_catches_is_told(
     found = await adapter.verify(arn, {}, {"approval": gate})
     said = f"state 'Approve' catches no error {error!r}; did you mean {meant!r}?"
     assert [each.text for each in found] == ([] if meant is None else [f"gates.approval.decline.error: {said}"])
+
+
+ILLEGIBLE = "is in an expression that it cannot be read back from"
+SENT = {"QueueUrl": "q", "MessageBody": {"o.$": "$.o", "cb": {"id.$": "$$.Task.Token"}}}
+FOR_JSONATA = {"QueryLanguage": "JSONata", "Arguments": {"Message": "{% $base64encode($states.context.Task.Token) %}"}}
+
+
+@pytest.mark.parametrize(
+    ("sends", "when", "said", "advice"),
+    [
+        ({"Parameters": SENT}, "Approve", None, ""),
+        ({"Parameters": SENT}, {"state": "Approve", "token": "MessageBody.cb.id"}, None, ""),
+        (
+            {"Parameters": SENT},
+            {"state": "Approve", "token": "MessageBody.id"},
+            "gates.approval.when.token: MessageBody.id is not where state 'Approve' has its task token",
+            "write token: MessageBody.cb.id, or leave it out",
+        ),
+        (
+            {"Parameters": {"QueueUrl": "q", "MessageBody": {"token.$": "$.token"}}},
+            "Approve",
+            "gates.approval.when: state 'Approve' sends its task token to nobody",
+            'among what the state sends: "taskToken.$": "$$.Task.Token"',
+        ),
+        (
+            FOR_JSONATA,
+            "Approve",
+            f"gates.approval.when: the task token of state 'Approve' {ILLEGIBLE}",
+            '"taskToken": "{% $states.context.Task.Token %}"',
+        ),
+        (FOR_JSONATA, {"state": "Approve", "token": "Message"}, None, ""),  # nobody can tell
+    ],
+)
+async def test_a_task_token_that_cannot_be_found_is_told_with_what_to_write(
+    adapter: StepFunctionsAdapter,
+    stepfunctions: StepFunctions,
+    sends: Mapping[str, Any],
+    when: Any,
+    said: str | None,
+    advice: str,
+) -> None:
+    state = {**{key: value for key, value in machines.asking("?").items() if key != "Parameters"}, **sends}
+    arn = stepfunctions.machine(machines.one_state("Approve", state))
+    found = await adapter.verify(arn, {}, {"approval": {"when": when, "send": {"output": {}}}})
+    assert [finding.text for finding in found if finding.ok is False] == ([] if said is None else [said])
+    assert all(advice in (finding.hint or "") for finding in found)
+
+
+async def test_a_question_without_a_task_token_beside_it_is_told(
+    adapter: StepFunctionsAdapter, stepfunctions: StepFunctions
+) -> None:
+    detail = {"cb.$": "$$.Task.Token", "mcpInput": {"message": "Ship it?"}}
+    asks = {**machines.asking("Ship it?"), "Parameters": {"Entries": [{"Detail": detail}]}}
+    (found,) = await adapter.verify(stepfunctions.machine(machines.one_state("Ask", asks)), {}, {})
+    assert not found.ok
+    assert found.text == "state 'Ask' asks with mcpInput, but has no taskToken beside it: nobody can answer"
+    assert found.hint == 'write "taskToken.$": "$$.Task.Token" beside mcpInput'
 
 
 async def test_two_gates_of_one_state_are_told(adapter: StepFunctionsAdapter, stepfunctions: StepFunctions) -> None:

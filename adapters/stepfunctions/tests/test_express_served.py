@@ -20,7 +20,7 @@ from tests.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 
-EXPRESS: Final = {"express": True, "tasks": "forbidden"}
+EXPRESS: Final = {"express": True}  # which implies tasks: forbidden
 
 
 async def test_an_express_tool_answers_with_its_result_and_makes_no_task(

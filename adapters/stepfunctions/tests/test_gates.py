@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from mcp_workflows_stepfunctions import StepFunctionsAdapter
+from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
 
 from adapters.stepfunctions.tests.configured import asked, called, client_of, configured, operating
+from adapters.stepfunctions.tests.injecting import Answer, error, injecting
 from adapters.stepfunctions.tests.machines import Definition, asking, one_state
+from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, play, question
 from mcp_workflows.adapter import Execution, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused
 from tests.stepfunctions_engine import StepFunctions
@@ -111,6 +113,47 @@ async def test_the_operator_answers_a_gate_by_its_name_though_its_key_is_a_numbe
     assert done == {"approved": True, "by": "operator"}
 
 
+async def test_a_token_is_found_by_the_definition_of_its_execution_which_is_read_once(
+    stepfunctions: StepFunctions, adapter: StepFunctionsAdapter
+) -> None:
+    it = await begin(stepfunctions, adapter, foreign(cb={"id.$": "$$.Task.Token"}))
+    changed = json.dumps(foreign(**{"id.$": "$$.Task.Token"}))
+    stepfunctions.client().update_state_machine(stateMachineArn=it.ref.workflow, definition=changed)
+    calls: list[str] = []
+    clients = adapter._opened.calls._clients  # pyright: ignore[reportPrivateUsage]
+    clients.states.meta.events.register("before-call", lambda model, **_: calls.append(model.name))
+    key = await it.asked()
+    await adapter.describe(it.ref)
+    await adapter.answer(it.ref, {key: YES})
+    assert (await it.until(lambda seen: seen.terminal)).output == {"approved": True}
+    assert calls.count("DescribeStateMachineForExecution") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (error("AccessDeniedException"), "may not be read (states:DescribeStateMachineForExecution)"),
+        (error("KmsAccessDeniedException"), "is encrypted"),
+        (error("ServiceUnavailable", status=503), "cannot be read now"),
+    ],
+    ids=["denied", "encrypted", "unavailable"],
+)
+async def test_a_definition_that_cannot_be_read_is_told_and_not_asked_for_with_each_look(
+    answer: Answer, reason: str
+) -> None:
+    with injecting() as server:
+        play(server)
+        server.tell("GetExecutionHistory", question("t", "cb"))
+        server.tell("DescribeStateMachineForExecution", answer)
+        given = StepFunctionsSettings(region="us-east-1", endpoint_url=server.url)
+        async with StepFunctionsAdapter(given) as adapter:
+            looks = [await adapter.describe(Ref(workflow=MACHINE, handle=EXECUTION, gates=gates("Ask"))) for _ in "12"]
+        calls = server.counts["DescribeStateMachineForExecution"]
+    assert [look.requests for look in looks] == [{}, {}]
+    assert f"and its definition {reason}; say where it is in when.token" in (looks[1].message or "")
+    assert calls == (3 if answer.status == 503 else 1)  # botocore's own attempts
+
+
 async def test_an_answer_given_elsewhere_closes_the_gate(
     stepfunctions: StepFunctions, adapter: StepFunctionsAdapter
 ) -> None:
@@ -128,12 +171,12 @@ async def test_an_answer_given_elsewhere_closes_the_gate(
 async def test_a_token_that_is_not_found_is_told_and_not_asked(
     stepfunctions: StepFunctions, adapter: StepFunctionsAdapter
 ) -> None:
-    it = await begin(stepfunctions, adapter, foreign(**{"id.$": "$$.Task.Token"}))
+    it = await begin(stepfunctions, adapter, foreign(**{"id.$": "States.Base64Encode($$.Task.Token)"}))
     seen = await it.until(lambda seen: seen.message and "task token" in seen.message)
     assert (seen.status, seen.requests) == (Status.RUNNING, {})
     assert seen.message == (
         "WaitForApproval; gate approval: the parameters of state WaitForApproval were read, and nothing in them is "
-        "named like a task token; say where it is in when.token"
+        "named like a task token, and the definition puts it into no field of its own; say where it is in when.token"
     )
     await adapter.cancel(it.ref)
 

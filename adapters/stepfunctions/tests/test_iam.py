@@ -185,6 +185,7 @@ KINDS: Mapping[str, str] = {  # of resources, by action, as AWS's service author
     "states:StartSyncExecution": ":stateMachine:",
     "states:ListExecutions": ":stateMachine:",
     "states:DescribeExecution": ":execution:",
+    "states:DescribeStateMachineForExecution": ":execution:",
     "states:GetExecutionHistory": ":execution:",
     "states:StopExecution": ":execution:",
     "states:SendTaskSuccess": ":stateMachine:",  # there it has none; see `iam`

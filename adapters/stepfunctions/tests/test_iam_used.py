@@ -30,7 +30,7 @@ GATE: Final[Mapping[str, Any]] = {
 WAIT_ENTRY: Final = {
     "Source": "shop",
     "DetailType": "Approval",
-    "Detail": {"taskToken.$": "$$.Task.Token", "executionArn.$": "$$.Execution.Id"},
+    "Detail": {"cb.$": "$$.Task.Token", "executionArn.$": "$$.Execution.Id"},
 }
 
 

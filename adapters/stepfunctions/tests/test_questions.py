@@ -180,6 +180,24 @@ async def test_a_gate_is_answered_by_its_name_from_the_command_line(
         assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
 
 
+async def test_nobody_who_answers_is_null_to_the_states_that_read_who_it_was(
+    stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
+    machine: Any = json.loads(json.dumps(foreign(**{"token.$": "$$.Task.Token"})))
+    machine["States"]["Ship"]["Parameters"] = {"who.$": "$.by", "note.$": "$.note", "order.$": "$.order"}
+    output = {"by": "{{principal.subject}}", "note": "{{answer.note}}", "order": "{{args.order_of}}"}
+    properties = {"ok": {"type": "boolean"}, "note": {"type": "string"}}
+    ask = {"message": "Ship?", "schema": {**ASK_OK, "properties": properties}}
+    gates = {"approval": {**GATES["approval"], "ask": ask, "send": {"output": output}}}
+    tool = {"workflow": stepfunctions.machine(machine), "gates": gates}
+    async with client_of(configured(tmp_path, stepfunctions.url, {"it": tool})) as client:
+        task_id = await called(client)
+        key, _ = await asked(client, task_id)
+        await acknowledged(client, task_id, **{key: APPROVED})
+        done = (await client.until(task_id))["result"]
+    assert done["structuredContent"] == {"who": None, "note": None, "order": None}
+
+
 async def test_a_redrive_ends_no_task_anew_and_is_seen_by_who_watches(
     stepfunctions: StepFunctions, tmp_path: Path
 ) -> None:

@@ -168,7 +168,9 @@ def _judge(workflow: str, where: str, name: str, names: frozenset[str], seen: _S
     """What it means that no history has this activity."""
     if name in seen.local:
         text = f"{where}: {name!r} runs as a local activity, and no gate can see that"
-        return Finding(ok=False, text=text, hint=f"correct {where}: another activity, or a query; see: mcp-workflows docs gates")
+        return Finding(
+            ok=False, text=text, hint=f"correct {where}: another activity, or a query; see: mcp-workflows docs gates"
+        )
     there = some(seen.types)
     if not seen.executions or not seen.types:
         text = f"no history of workflow {workflow} shows any activity yet"

@@ -26,7 +26,7 @@ class ShipOrder:
         self.answers: list[dict[str, Any]] = []
 
     @workflow.signal
-    def approve(self, ok: bool = True, who: str | None = None) -> None:
+    def approve(self, ok: bool = True, who: Any = None) -> None:
         self.answers.append({"ok": ok, "who": who})
 
     @workflow.signal

@@ -25,10 +25,12 @@ from adapters.temporal.tests.resets import current_run, reset_to_second_task
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import coded
 from mcp_workflows import Question, Tool, ToolGate
+from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
 from mcp_workflows.capabilities import ExplainedGate, Explanation, GateState
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows.mapping import Template
 from mcp_workflows.operating import Operator
 from mcp_workflows.store import open_store
 from tests.configured import by_flags, written
@@ -132,6 +134,17 @@ async def test_a_gate_is_answered_by_its_name_from_the_command_line(
         for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
             assert json.dumps(result) == '{"result": [{"ok": true, "who": "paid 12"}]}'
             assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
+
+
+async def test_nobody_who_answers_is_null_in_the_objects_of_a_signal(scene: Scene) -> None:
+    send = {"signal": "approve", "args": ["{{answer.ok}}", {"by": "{{principal.subject}}"}]}
+    nobody = Principal(id="anonymous", identified=False)
+    async with shop(scene):
+        ref = await start(scene, "ShipOrder", "A1", send=send)
+        filled = Template(send).render({"answer": {"ok": True}, **nobody.scope})
+        answer = {"action": "accept", "content": {"ok": True}, "send": filled}
+        await scene.adapter.answer(ref, {await only_key(scene, ref): answer})
+        assert (await scene.ended(ref)).output == [{"ok": True, "who": {"by": None}}]
 
 
 async def test_a_refusal_is_sent_as_the_gate_says(scene: Scene) -> None:
