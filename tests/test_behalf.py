@@ -94,7 +94,7 @@ async def test_what_is_inside_a_claim_is_told_by_its_path_too(tmp_path: Path, st
     async with scenery.replica(tmp_path, tools=TOOLS) as here:
         await here.task("nested", BEA)
     [order] = started
-    assert order.arguments == [{"roles": ["lead", "staff"]}]
+    assert order.arguments == [{"roles": ["lead", "staff"], "none": None}]
     assert order.options == {"id": "staff-1"}
     told = {name: order.context[name] for name in ("role", "clerk", "desk")}
     assert told == {"role": "lead", "clerk": "clerk", "desk": "north"}

@@ -20,12 +20,14 @@ from adapters.stepfunctions.tests.configured import asked, called, client_of, co
 from adapters.stepfunctions.tests.injecting import Answer, error, injecting
 from adapters.stepfunctions.tests.machines import Definition, asking, one_state
 from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, play, question
+from adapters.stepfunctions.tests.test_iam_used import watch
 from mcp_workflows.adapter import Execution, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused
 from tests.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 
+DEFINITION: Final = "states:DescribeStateMachineForExecution"
 QUESTION: Final = InputRequest(method="elicitation/create", params={"mode": "form", "message": "Approve?"})
 
 
@@ -119,14 +121,15 @@ async def test_a_token_is_found_by_the_definition_of_its_execution_which_is_read
     it = await begin(stepfunctions, adapter, foreign(cb={"id.$": "$$.Task.Token"}))
     changed = json.dumps(foreign(**{"id.$": "$$.Task.Token"}))
     stepfunctions.client().update_state_machine(stateMachineArn=it.ref.workflow, definition=changed)
-    calls: list[str] = []
-    clients = adapter._opened.calls._clients  # pyright: ignore[reportPrivateUsage]
-    clients.states.meta.events.register("before-call", lambda model, **_: calls.append(model.name))
+    calls: set[str] = set()
+    watch(adapter, calls)
     key = await it.asked()
+    assert DEFINITION in calls
+    calls.clear()
     await adapter.describe(it.ref)
     await adapter.answer(it.ref, {key: YES})
     assert (await it.until(lambda seen: seen.terminal)).output == {"approved": True}
-    assert calls.count("DescribeStateMachineForExecution") == 1
+    assert DEFINITION not in calls
 
 
 @pytest.mark.parametrize(

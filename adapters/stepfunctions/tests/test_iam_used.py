@@ -44,7 +44,7 @@ def watch(adapter: StepFunctionsAdapter, used: set[str]) -> None:
         used.add(NAMES.get(name, name))
 
     made: tuple[Any, ...] = (clients.states, clients.sync, clients.sts, clients.queue, clients.tagging)
-    for client in made:
+    for client in filter(None, made):
         client.meta.events.register("before-call", note)
 
 

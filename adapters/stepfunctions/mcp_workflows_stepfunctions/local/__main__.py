@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from mcp_workflows_stepfunctions.local.release import LocalEngineError, not_importable
 
 try:
-    from mcp_workflows_stepfunctions.local.server import start
+    from mcp_workflows_stepfunctions.local.server import REGION, start
 except ImportError as error:  # the extra is not installed, or moto is another one
     sys.exit(not_importable(error))
 
@@ -30,6 +31,10 @@ def main() -> None:
     )
     parser.add_argument("--host", default=HOST, help=f"address to listen on ({HOST})")
     parser.add_argument("--port", default=PORT, type=int, help=f"port to listen on ({PORT})")
+    parser.add_argument(
+        "--deploy", type=Path, nargs="+", action="extend", default=[], metavar="FILE", help="state machines to create"
+    )
+    parser.add_argument("--region", default=REGION, help=f"Region of what --deploy names ({REGION})")
     options = parser.parse_args()
     stopped = threading.Event()
 
@@ -39,7 +44,7 @@ def main() -> None:
     for wish in (signal.SIGTERM, signal.SIGINT):
         signal.signal(wish, stop)
     try:
-        engine = start(options.port, options.host)
+        engine = start(options.port, options.host, deploy=options.deploy, region=options.region)
     except LocalEngineError as error:
         sys.exit(str(error))
     sys.stdout.write(f"Step Functions is ready on {engine.url} (endpoint_url, or AWS_ENDPOINT_URL)\n")
