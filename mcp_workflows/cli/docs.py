@@ -81,7 +81,7 @@ def docs(
     page: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PAGE]",
+            metavar="PAGE",
             help="gates, or one of its sections: gates#limits. Without it, the pages that there are.",
             autocompletion=_names,
         ),

@@ -110,10 +110,23 @@ async def test_a_look_that_fails_fails_no_task(stub: Injecting, client: Peer) ->
         assert (await client.until(task_id))["status"] == "completed", code
 
 
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "PERMISSION_DENIED"])
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
 async def test_a_cancellation_that_fails_is_sent_again(stub: Injecting, client: Peer, code: str) -> None:
     task_id = await called(client)
     stub.tell("CancelExecution", Fault(code=code))
+    await client.send("tasks/cancel", {"taskId": task_id})
+    assert (await client.until(task_id))["status"] == "cancelled"
+    assert stub.count("CancelExecution") == 2
+
+
+async def test_a_cancellation_that_is_refused_is_sent_again_when_somebody_asks_again(
+    stub: Injecting, client: Peer
+) -> None:
+    task_id = await called(client)
+    stub.tell("CancelExecution", Fault(code="PERMISSION_DENIED"))
+    await client.send("tasks/cancel", {"taskId": task_id})
+    assert (await client.get(task_id))["status"] == "working"
+    assert stub.count("CancelExecution") == 1
     await client.send("tasks/cancel", {"taskId": task_id})
     assert (await client.until(task_id))["status"] == "cancelled"
     assert stub.count("CancelExecution") == 2

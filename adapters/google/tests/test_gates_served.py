@@ -146,7 +146,7 @@ async def test_the_operator_answers_a_gate_by_its_name(google_engine: GoogleEngi
         await asked(client, task_id)
         await operating(tmp_path, "answer", task_id, "approval.ok=true")
         done = (await client.until(task_id))["result"]["structuredContent"]
-    assert done == {"approved": True, "order": "A1"}
+    assert done == {"approved": True, "order": "A1", "by": None}
 
 
 async def test_a_gate_without_decline_cannot_be_declined(google_engine: GoogleEngine, tmp_path: Path) -> None:

@@ -246,7 +246,11 @@ async def until_told(it: Watched, said: str) -> None:
             r"the state machine has no state 'WaitForAproval'; did you mean 'WaitForApproval'\?",
         ),
         (napping(before=True), "Nap", "the execution is in state Nap, and that does not wait for a task token"),
-        (foreign(**{"id.$": "$$.Task.Token"}), "WaitForApproval", "the parameters of state WaitForApproval .*"),
+        (
+            foreign(**{"id.$": "States.Base64Encode($$.Task.Token)"}),
+            "WaitForApproval",
+            "the parameters of state WaitForApproval .*",
+        ),
     ],
 )
 async def test_why_a_gate_is_closed_is_told(

@@ -257,7 +257,7 @@ async def test_the_activity_is_looked_for_without_a_worker(scene: Scene, dev_ser
         await mailed(scene)
     async with open_adapter(dev_server, scene.queue, timeout_seconds=2) as adapter:
         found = await adapter.verify("Mailed", {}, after("send_aproval_mail"))
-    assert [finding.ok for finding in found] == [False, True]
+    assert [finding.ok for finding in found] == [False, None]
     assert "did you mean 'send_approval_mail'?" in found[0].text
     assert found[1].text == "could not be verified (signal approve): no worker answers a query"
 
@@ -392,7 +392,7 @@ async def test_at_a_terminal_the_workflows_of_an_engine_are_chosen_by_number(
     os.close(ours)
     os.close(theirs)
     assert done.returncode == 0, asked
-    [first] = re.findall(r"1\. (\w+)", asked)
+    [first] = re.findall(r"\b1\. (\w+)", asked)
     assert [tool.workflow for tool in load_config(config, {}).tools] == [first]
 
 

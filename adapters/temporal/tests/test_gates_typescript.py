@@ -27,8 +27,8 @@ SHIP = Path(__file__).with_name("typescript") / "workflows" / "ship.ts"
 
 
 def block(language: str) -> str:
-    [code] = re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    return str(code)
+    """The first block of this language on the page."""
+    return str(re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL)[0])
 
 
 @pytest.fixture
