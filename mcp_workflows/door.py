@@ -83,8 +83,8 @@ class Door:
         except LimitReached as reached:
             self._meters.refused(principal, task.tool, reached)
             raise
-        after = await self._ledger.answer(task, responses, principal)
-        if after.answered != task.answered:
+        after, taken = await self._ledger.answer(task, responses, principal)
+        if taken:
             self.record(Event.ANSWER, principal, after)
         return after
 

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
@@ -114,12 +114,17 @@ class FunctionsAdapter(Adapter):
                 return function(*given)
 
         found = called() if _is_async(function) else await self.__threads.call(called, keep=keep)
-        with translated:
-            return cast("T", await found if inspect.isawaitable(found) else found)
+        if not inspect.isawaitable(found):
+            return found
+        async with translated:
+            return cast("T", await found)
 
 
-class _Translated(AbstractContextManager[None]):
-    """Raise the `EngineError` that an exception of a function means, if it means one."""
+class _Translated(AbstractContextManager[None], AbstractAsyncContextManager[None]):
+    """Raise the `EngineError` that an exception of a function means, if it means one.
+
+    Reading the body of a refusal may block: `with` belongs in a thread, `async with` reads it in one.
+    """
 
     def __init__(self, function: object, verb: Verb, errors: Errors, *, once: bool) -> None:
         self._name = getattr(function, "__name__", "a function")
@@ -135,6 +140,12 @@ class _Translated(AbstractContextManager[None]):
         if ours := self._engine_error(error):
             logger.info("%s met a %s: %s", self._name, type(error).__name__, ours)
             raise ours from error
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, EngineError):
+            await anyio.to_thread.run_sync(self.__exit__, kind, error, trace, abandon_on_cancel=True)
 
     def _engine_error(self, error: Exception) -> EngineError | None:
         met = f"its adapter met a {type(error).__name__}"  # its text may hold a secret

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -20,6 +20,7 @@ from mcp_workflows.display_text import cleaned
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 
 MAX_BODY: Final = 8192  # bytes that are read of the body of a refusal
+READ_SECONDS: Final = 1.0  # for the whole body
 MAX_REASON: Final = 500  # characters of it that are told
 
 _LATER: Final = frozenset({408, 425, 429})  # nothing is known, or nothing was done yet: the same request may succeed
@@ -31,6 +32,7 @@ _CREDENTIALS: Final = frozenset({401, 407})  # such an answer may repeat the sec
 _FIRST: Final = 5  # of many errors, so many are told
 
 _STACK_TRACE: Final = re.compile(r"Traceback \(most recent call last\)|^\s+at \S+\(|^\s+File \"", re.MULTILINE)
+_CREDENTIAL: Final = re.compile(r"\b(Bearer|Basic) +\S+", re.IGNORECASE)
 _REASONS: Final = ("detail", "error_description", "message", "msg", "error", "errors", "title", "reason")
 
 
@@ -53,12 +55,20 @@ class _Response:
 
 def _read_urllib(error: Any) -> object:  # Any: urllib.error.HTTPError
     with error:
-        return error.read(MAX_BODY)
+        return _gathered(iter(lambda: error.read1(MAX_BODY), b""))
 
 
 def _read_requests(error: Any) -> object:  # Any: requests.HTTPError
     with error.response as response:
-        return next(response.iter_content(MAX_BODY), b"")
+        return _gathered(response.iter_content(1))
+
+
+def _gathered(pieces: Iterator[bytes]) -> bytes:
+    """Return what arrives in time: a time-out of a socket is for one piece, and a slow server sends many."""
+    body, until = b"", time.monotonic() + READ_SECONDS
+    while len(body) < MAX_BODY and time.monotonic() < until and (piece := next(pieces, b"")):
+        body += piece
+    return body
 
 
 _HTTPX: Final = _Response(status=lambda error: error.response.status_code, body=lambda error: error.response.content)
@@ -114,7 +124,13 @@ def _name(kind: type) -> str:
 def _reason_of(error: Exception, response: _Response, status: int) -> str:
     try:
         body = response.body(error)  # for any status: what has been read is closed
-    except (OSError, ValueError, RuntimeError, HTTPException):  # lost on the way, or read and closed already
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        AttributeError,
+        HTTPException,
+    ):  # lost, closed, or never there
         body = b""
     if status in _CREDENTIALS:
         return ": it does not accept our credentials"
@@ -130,8 +146,12 @@ _PHRASES: Final = frozenset(HTTPStatus)
 def _reason(body: bytes) -> str:
     """Return what a body says to people, on one line; nothing of a page for browsers or of a stack trace."""
     text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
-    with suppress(ValueError, RecursionError):  # no JSON, or cut: then it is told as it is
-        text = _told(json.loads(text)) or text
+    if text.startswith(("{", "[", '"')):  # JSON: other fields may hold what was sent, with its credentials
+        try:
+            text = _told(json.loads(text))
+        except (ValueError, RecursionError):
+            return ""
+    text = _CREDENTIAL.sub(r"\1 ...", text)
     return "" if text.startswith("<") or _STACK_TRACE.search(text) else " ".join(cleaned(text, MAX_REASON).split())
 
 
@@ -145,5 +165,12 @@ def _told(found: object) -> str:
         return ""
     fields = cast("dict[str, object]", found)
     told = next(filter(None, (_told(fields.get(name)) for name in _REASONS)), "")
+    if not told and fields and all(_is_complaint(value) for value in fields.values()):  # as Django REST says it
+        return "; ".join(f"{name}: {_told(value)}" for name, value in list(fields.items())[:_FIRST])
     place = fields.get("loc")  # as FastAPI and pydantic say where
     return f"{'.'.join(map(str, cast('list[object]', place)))}: {told}" if told and isinstance(place, list) else told
+
+
+def _is_complaint(value: object) -> bool:
+    """Whether it is the list of what is wrong with one field."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in cast("list[object]", value))

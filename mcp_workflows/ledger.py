@@ -286,8 +286,8 @@ class Ledger:
         """
         return await self._watch.follow(task, on_change, patience=patience)
 
-    async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
-        """Deliver what answers an open question; the rest is ignored, as the spec says.
+    async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, bool]:
+        """Deliver what answers an open question, and return whether anything did; ignore the rest, as the spec says.
 
         Raises:
             RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
@@ -296,18 +296,18 @@ class Ledger:
             row = await self._store.get(task.id, task.owner) or task
             return await self._answer(row, responses, principal)
 
-    async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
+    async def _answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, bool]:
         if task.ended:
-            return task
+            return task, False
         if not task.may_answer:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be answered here")
         if any(key not in task.execution.requests for key in responses):
             task = await self._looked(task)
         fitting = fitting_answers(task, responses, principal)
         if not fitting or task.handle is None:
-            return task
+            return task, False
         try:
-            return await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock)
+            return await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock), True
         finally:
             self._watch.nudge(task.id)
 

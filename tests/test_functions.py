@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
+import time
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -30,7 +32,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 import mcp_workflows.functions
-from mcp_workflows import Tool, attach, from_functions, probes
+from mcp_workflows import Tool, attach, from_functions, http_errors, probes
 from mcp_workflows.adapter import JSON, Adapter, Execution, InputRequest, Ref, Start, StartGuarantee, Status
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import (
@@ -263,6 +265,7 @@ class Web:
     body: bytes = b'{"error": "days: not over 30"}'
     posts: int = 0
     lost: bool = False  # the connection breaks in the middle of the answer
+    pause: float = 0  # seconds before each byte of the body
 
 
 @contextmanager
@@ -274,7 +277,10 @@ def serving_web() -> Generator[Web]:
             self.send_header("Content-Length", str(len(web.body) + web.lost))
             self.send_header("X-Token", TOKEN)
             self.end_headers()
-            self.wfile.write(web.body)
+            with suppress(OSError):
+                for piece in re.findall(b"." if web.pause else b".*", web.body, re.DOTALL):
+                    time.sleep(web.pause)
+                    self.wfile.write(piece)
 
         def do_POST(self) -> None:
             web.posts += 1
@@ -416,13 +422,16 @@ async def test_only_a_no_to_the_input_itself_is_one_to_earlier_attempts(status: 
         ({"error": {"code": 400, "message": "no such account", "status": "INVALID_ARGUMENT"}}, ": no such account"),
         ({"title": "Out of credit", "detail": "30 is more than 20"}, ": 30 is more than 20"),
         ({"detail": [{"loc": ["body", "text"], "msg": "Field required"}]}, ": body.text: Field required"),
-        ({"text": ["is missing"]}, ': {"text": ["is missing"]}'),
+        ({"text": ["is missing"]}, ": text: is missing"),
+        ({"code": 7, "request": {"headers": {"Authorization": f"Bearer {TOKEN}"}}}, " Bad Request"),
+        ({"message": f"Bearer {TOKEN} may not"}, ": Bearer ... may not"),
+        ('{"trace": "at com.acme.Orders.take(Orders.java:3)", "message": "cut', " Bad Request"),
         ("plain \u202ewords\r\n\x1b[2Jof it", ": plain words [2Jof it"),
         ("<html><h1>Nothing here</h1></html>", " Bad Request"),
         ('Traceback (most recent call last):\n  File "orders.py", line 3, in start', " Bad Request"),
         ({"error": "no\n\tat com.acme.Orders.take(Orders.java:3)"}, " Bad Request"),
         ("", " Bad Request"),
-        ("[" * 8000, f": {'[' * 499}…"),
+        ("[" * 8000, " Bad Request"),
         ("words " * 5000, f": {('words ' * 84)[:499]}…"),
         (b"\xff\xfe", ": \ufffd\ufffd"),
     ],
@@ -451,6 +460,37 @@ async def test_an_answer_that_breaks_off_refuses_nothing_it_does_not_say(ask: As
     error = (await met(asks(web.url, ask)))["start"]
     # httpx reads the whole body before it says what the status is
     assert isinstance(error, EngineUnavailable if ask is of_httpx else EngineRefused)
+
+
+@pytest.mark.parametrize("ask", [of_urllib, of_requests_streaming])
+async def test_a_reason_that_comes_slowly_holds_up_nothing(ask: Ask, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_errors, "READ_SECONDS", 0.5)
+    web.body, web.pause = b"n" * 40, 0.1
+    longest = 0.0
+
+    async def start(_: Start) -> str:
+        await anyio.to_thread.run_sync(ask, web.url)
+        return "never"
+
+    async def measure() -> None:
+        nonlocal longest
+        while True:
+            before = anyio.current_time()
+            await anyio.sleep(0.01)
+            longest = max(longest, anyio.current_time() - before)
+
+    async with (
+        from_functions(start=start, describe=running, cancel=nothing) as adapter,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(measure)
+        before = anyio.current_time()
+        with pytest.raises(EngineRefused, match="it answered 422: n"):
+            await adapter.start(START)
+        took = anyio.current_time() - before
+        group.cancel_scope.cancel()
+    assert took < 3  # of 4: what came by then is told
+    assert longest < 0.4
 
 
 @pytest.mark.parametrize("ask", CLIENTS)

@@ -83,7 +83,7 @@ def states(definition: str) -> Mapping[str, State]:
     """The states by name, those of branches and Maps too; none if it is not readable."""
     try:
         machine = json.loads(definition)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     whole = cast("dict[str, Any]", machine) if isinstance(machine, dict) else {}
     return {state.name: state for state in _states(whole, limited="TimeoutSeconds" in whole)}

@@ -62,8 +62,8 @@ class Place:
             found = _item(opened(found), step)
         if self.legible and isinstance(found, str) and self.within:
             pattern = f"{_literal(self.before, 'A')}({_TOKEN}?){_literal(self.after, 'Z')}"
-            match = re.search(pattern, found)
-            found = match[1] if match else None
+            there = {match[1] for match in re.finditer(f"(?={pattern})", found)}
+            found = there.pop() if len(there) == 1 else None  # another one came with what was put in beside it
         return found if self.legible and isinstance(found, str) and is_token(found) else None
 
     @property
@@ -103,8 +103,11 @@ def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[Place]:
 
 def _within(expression: str, path: Path, input_path: str | None) -> Iterator[Place]:
     """The places in what an expression comes to."""
-    reader = _Expression(expression, input_path)
-    for found in reader.places():
+    try:
+        places = _Expression(expression, input_path).places()
+    except RecursionError:
+        places = [Place(path=(), legible=False)]
+    for found in places:
         yield replace(found, path=(*path, *found.path))
 
 

@@ -158,3 +158,15 @@ async def test_every_engine_expression_that_is_understood_is_answered(
         ref, {key: {"action": "accept", "send": {"output": asked.gate}} for key, asked in seen.requests.items()}
     )
     assert (await until_ended(adapter, ref)).output == [name.lower() for name in states]
+
+
+def test_a_text_beside_the_token_cannot_pass_for_it() -> None:
+    (place,) = token_places({"text.$": "States.Format('{}: token={} thanks', $.comment, $$.Task.Token)"})
+    token, forged = "A" * 40, "B" * 40
+    assert place.read({"text": f"fine: token={token} thanks"}) == token
+    assert place.read({"text": f"x: token={forged} thanks: token={token} thanks"}) is None
+
+
+def test_an_expression_that_is_nested_too_deeply_is_not_legible() -> None:
+    (place,) = token_places({"text": "{% " + "(" * 5000 + "$states.context.Task.Token" + ")" * 5000 + " %}"})
+    assert not place.legible
