@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ def init(
     with _beside(path, text) as written:
         load(written)
     _write(path, text, force=force)
-    here = "" if path == DEFAULT_CONFIG else f" -c {path}"
+    here = "" if path == DEFAULT_CONFIG else f" -c {shlex.quote(str(path))}"
     typer.echo(NEXT_STEPS.format(path=path, command=DISTRIBUTION, option=here), nl=False)
 
 

@@ -106,7 +106,7 @@ def _never_open(gates: Mapping[str, Gate], seen: Sequence[Replayed]) -> Iterator
     """The gates that asked nothing, and of which nothing else was said either."""
     asked = {request.gate for each in seen for request in each.execution.requests.values()}
     told = " ".join(each.execution.message or "" for each in seen)
-    yield from (gate for gate in gates if gate not in asked and f"gate {gate}" not in told)
+    yield from (gate for gate in gates if gate not in asked and f"gate {gate}:" not in told)
 
 
 def _lines(seen: Sequence[Replayed]) -> Iterator[str]:

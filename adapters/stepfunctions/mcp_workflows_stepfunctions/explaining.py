@@ -69,7 +69,7 @@ def _facts(execution: Execution, events: Sequence[Event]) -> Iterator[tuple[str,
     if events:
         yield "last event", f"{events[0].type}, {_ago(events[0].at)} ago"
     if execution.progress is not None and execution.progress.total is not None:
-        yield "progress", f"{execution.progress.value:g} of {execution.progress.total:g}"
+        yield "progress", f"{execution.progress.value:.15g} of {execution.progress.total:.15g}"
     since = entered.at if entered else datetime.min.replace(tzinfo=UTC)
     failed = [event for event in events if event.type in _TROUBLE and event.at >= since]
     if failed:

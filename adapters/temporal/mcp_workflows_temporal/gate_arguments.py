@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,6 +19,7 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse 
 from mcp_workflows.adapter import JSON, Gate
 from mcp_workflows.capabilities import Finding
 from mcp_workflows.errors import EngineError
+from mcp_workflows_temporal.connection import Place
 from mcp_workflows_temporal.decode import decode_failure
 from mcp_workflows_temporal.frontend import Frontend
 from mcp_workflows_temporal.gate_calls import request_id
@@ -29,7 +29,7 @@ from mcp_workflows_temporal.listing import listed, quoted
 from mcp_workflows_temporal.memo import mapping
 from mcp_workflows_temporal.reasons import FAILING_FROM, Trouble
 from mcp_workflows_temporal.schema import load_workflow
-from mcp_workflows_temporal.telling import counted
+from mcp_workflows_temporal.telling import command, counted
 from mcp_workflows_temporal.trail import Kind, Word
 
 PARTS = ("send", "decline")
@@ -224,17 +224,17 @@ async def argument_trouble(
         f"{sent.where}: gate {sent.gate} sent {sent.word.kind} {sent.word.name}{with_what}, which its handler does not"
     )
     its_self = " (self is one of them)" if " takes " in failure.message else ""
-    advice = _advice(sent, workflow_id, frontend.place.namespace, completed.event_id)
+    advice = _advice(sent, workflow_id, frontend.place, completed.event_id)
     return Trouble(text=f"{text} take: {failure.message}{its_self}", advice=advice)
 
 
-def _advice(sent: Sent, workflow_id: str, namespace: str, completed: int) -> str:
+def _advice(sent: Sent, workflow_id: str, place: Place, completed: int) -> str:
     """How to get the execution going again: a reset that leaves out what was sent, and the answer by hand."""
-    place = [] if namespace == "default" else ["--namespace", namespace]
-    named = shlex.join(["--workflow-id", workflow_id, *place])
     again, kind = _COMMANDS[sent.word.kind]
-    reset = f"temporal workflow reset {named} --event-id {completed} --reapply-exclude {kind} --reason wrong-arguments"
-    answer = f"temporal workflow {again} {named} --name {shlex.quote(sent.word.name)}"
+    named = ("--workflow-id", workflow_id)
+    since = ("--event-id", str(completed), "--reapply-exclude", kind, "--reason", "wrong-arguments")
+    reset = command(place, "workflow", "reset", *named, *since)
+    answer = command(place, "workflow", *again.split(), *named, "--name", sent.word.name)
     lost = f"other {sent.word.kind}s since event {completed} are taken back too, and steps begun since then run again"
     return (
         f"correct {sent.where} for tasks to come; take back what was sent: {reset} ({lost}); then send the answer "
