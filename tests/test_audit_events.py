@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.audit import Event, Record, task_hash
 from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.check import check
@@ -87,6 +88,27 @@ async def a_life(client: Peer) -> str:
     assert ended["status"] == "completed"
     assert ANSWER in json.dumps(ended)
     return task_id
+
+
+async def test_of_answers_at_the_same_time_only_the_one_that_is_taken_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = MemoryAdapter.answer
+
+    async def answer_slowly(self: MemoryAdapter, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        await anyio.sleep(0.3)
+        await take(self, ref, responses)
+
+    monkeypatch.setattr(MemoryAdapter, "answer", answer_slowly)
+    async with audited(tmp_path) as client:
+        task_id = str((await client.call("ask", {"order": ARGUMENT})).result["taskId"])
+        [question] = (await client.until(task_id, "input_required"))["inputRequests"]
+        async with anyio.create_task_group() as group:
+            for action in ("accept", "decline", "decline", "decline"):
+                answer = {"action": action, **({"content": {"answer": ANSWER}} if action == "accept" else {})}
+                group.start_soon(lambda given: client.answer(task_id, **{question: given}), answer)
+        await client.until(task_id)
+    assert short(lines(tmp_path / "audit.jsonl")).count(("answer", "ok")) == 1
 
 
 async def test_the_record_of_one_task_is_its_life_and_nothing_else(tmp_path: Path) -> None:

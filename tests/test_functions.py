@@ -466,31 +466,27 @@ async def test_an_answer_that_breaks_off_refuses_nothing_it_does_not_say(ask: As
 async def test_a_reason_that_comes_slowly_holds_up_nothing(ask: Ask, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_errors, "READ_SECONDS", 0.5)
     web.body, web.pause = b"n" * 40, 0.1
-    longest = 0.0
+    ticks = 0
 
     async def start(_: Start) -> str:
         await anyio.to_thread.run_sync(ask, web.url)
         return "never"
 
-    async def measure() -> None:
-        nonlocal longest
+    async def tick() -> None:
+        nonlocal ticks
         while True:
-            before = anyio.current_time()
             await anyio.sleep(0.01)
-            longest = max(longest, anyio.current_time() - before)
+            ticks += 1
 
     async with (
         from_functions(start=start, describe=running, cancel=nothing) as adapter,
         anyio.create_task_group() as group,
     ):
-        group.start_soon(measure)
-        before = anyio.current_time()
-        with pytest.raises(EngineRefused, match="it answered 422: n"):
+        group.start_soon(tick)
+        with pytest.raises(EngineRefused, match=r"it answered 422: n{1,30}$"):  # what came in time is told
             await adapter.start(START)
-        took = anyio.current_time() - before
         group.cancel_scope.cancel()
-    assert took < 3  # of 4: what came by then is told
-    assert longest < 0.4
+    assert ticks > 5  # the event loop goes on meanwhile
 
 
 @pytest.mark.parametrize("ask", CLIENTS)
