@@ -431,7 +431,7 @@ def test_no_status_line_is_printed_into_a_prompt_and_the_last_ones_follow_it() -
     terminal, other = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", PROMPT], stdin=other, stdout=other, stderr=other) as process:
         os.close(other)
-        shown = converse(terminal, [("BUSY", "Ada\n")]).replace("\r", "")
+        shown = converse(terminal, [("BUSY\r\n", "Ada\n")]).replace("\r", "")
         assert process.wait(60) == 0
     os.close(terminal)
     before, _, after = shown.partition("GOT Ada\n")
