@@ -93,7 +93,7 @@ def config_file(tmp_path: Path) -> Path:
 
 def test_the_version_is_that_of_the_package(terminal: Terminal) -> None:
     ended = terminal.call("--version")
-    assert (ended.code, ended.out) == (0, "mcp-workflows 0.1.0\n")
+    assert (ended.code, ended.out) == (0, "mcp-workflows 0.2.0.dev0\n")
 
 
 def test_the_schema_is_json_on_standard_output(terminal: Terminal) -> None:

@@ -36,7 +36,7 @@ def test_the_sample_becomes_frozen_models(tmp_path: Path) -> None:
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     config = load(tmp_path, FINE)
     assert config.server.name == "mcp-workflows"
-    assert config.server.version == "0.1.0"
+    assert config.server.version == "0.2.0.dev0"
     assert not config.server.strict_headers
     assert config.store.retention == timedelta(days=90)
     assert config.tools[0].input == {"type": "object"}
