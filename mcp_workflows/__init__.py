@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mcp_workflows.access import Allow, Authorizer, Rule, Verb, Wish
+    from mcp_workflows.adapter.functions import from_functions
     from mcp_workflows.client import TasksClient
-    from mcp_workflows.duration import Duration
-    from mcp_workflows.functions import from_functions
     from mcp_workflows.gate import ToolGate
     from mcp_workflows.limits import Limits, ToolLimits
     from mcp_workflows.question import Ask, Question
     from mcp_workflows.receiver import Workflows, attach
     from mcp_workflows.tool import Annotations, Fallback, Kind, TaskSupport, Tool
+    from mcp_workflows.units import Duration
 
 __all__ = [
     "Allow",
@@ -43,8 +43,8 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(["Allow", "Authorizer", "Rule", "Verb", "Wish"], "access"),
     "TasksClient": "client",
-    "Duration": "duration",
-    "from_functions": "functions",
+    "Duration": "units",
+    "from_functions": "adapter",
     "ToolGate": "gate",
     **dict.fromkeys(["Limits", "ToolLimits"], "limits"),
     **dict.fromkeys(["Ask", "Question"], "question"),

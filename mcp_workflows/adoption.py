@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Execution, Ref, Status
-from mcp_workflows.capabilities import Adopts, same_workflow, start_options
+from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, same_workflow, start_options
 from mcp_workflows.creation import digest
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
 from mcp_workflows.gate import ELICIT
-from mcp_workflows.mapping import Template
 from mcp_workflows.schema import violations
 from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool

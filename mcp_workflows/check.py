@@ -16,14 +16,13 @@ from rich.text import Text
 
 from mcp_workflows.access.settings import AuthSettings
 from mcp_workflows.access.verifying import verifier
-from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import GATE_WORDS, Checks, Exposes, Finding, Verifies
+from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposes, Finding, Verifies
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.check_exposed import Looks
 from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
 from mcp_workflows.config import Config, Engine, StoreSettings
 from mcp_workflows.config_source import Where
 from mcp_workflows.config_telemetry import AuditSettings
-from mcp_workflows.display_text import cleaned
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.inbound import addresses

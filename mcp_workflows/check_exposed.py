@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import Exposed, Exposes, Finding
+from mcp_workflows.adapter import Adapter, Exposed, Exposes, Finding
 from mcp_workflows.config import Config
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError

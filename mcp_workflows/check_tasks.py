@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Finding
 from mcp_workflows.config import Config
 
 

@@ -17,15 +17,17 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import BaseModel
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Authorizer
-from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
-from mcp_workflows.capabilities import (
+from mcp_workflows.adapter import (
     GATE_WORDS,
+    Adapter,
     Exposes,
     ReadsHandlers,
     Schemas,
     expose_every,
     gate_settings,
+    installed_adapters,
     is_fleeting,
+    load_adapter,
 )
 from mcp_workflows.companions import clashes
 from mcp_workflows.config_cancel import split_cancel

@@ -7,8 +7,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import takes_grace
+from mcp_workflows.adapter import Adapter, takes_grace
 from mcp_workflows.config_problems import Report, known_keys
 from mcp_workflows.config_source import Where
 from mcp_workflows.ending import AfterCancel

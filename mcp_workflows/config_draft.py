@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Discovered
+from mcp_workflows.adapter import JSON, Discovered
 
 MAX_NAME = 64
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")

@@ -15,8 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.settings import AuthSettings, ServerUrl
-from mcp_workflows.adapter import Adapter, installed_adapters, load_adapter
-from mcp_workflows.capabilities import GATE_WORDS, gate_settings
+from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
 from mcp_workflows.config_cancel import CANCEL, cancel_entry
 from mcp_workflows.config_include import Include
 from mcp_workflows.config_problems import known_keys
@@ -24,7 +23,6 @@ from mcp_workflows.config_source import Where
 from mcp_workflows.config_store import EncryptionSettings
 from mcp_workflows.config_teams import POLICY
 from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
-from mcp_workflows.duration import Duration, parse_duration, write_duration
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exposing import Laying, as_found
 from mcp_workflows.gate import ToolGate
@@ -33,6 +31,7 @@ from mcp_workflows.request_headers import exact_origin, host, origin
 from mcp_workflows.schema import Schema
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
+from mcp_workflows.units import Duration, parse_duration, write_duration
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from mcp_workflows.audit_event import Payload
-from mcp_workflows.duration import Duration
+from mcp_workflows.units import Duration
 
 STDOUT: Final = "stdout"
 STDERR: Final = "stderr"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.ask import Action, Declined, Dialogue, checked_response
 from mcp_workflows.creation import digest
 from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ELICIT
-from mcp_workflows.mapping import Template
 from mcp_workflows.question import NAME_META
 from mcp_workflows.schema import Schema
 from mcp_workflows.tool import CONFIRM, Tool

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_workflows.duration import Duration
+from mcp_workflows.units import Duration
 
 
 class Then(StrEnum):

@@ -16,10 +16,23 @@ from anyio.abc import TaskGroup, TaskStatus
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, InputRequest, Status
-from mcp_workflows.capabilities import Allowance, Checks, Finding, Notes, Remembers, Route, Routes
+from mcp_workflows.adapter import (
+    JSON,
+    Adapter,
+    Allowance,
+    Checks,
+    Execution,
+    Failure,
+    Finding,
+    InputRequest,
+    Notes,
+    Remembers,
+    Route,
+    Routes,
+    Status,
+)
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.circuit import Circuit
-from mcp_workflows.display_text import cleaned
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.telemetry import Api, Telemetry
 

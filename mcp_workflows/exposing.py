@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import Exposed, is_fleeting, one_workflow, takes_grace
+from mcp_workflows.adapter import Adapter, Exposed, is_fleeting, one_workflow, takes_grace
 from mcp_workflows.companions import COMPANION_NAMES, offered
 from mcp_workflows.fitting import first, wrong
 from mcp_workflows.schema_cost import excess

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter import Adapter
+from mcp_workflows.adapter import GATE_WORDS, Adapter, can_terminate, cancels_at_once, gate_settings, is_fleeting
 from mcp_workflows.adoption import unwatchable
-from mcp_workflows.capabilities import GATE_WORDS, can_terminate, cancels_at_once, gate_settings, is_fleeting
 from mcp_workflows.tool import Kind, TaskSupport, Tool
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
-from mcp_workflows.mapping import Template
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.question import Question, check_template
 
 ELICIT = "elicitation/create"

@@ -22,8 +22,7 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from mcp_workflows.access import ALGORITHMS, Issuer, Keys, account_of
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Route, Trusted
+from mcp_workflows.adapter import JSON, Route, Trusted
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import (
     AccessError,

@@ -10,7 +10,7 @@ from typing import Annotated, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mcp_workflows.duration import MAX_TTL, Duration, write_duration
+from mcp_workflows.units import MAX_TTL, Duration, write_duration
 
 Most: TypeAlias = Annotated[int, Field(gt=0)]
 SHORTEST_TTL = timedelta(minutes=1)  # whatever a client asks for

@@ -6,8 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Notes
+from mcp_workflows.adapter import JSON, Notes
 from mcp_workflows.errors import EngineUnavailable, StoreError
 from mcp_workflows.store import Store
 

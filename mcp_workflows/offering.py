@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import Exposed, expose_every
+from mcp_workflows.adapter import Adapter, Exposed, expose_every
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.exposing import Laying, Marked, as_found, compose, offered_tools
 from mcp_workflows.receiver import Changes, Workflows, swap

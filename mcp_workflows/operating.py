@@ -13,20 +13,23 @@ from datetime import UTC, datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Execution, Status, asked
-from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
-from mcp_workflows.answer_delivery import deliver_answers
-from mcp_workflows.ask import fitting_answers
-from mcp_workflows.audit import Audit, Event, record_of, silent, status_record
-from mcp_workflows.capabilities import (
+from mcp_workflows.adapter import (
+    JSON,
+    Execution,
     ExplainedGate,
     Explains,
     Explanation,
     GateState,
+    Status,
     Terminates,
+    asked,
     open_gates,
     same_workflow,
 )
+from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
+from mcp_workflows.answer_delivery import deliver_answers
+from mcp_workflows.ask import fitting_answers
+from mcp_workflows.audit import Audit, Event, record_of, silent, status_record
 from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
 from mcp_workflows.sight import ref_of

@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from mcp_workflows.capabilities import Allowance
+from mcp_workflows.adapter import Allowance
 from mcp_workflows.task import Task
 
 SHORTEST_PACE = timedelta(milliseconds=250)

@@ -11,7 +11,7 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.receiver import Workflows
 from mcp_workflows.stopping import Ending

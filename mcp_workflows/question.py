@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from mcp_workflows.display_text import cleaned, is_blank
+from mcp_workflows.adapter.display_text import cleaned, is_blank
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.mapping import Template
 from mcp_workflows.schema import PRIMITIVES, Schema, check_field, check_form, check_schema, violations
 
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question

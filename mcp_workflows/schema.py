@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from jsonschema_rs import Draft202012Validator, Registry, ValidationError, ValidationErrorKind
 
-from mcp_workflows.patterns import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
+from mcp_workflows.adapter.regex import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
 from mcp_workflows.schema_cost import ENDLESS, cost_of, count_values, is_list, is_object, patterns_in, target_of
 from mcp_workflows.schema_cost import Schema as Schema  # re-exported: callers name the type beside the check
 

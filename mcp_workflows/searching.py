@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 
 import anyio
 
-from mcp_workflows.adapter import Adapter, Start, StartGuarantee
-from mcp_workflows.capabilities import Finds, is_fleeting
+from mcp_workflows.adapter import Adapter, Finds, Start, StartGuarantee, is_fleeting
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineUnavailable, StartConflict
 from mcp_workflows.task import Task, is_ahead

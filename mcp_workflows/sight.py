@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import anyio
 
-from mcp_workflows.adapter import Adapter, Execution, Ref, Status
-from mcp_workflows.capabilities import Allowance, Hints, Sweeps, Waits
+from mcp_workflows.adapter import Adapter, Allowance, Execution, Hints, Ref, Status, Sweeps, Waits
 from mcp_workflows.engines import Engines
 from mcp_workflows.task import Task
 

@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Notes, Route, Trusted
+from mcp_workflows.adapter import JSON, Notes, Route, Trusted
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from tests.strangers import installed
 from tests.tokens import ACCOUNT, AUDIENCE, ISSUER
 

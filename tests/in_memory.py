@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from mcp_workflows import Tool, Workflows, attach
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 
 MODERN = "2026-07-28"
 WITHIN = 30  # seconds for one reply

@@ -14,11 +14,11 @@ import anyio
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Execution, Ref, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task

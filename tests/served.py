@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 
 from mcp_workflows import Tool, Workflows, attach
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store import Store
 from tests.stopwatch import stopwatch
 

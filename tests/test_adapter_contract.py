@@ -11,8 +11,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, Status
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.testing import (
     AdapterContract,

@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from mcp_workflows import adapter
 from mcp_workflows.adapter import OURS, load_adapter
+from mcp_workflows.adapter import boundary as adapter
 from mcp_workflows.errors import ConfigError
 
 

@@ -20,13 +20,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mcp_workflows.adapter import JSON, Ref
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.audit import Event, Record, task_hash
 from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.check import check
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.recording import WAITING, Recording, to_file
 from mcp_workflows.sidecar import build, http_app, run_stdio
 from mcp_workflows.telemetry import Telemetry

@@ -12,11 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows.adapter import Execution, Status
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Execution, Finding, Status
+from mcp_workflows.adapter.memory import MemoryAdapter
 from mcp_workflows.check import State, check
 from mcp_workflows.config import load_config
-from mcp_workflows.memory import MemoryAdapter
 from mcp_workflows.store import open_store
 from mcp_workflows.task import observe
 from mcp_workflows.testing import make_task

@@ -29,8 +29,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 from typer.core import TyperArgument
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
-from mcp_workflows.capabilities import Finding, Use
+from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status, Use
 from mcp_workflows.check import State, check
 from mcp_workflows.cli import main
 from mcp_workflows.cli.serving import read_address

@@ -18,10 +18,10 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows import Ask, TasksClient, Tool, attach
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, idempotency
 from mcp_workflows.client.connection import Era, connect
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled, TaskNotFound
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from scripts.processes import free_port
 from tests.served import memory_tools, serving, site
 from tests.stopwatch import stopwatch

@@ -22,6 +22,7 @@ from temporalio.client import Client as Temporal
 from temporalio.worker import Worker
 
 from mcp_workflows import TasksClient
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
 from mcp_workflows.client.listening import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, Changes
 from mcp_workflows.client.sending import SHORTEST_PAUSE_SECONDS
@@ -33,7 +34,6 @@ from mcp_workflows.errors import (
     TaskExpired,
     TaskFailed,
 )
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.testing import lossy_proxy
 from samples.conformance.workflows import ALL
 from scripts.processes import free_port

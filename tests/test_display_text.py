@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_workflows.display_text import MAX_TEXT, MAX_VALUE, cleaned, is_blank, number_text, quoted
-from mcp_workflows.mapping import Template
+from mcp_workflows.adapter.display_text import MAX_TEXT, MAX_VALUE, cleaned, is_blank, number_text, quoted
+from mcp_workflows.adapter.templates import Template
 
 INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 ISOLATES = frozenset("\u2068\u2069")

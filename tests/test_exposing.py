@@ -16,13 +16,12 @@ from mcp.shared.subscriptions import ToolsListChanged
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Exposed
+from mcp_workflows.adapter import JSON, Exposed
+from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.check import check
 from mcp_workflows.cli.app import app
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.reloading import Reloading
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from mcp_workflows.testing import Role, Subject

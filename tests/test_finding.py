@@ -13,11 +13,11 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.creation import OUTCOME_UNKNOWN, Creation
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.searching import order_of
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task, attempt

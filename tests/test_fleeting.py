@@ -10,10 +10,10 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.adapter import JSON, StartGuarantee
+from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import misfits
-from mcp_workflows.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.tool import Kind, TaskSupport
 from tests.config_files import problems
 from tests.served import Peer, peer, site

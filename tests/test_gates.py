@@ -10,11 +10,10 @@ import pytest
 from mcp.server.lowlevel import Server
 
 from mcp_workflows import Question, Tool, ToolGate, attach
-from mcp_workflows.adapter import Gate
-from mcp_workflows.capabilities import gate_settings
+from mcp_workflows.adapter import Gate, gate_settings
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from tests.served import Peer, peer, site
 
 pytestmark = pytest.mark.anyio

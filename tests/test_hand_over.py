@@ -17,10 +17,10 @@ from mcp.client import Client
 from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import Question, TaskSupport, Tool, ToolGate, Workflows, attach
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.conformance_2025.session import opened
 from mcp_workflows.conformance_2025.traffic import Traffic
 from mcp_workflows.errors import ConfigError, RequestError
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from tests.served import Peer, peer, serving
 
 pytestmark = pytest.mark.anyio

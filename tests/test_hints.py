@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import Adapter, Execution, Ref, Status
-from mcp_workflows.capabilities import Allowance
+from mcp_workflows.adapter import Adapter, Allowance, Execution, Ref, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import EngineError, EngineUnavailable
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws

@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mcp_workflows import attach
-from mcp_workflows.capabilities import Notes
+from mcp_workflows.adapter import Notes
 from mcp_workflows.cli import main
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.engines import Engines

@@ -14,11 +14,10 @@ from typing import ClassVar
 import pytest
 from pydantic import BaseModel, Field
 
-from mcp_workflows.adapter import installed_adapters, load_adapter
-from mcp_workflows.capabilities import first_settings
+from mcp_workflows.adapter import first_settings, installed_adapters, load_adapter
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.cli import main
 from mcp_workflows.config import load_config
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from scripts.processes import free_port
 from tests.sidecars import COMMAND
 from tests.strangers import installed

@@ -21,10 +21,10 @@ import anyio.lowlevel
 import pytest
 
 from mcp_workflows.adapter import Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.creation import NOT_STARTED, OUTCOME_UNKNOWN, Creation
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store import NO_CAPS, Caps
 from mcp_workflows.store.sqlite import SQLiteStore
 from mcp_workflows.task import Task

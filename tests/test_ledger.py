@@ -18,11 +18,11 @@ import pytest
 from mcp_workflows import Fallback, Tool, cancelling
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
 from mcp_workflows.ledger import SETTLING, Ledger
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store import open_store
 from mcp_workflows.task import Task, observe
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update

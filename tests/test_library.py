@@ -14,8 +14,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import Ask, Tool, Workflows, attach
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from tests.served import Peer, memory_tools, peer, serving
 
 pytestmark = pytest.mark.anyio

@@ -15,6 +15,7 @@ import pytest
 from mcp_workflows import Tool
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Execution, Ref, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.audit import Event, Record
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
@@ -23,7 +24,6 @@ from mcp_workflows.housekeeping import ClockCheck
 from mcp_workflows.keeping import EVERY
 from mcp_workflows.leases import LEASE, Leases
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import (
     DELIVERING,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError, MappingError
-from mcp_workflows.mapping import Template
 
 SCOPE: dict[str, Any] = {  # Any: any JSON value
     "args": {"order_id": "o-1", "n": 3, "on": False, "none": None, "deep": {"list": [1, {"x": "y"}]}, "a-b": "dash"},

@@ -11,8 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcp_workflows.adapter import Adapter, Ref, Start, Status
-from mcp_workflows.capabilities import Checks
+from mcp_workflows.adapter import Adapter, Checks, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.testing import (
     AdapterContract,

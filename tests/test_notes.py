@@ -8,11 +8,10 @@ from types import TracebackType
 
 import pytest
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Notes
+from mcp_workflows.adapter import JSON, Notes
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.notes import notes_in
 from mcp_workflows.store import open_store
 from mcp_workflows.testing import MemoryNotes

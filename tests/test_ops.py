@@ -22,9 +22,9 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 from ruamel.yaml import YAML
 
+from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
-from mcp_workflows.memory import MemorySettings
 from mcp_workflows.ops import ops_app, serve_ops
 from mcp_workflows.stopping import Ending
 from scripts.processes import free_port

@@ -10,10 +10,9 @@ import anyio
 import pytest
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import Execution, Ref, Status
-from mcp_workflows.capabilities import Allowance
+from mcp_workflows.adapter import Allowance, Execution, Ref, Status
+from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.memory import MemorySettings
 from mcp_workflows.pacing import SLOWEST, Pacing, limits
 from mcp_workflows.task import Task
 from mcp_workflows.tool import Fallback, Tool

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_workflows import Ask, Fallback, TaskSupport, Tool
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from tests.served import EXTENSION, TASKS, Peer, Reply, memory_tools, peer, site
 
 pytestmark = pytest.mark.anyio

@@ -18,11 +18,11 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.subscriptions import ToolsListChanged
 
 from mcp_workflows import Tool
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.companions import COMPANION_NAMES
 from mcp_workflows.config import load_config
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver import swap
 from mcp_workflows.reloading import Reloading, files_of
 from mcp_workflows.sidecar import Sidecar, build, http_app

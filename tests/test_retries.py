@@ -17,12 +17,12 @@ import pytest
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.question import Ask
 from mcp_workflows.sameness import SHORTEST_SECRET
 from mcp_workflows.store import open_store

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Other
 
-from mcp_workflows.patterns import LIMIT, LONGEST, is_quick
+from mcp_workflows.adapter.regex import LIMIT, LONGEST, is_quick
 from mcp_workflows.schema import MAX_COMPLAINTS, Checker, check_schema, violations
 from mcp_workflows.schema_cost import ENDLESS, MAX_STEPS, cost_of, count_values, excess, is_object
 from tests.fuzzing import VALUES

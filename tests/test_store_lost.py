@@ -15,8 +15,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import StoreUnavailable
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.store.cipher import Cipher, new_key
 from mcp_workflows.store.sqlite import SQLiteStore

@@ -15,13 +15,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcp_workflows.access import Allow
-from mcp_workflows.adapter import Adapter
-from mcp_workflows.capabilities import Exposed
+from mcp_workflows.adapter import Adapter, Exposed
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.config import Config, config_schema, load_config
 from mcp_workflows.config_schema import team_schema
 from mcp_workflows.config_show import show
 from mcp_workflows.exposing import Marked, compose
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.reloading import Reloading, files_of
 from mcp_workflows.schema import violations
 from mcp_workflows.sidecar import Sidecar, build, http_app

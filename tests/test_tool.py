@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.duration import MAX_TTL, Duration
 from mcp_workflows.question import example_of, find_key, is_called, short_key
 from mcp_workflows.schema import check_schema, violations
 from mcp_workflows.tool import Ask, TaskSupport, Tool
+from mcp_workflows.units import MAX_TTL, Duration
 
 DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
 

@@ -10,8 +10,8 @@ import pytest
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Ref, Status
+from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.memory import MemorySettings
 from mcp_workflows.pacing import Budget, Pacing
 from mcp_workflows.wire.commands import Update
 from tests.places import Counting, Place, Slow, Swept, place, until

@@ -19,10 +19,10 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import Question, Tool, ToolGate, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
-from mcp_workflows.adapter import Execution, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.adoption import unwatchable
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.capabilities import Finding
 from mcp_workflows.check import check
 from mcp_workflows.cli import main
 from mcp_workflows.cli.answering import Answers
@@ -32,7 +32,6 @@ from mcp_workflows.cli.serving import tell_what_is_hidden
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.operating import Operator
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.sidecar import Address

@@ -20,9 +20,9 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from mcp_workflows.adapter import Start
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.conformance_2025.session import opened
 from mcp_workflows.conformance_2025.traffic import Traffic
-from mcp_workflows.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar import build, http_app
 from tests.config_files import load
 from tests.dev_server import DevServer, temporal_binary

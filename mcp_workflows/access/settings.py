@@ -21,7 +21,7 @@ from pydantic import (
 
 from mcp_workflows.access.claims import ClaimName
 from mcp_workflows.access.fetching import https_url
-from mcp_workflows.duration import parse_duration
+from mcp_workflows.units import parse_duration
 
 _SCOPE = r"^[\x21\x23-\x5B\x5D-\x7E]+$"  # RFC 6749, section 3.3
 _HEADER = r"^[A-Za-z0-9][A-Za-z0-9-]*$"

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mcp_workflows.adapter import installed_adapters, load_adapter
-from mcp_workflows.capabilities import Embeds
+from mcp_workflows.adapter import Embeds, installed_adapters, load_adapter
 from mcp_workflows.cli.app import app
 from mcp_workflows.errors import ConfigError
 

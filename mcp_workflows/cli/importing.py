@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import anyio
 import typer
 
-from mcp_workflows.capabilities import Discovered, Discovers, one_workflow
+from mcp_workflows.adapter import Discovered, Discovers, one_workflow
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, existing, log
 from mcp_workflows.cli.screen import say
 from mcp_workflows.config import Engine, load_engines

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from mcp_workflows.adapter import JSON, Adapter, installed_adapters, load_adapter
-from mcp_workflows.capabilities import Discovered, Discovers, first_settings
+from mcp_workflows.adapter import JSON, Adapter, Discovered, Discovers, first_settings, installed_adapters, load_adapter
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.cli.importing import discover
 from mcp_workflows.cli.screen import say

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from mcp_workflows.capabilities import GATE_WORDS, Permits, Use
+from mcp_workflows.adapter import GATE_WORDS, Permits, Use
 from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.config import Config, Engine
 from mcp_workflows.config_problems import did_you_mean, names

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mcp_workflows.access import LOCAL
-from mcp_workflows.adapter import Start
+from mcp_workflows.adapter import Previews, Start
 from mcp_workflows.ask import Dialogue, still_to_ask
 from mcp_workflows.behalf import on_behalf_of
-from mcp_workflows.capabilities import Previews
 from mcp_workflows.cli.answering import Answers, Key
 from mcp_workflows.config import Config
 from mcp_workflows.confirming import confirmation

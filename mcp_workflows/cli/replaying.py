@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import Execution, Gate, InputRequest, Status
-from mcp_workflows.capabilities import Replayed, Replays
+from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Replays, Status
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.cli.screen import say

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_workflows.adapter import Status, asked
+from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
 from mcp_workflows.cli.screen import harmless
-from mcp_workflows.display_text import number_text, without_zero_fractions
 from mcp_workflows.operating import Look
 from mcp_workflows.task import Task
 

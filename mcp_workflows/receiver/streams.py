@@ -17,9 +17,9 @@ from anyio.abc import TaskGroup
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.session import ServerSession
 
-from mcp_workflows import adapter
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Execution
+from mcp_workflows.adapter import boundary as adapter
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.ledger import utc_now

@@ -17,10 +17,10 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types import jsonrpc
 
 from mcp_workflows.access import Authorizer
-from mcp_workflows.adapter import JSON, Adapter
+from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
+from mcp_workflows.adapter.memory import Trial
 from mcp_workflows.audit import Audit, counting, silent
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.capabilities import Exposed, Exposes, Finding
 from mcp_workflows.census import Census
 from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.engines import Engines
@@ -41,7 +41,6 @@ from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.streams import Progress
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.tool import Tool
-from mcp_workflows.trial import Trial
 from mcp_workflows.wire import v2026_07_28 as wire
 
 LONGEST_LOOK = 120.0  # seconds for all marked workflows of an engine: page by page, within its quotas

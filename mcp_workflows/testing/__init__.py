@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_workflows.memory import MemoryAdapter, MemoryOptions, MemorySettings
+from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 
 pytest.register_assert_rewrite(
     *(

@@ -11,8 +11,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import Adapter, Ref, StartGuarantee, Status
-from mcp_workflows.capabilities import Checks, Finds
+from mcp_workflows.adapter import Adapter, Checks, Finds, Ref, StartGuarantee, Status
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.testing.subject import (

@@ -10,8 +10,21 @@ import anyio
 import pytest
 from jsonschema_rs import Draft202012Validator
 
-from mcp_workflows.adapter import Adapter, Execution, Ref, Status
-from mcp_workflows.capabilities import Adopts, Allowance, Explains, Exposes, Hints, Routes, Sweeps, Terminates, Waits
+from mcp_workflows.adapter import (
+    Adapter,
+    Adopts,
+    Allowance,
+    Execution,
+    Explains,
+    Exposes,
+    Hints,
+    Ref,
+    Routes,
+    Status,
+    Sweeps,
+    Terminates,
+    Waits,
+)
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.testing.subject import (
     STACK_TRACES,

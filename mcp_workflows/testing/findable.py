@@ -10,8 +10,8 @@ from datetime import timedelta
 from pydantic import Field
 
 from mcp_workflows.adapter import Ref, Start, StartGuarantee
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings, Record
 from mcp_workflows.errors import StartConflict
-from mcp_workflows.memory import MemoryAdapter, MemorySettings, Record
 
 
 class FindableMemorySettings(MemorySettings):

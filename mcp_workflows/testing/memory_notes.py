@@ -6,8 +6,7 @@ import copy
 from collections.abc import Mapping
 from datetime import datetime
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Notes
+from mcp_workflows.adapter import JSON, Notes
 from mcp_workflows.errors import EngineUnavailable
 
 

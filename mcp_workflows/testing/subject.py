@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 import anyio
 import pytest
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
-from mcp_workflows.capabilities import Finds
+from mcp_workflows.adapter import JSON, Adapter, Execution, Finds, Ref, Start, StartGuarantee, Status
 from mcp_workflows.errors import EngineError, EngineRefused, ExecutionNotFound, StartConflict
 
 STACK_TRACES = ("Traceback (most recent call last)", 'File "', "\n    at ")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, TypeAlias, TypeGuard, cast
 
 from mcp_workflows.adapter import JSON, Progress
-from mcp_workflows.display_text import number_text
+from mcp_workflows.adapter.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.strict import checked
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status, asked
-from mcp_workflows.display_text import cleaned
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from mcp_workflows.wire.commands import (
     Call,

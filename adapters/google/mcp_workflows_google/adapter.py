@@ -12,10 +12,23 @@ from typing import ClassVar, Self
 import anyio
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Execution, Ref, Start, StartGuarantee
-from mcp_workflows.capabilities import Allowance, Discovered, Explanation, Exposed, Finding, Notes, Route, Use
+from mcp_workflows.adapter import (
+    JSON,
+    Allowance,
+    Discovered,
+    Execution,
+    Explanation,
+    Exposed,
+    Finding,
+    Notes,
+    Ref,
+    Route,
+    Start,
+    StartGuarantee,
+    Use,
+)
+from mcp_workflows.adapter.bulk_status import Listings
 from mcp_workflows.errors import EngineError, EngineRefused
-from mcp_workflows.listing import Listings
 from mcp_workflows_google.adopting import adopt, same_workflow
 from mcp_workflows_google.answering import answer
 from mcp_workflows_google.calls import Calls, open_calls
@@ -56,7 +69,7 @@ class _Opened:
 class GoogleAdapter:
     """Workflows of Google Cloud Workflows.
 
-    Satisfies `Adapter`, and of `mcp_workflows.capabilities` all that Google Cloud Workflows is good at.
+    Satisfies `Adapter`, and of `mcp_workflows.adapter` all that Google Cloud Workflows is good at.
     """
 
     Settings: ClassVar[type[BaseModel]] = GoogleSettings

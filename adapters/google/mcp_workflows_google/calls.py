@@ -17,10 +17,9 @@ from google.api_core.exceptions import FailedPrecondition
 from google.cloud import workflows_v1
 from google.cloud.workflows import executions_v1
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Allowance
+from mcp_workflows.adapter import JSON, Allowance
+from mcp_workflows.adapter.token_bucket import BUCKETS, Buckets
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.quota import BUCKETS, Buckets
 from mcp_workflows_google.channels import WORKFLOWS, Clients
 from mcp_workflows_google.credentials import Credentials
 from mcp_workflows_google.edge import Call, Edge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.calls import Calls
 from mcp_workflows_google.exposing import ACTIVE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_workflows.capabilities import Discovered
+from mcp_workflows.adapter import Discovered
 from mcp_workflows_google.calls import Calls
 from mcp_workflows_google.names import WorkflowName
 

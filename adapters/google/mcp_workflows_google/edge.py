@@ -17,8 +17,8 @@ import anyio.lowlevel
 from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.api_core.retry import AsyncRetry
 
+from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, Key
 from mcp_workflows.errors import EngineError, EngineUnavailable
-from mcp_workflows.quota import BUCKETS, Bucket, Buckets, Key
 from mcp_workflows_google.channels import EXECUTIONS, OURS, Clients
 from mcp_workflows_google.credentials import Credentials
 from mcp_workflows_google.names import Place

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from mcp_workflows.adapter import Execution, Gate, Status
-from mcp_workflows.capabilities import Explanation
+from mcp_workflows.adapter import Execution, Explanation, Gate, Status
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.calls import Calls
 from mcp_workflows_google.gate_states import gate_states

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Exposed
+from mcp_workflows.adapter import JSON, Exposed
 from mcp_workflows.errors import EngineError, EngineRefused
 from mcp_workflows_google.calls import Calls
 from mcp_workflows_google.definition import read_definition

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mcp_workflows.adapter import Execution, Gate
-from mcp_workflows.capabilities import ExplainedGate, GateState, open_gates
+from mcp_workflows.adapter import Execution, ExplainedGate, Gate, GateState, open_gates
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.asking import complaints
 from mcp_workflows_google.calls import Calls

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import JSON, Use
 from mcp_workflows_google.settings import GoogleSettings
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Notes
+from mcp_workflows.adapter import JSON, Notes
 from mcp_workflows_google.names import ExecutionName
 
 LONGEST: Final = timedelta(days=366)  # an execution may run for a year

@@ -7,8 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import read_options
+from mcp_workflows.adapter import JSON, read_options
 
 
 class GoogleOptions(BaseModel):

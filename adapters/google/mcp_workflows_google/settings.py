@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mcp_workflows import Duration
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Trusted
+from mcp_workflows.adapter import JSON, Trusted
 from mcp_workflows_google.names import LOCATION, PROJECT, WORKFLOW
 
 _MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mcp_workflows.adapter import JSON, Execution, Ref
+from mcp_workflows.adapter.bulk_status import Listed, Listings, gently
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows.listing import Listed, Listings, gently
 from mcp_workflows_google.asking import asking
 from mcp_workflows_google.calls import Calls
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName, note_of

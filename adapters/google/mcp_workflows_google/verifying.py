@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, cast
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.calls import Calls
 from mcp_workflows_google.definition import AWAITS, Definition, Routine, read_definition

@@ -10,7 +10,7 @@ from mcp_workflows_google import GoogleAdapter, GoogleSettings
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mcp_workflows.capabilities import Notes
+from mcp_workflows.adapter import Notes
 from mcp_workflows.engines import Engines
 from mcp_workflows.inbound import MOUNTED_AT, Inbound
 from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine

@@ -17,8 +17,7 @@ from mcp_workflows_google.verifying import account_of, verify
 
 from adapters.google.tests.local_engine import local_engine
 from adapters.google.tests.test_exposing import READS, settings
-from mcp_workflows.adapter import Execution, Failure, Status
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Execution, Failure, Finding, Status
 from scripts.processes import free_port
 from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 

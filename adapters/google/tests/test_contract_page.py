@@ -23,10 +23,9 @@ from mcp_workflows_google.outcome import failure
 from adapters.google.tests import scene
 from adapters.google.tests.tell import EXECUTION, GOOGLE, noted, posted
 from adapters.google.tests.worlds import SERVER, World, run
-from mcp_workflows.adapter import Failure, Ref, Start
-from mcp_workflows.capabilities import Embeds
+from mcp_workflows.adapter import Embeds, Failure, Ref, Start
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.config import load_config
-from mcp_workflows.mapping import Template
 from tests.google_engine import GoogleEngine
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "google-contract.md").read_text()

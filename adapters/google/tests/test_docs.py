@@ -14,7 +14,7 @@ from mcp_workflows_google.embedding import completed
 from mcp_workflows_google.iam import permissions
 from mcp_workflows_google.settings import GoogleSettings
 
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import Use
 from mcp_workflows.config import load_config
 from tests.google_engine import GoogleEngine
 

@@ -13,8 +13,7 @@ from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.preview import preview
 from mcp_workflows_google.settings import GoogleSettings
 
-from mcp_workflows.adapter import Start
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import Start, Use
 from mcp_workflows.errors import EngineRefused
 
 READS = {"workflows.executions.get", "workflows.executions.list", "workflows.workflows.get"}

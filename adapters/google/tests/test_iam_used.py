@@ -11,8 +11,7 @@ from mcp_workflows_google import GoogleAdapter
 
 from adapters.google.tests.injecting import Injecting, Reply
 from adapters.google.tests.stubbed import PLACE, adapter, notes, running_stub, settings, start, stub, told
-from mcp_workflows.adapter import Ref
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import Ref, Use
 from mcp_workflows.errors import EngineUnavailable
 
 __all__ = ["adapter", "notes", "running_stub", "stub"]

@@ -11,10 +11,23 @@ from typing import ClassVar, Final, Self
 import anyio
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Execution, Gate, Ref, Start, StartGuarantee
-from mcp_workflows.capabilities import Allowance, Discovered, Explanation, Exposed, Finding, Replayed, Use
+from mcp_workflows.adapter import (
+    JSON,
+    Allowance,
+    Discovered,
+    Execution,
+    Explanation,
+    Exposed,
+    Finding,
+    Gate,
+    Ref,
+    Replayed,
+    Start,
+    StartGuarantee,
+    Use,
+)
+from mcp_workflows.adapter.bulk_status import Listings
 from mcp_workflows.errors import EngineError, EngineRefused
-from mcp_workflows.listing import Listings
 from mcp_workflows_stepfunctions.adopting import adopt, same_workflow
 from mcp_workflows_stepfunctions.answering import answer
 from mcp_workflows_stepfunctions.calls import Calls, open_calls
@@ -62,7 +75,7 @@ class _Opened:
 class StepFunctionsAdapter:
     """State machines of AWS Step Functions as workflows.
 
-    Satisfies `Adapter`, and of `mcp_workflows.capabilities` all that Step Functions is good at.
+    Satisfies `Adapter`, and of `mcp_workflows.adapter` all that Step Functions is good at.
     """
 
     Settings: ClassVar[type[BaseModel]] = StepFunctionsSettings

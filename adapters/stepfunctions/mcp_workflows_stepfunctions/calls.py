@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import anyio
 
-from mcp_workflows.capabilities import Allowance
+from mcp_workflows.adapter import Allowance
+from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, Key
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.quota import BUCKETS, Bucket, Buckets, Key
 from mcp_workflows_stepfunctions.arns import Place
 from mcp_workflows_stepfunctions.attempts import Attempts, send
 from mcp_workflows_stepfunctions.credentials import acting_as

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls

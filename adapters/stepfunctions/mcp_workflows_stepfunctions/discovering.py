@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Discovered
+from mcp_workflows.adapter import JSON, Discovered
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 from mcp_workflows_stepfunctions.machines import EXPRESS

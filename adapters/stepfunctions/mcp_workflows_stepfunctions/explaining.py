@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mcp_workflows.adapter import Execution, Ref, Status
-from mcp_workflows.capabilities import Explanation
+from mcp_workflows.adapter import Execution, Explanation, Ref, Status
 from mcp_workflows_stepfunctions.calls import Calls
 from mcp_workflows_stepfunctions.definition import WAITS_FOR_TOKEN
 from mcp_workflows_stepfunctions.outcome import failure

@@ -14,8 +14,7 @@ from typing import Any, Final, cast
 
 import anyio
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Exposed
+from mcp_workflows.adapter import JSON, Exposed
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_stepfunctions.arns import parse_machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls

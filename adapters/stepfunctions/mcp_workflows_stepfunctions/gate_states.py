@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
-from mcp_workflows.adapter import Execution, Ref
-from mcp_workflows.capabilities import ExplainedGate, GateState, open_gates
+from mcp_workflows.adapter import Execution, ExplainedGate, GateState, Ref, open_gates
 from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.asking import complaints
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls

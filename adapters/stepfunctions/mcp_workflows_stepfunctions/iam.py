@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import JSON, Use
 from mcp_workflows_stepfunctions.arns import REGION, Machine, Place
 from mcp_workflows_stepfunctions.calls import Calls
 from mcp_workflows_stepfunctions.machines import Machines

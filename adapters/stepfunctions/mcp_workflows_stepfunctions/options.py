@@ -9,8 +9,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mcp_workflows import Duration
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import read_options
+from mcp_workflows.adapter import JSON, read_options
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.settings import SESSION
 

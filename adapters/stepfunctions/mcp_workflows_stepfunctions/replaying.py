@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, Execution, Gate
-from mcp_workflows.capabilities import Replayed
+from mcp_workflows.adapter import JSON, Execution, Gate, Replayed
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_stepfunctions.fold import Event, Fold
 from mcp_workflows_stepfunctions.gates import read_rules

@@ -1,4 +1,4 @@
-"""A cheap look at many executions at once: the list of those that run, see `mcp_workflows.listing`.
+"""A cheap look at many executions at once: the list of those that run, see `mcp_workflows.adapter.bulk_status`.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_ListExecutions.html
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from mcp_workflows.adapter.bulk_status import PAGE, Listed, ListingRefusedError, Listings
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows.listing import PAGE, Listed, ListingRefusedError, Listings
 from mcp_workflows_stepfunctions.arns import ExecutionName, Machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls
 from mcp_workflows_stepfunctions.names import DENIED

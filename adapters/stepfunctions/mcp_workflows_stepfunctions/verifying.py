@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, cast
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.calls import AnsweredError, Calls

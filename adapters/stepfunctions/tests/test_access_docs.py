@@ -13,7 +13,7 @@ from mcp_workflows_stepfunctions.commenting import said_in
 from mcp_workflows_stepfunctions.iam import caller_policy, permissions
 from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
 
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import Use
 from mcp_workflows.config import Config, load_config
 
 DOCS = Path(__file__).parents[3] / "docs"

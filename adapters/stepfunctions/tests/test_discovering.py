@@ -13,7 +13,7 @@ from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from typer.testing import CliRunner
 
 from adapters.stepfunctions.tests.scene import settings
-from mcp_workflows.capabilities import Discovered
+from mcp_workflows.adapter import Discovered
 from mcp_workflows.cli.app import app
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import EngineUnavailable

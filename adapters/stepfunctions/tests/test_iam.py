@@ -14,7 +14,7 @@ from mcp_workflows_stepfunctions.policies import LARGEST
 from mcp_workflows_stepfunctions.session import Clients, open_clients
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import Use
 from mcp_workflows.errors import EngineRefused
 
 STATES = "arn:aws:states:eu-west-1:123456789012"

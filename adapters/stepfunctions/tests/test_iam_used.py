@@ -14,8 +14,7 @@ from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.looks import PATIENCE, until_asked, until_ended
 from adapters.stepfunctions.tests.queues import arn, event, left_in, new_queue, send
 from adapters.stepfunctions.tests.scene import settings
-from mcp_workflows.adapter import Gate, InputRequest, Ref, Start
-from mcp_workflows.capabilities import Use
+from mcp_workflows.adapter import Gate, InputRequest, Ref, Start, Use
 from tests.stepfunctions_engine import StepFunctions
 
 SERVICES: Final[Mapping[str, str]] = {"stepfunctions": "states", "sqs": "sqs", "resourcegroupstaggingapi": "tag"}

@@ -6,7 +6,7 @@ import pytest
 from mcp_workflows_stepfunctions.quota import DEFAULTS, limits
 from mcp_workflows_stepfunctions.settings import Quota
 
-from mcp_workflows.quota import UNLIMITED, Bucket, Buckets, Key, Limits
+from mcp_workflows.adapter.token_bucket import UNLIMITED, Bucket, Buckets, Key, Limits
 
 
 class Clock:

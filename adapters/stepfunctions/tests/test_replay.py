@@ -13,8 +13,7 @@ from mcp_workflows_stepfunctions import StepFunctionsAdapter
 from mcp_workflows_stepfunctions.replaying import replay
 
 from adapters.stepfunctions.tests.events import ENVELOPE, TOKEN, Telling
-from mcp_workflows.adapter import Failure, Gate, InputRequest, Status
-from mcp_workflows.capabilities import Replays
+from mcp_workflows.adapter import Failure, Gate, InputRequest, Replays, Status
 from mcp_workflows.cli import main
 from mcp_workflows.errors import ConfigError
 

@@ -21,8 +21,8 @@ from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting, sts_error
 from adapters.stepfunctions.tests.lag import many, watched_loop
 from adapters.stepfunctions.tests.refused import EXECUTION
+from mcp_workflows.adapter.token_bucket import Buckets, Key, Limits
 from mcp_workflows.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows.quota import Buckets, Key, Limits
 from scripts.processes import free_port
 from tests.stepfunctions_engine import StepFunctions
 from tests.stopwatch import stopwatch

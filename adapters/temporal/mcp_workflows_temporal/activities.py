@@ -18,7 +18,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttributes
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Finding
 from mcp_workflows_temporal.frontend import Frontend
 from mcp_workflows_temporal.history import read_tail
 from mcp_workflows_temporal.listing import listed, quoted

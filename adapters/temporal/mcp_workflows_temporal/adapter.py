@@ -13,8 +13,19 @@ from pydantic import BaseModel
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Execution, Gate, Ref, Start, StartGuarantee
-from mcp_workflows.capabilities import Discovered, Explanation, Finding, Replayed, WorkflowSchema
+from mcp_workflows.adapter import (
+    JSON,
+    Discovered,
+    Execution,
+    Explanation,
+    Finding,
+    Gate,
+    Ref,
+    Replayed,
+    Start,
+    StartGuarantee,
+    WorkflowSchema,
+)
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_temporal.cancelling import cancel
 from mcp_workflows_temporal.checks import check_engine, check_queue
@@ -47,7 +58,7 @@ SETTLE = 0.1  # seconds for the SDK's core to let go of ended calls: see `__aexi
 class TemporalAdapter:
     """Temporal workflows as executions; connects with the first call.
 
-    Satisfies `Adapter`, and of `mcp_workflows.capabilities` all that Temporal is good at.
+    Satisfies `Adapter`, and of `mcp_workflows.adapter` all that Temporal is good at.
     """
 
     Settings: ClassVar[type[BaseModel]] = TemporalSettings

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_temporal.calls import REFUSED
 from mcp_workflows_temporal.codec import RemoteCodec

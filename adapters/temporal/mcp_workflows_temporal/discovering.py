@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from mcp_workflows.capabilities import Discovered
+from mcp_workflows.adapter import Discovered
 from mcp_workflows_temporal.frontend import Frontend
 from mcp_workflows_temporal.listing import listed
 

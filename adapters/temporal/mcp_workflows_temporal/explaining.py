@@ -18,8 +18,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import Execution, Gate, asked
-from mcp_workflows.capabilities import Explanation
+from mcp_workflows.adapter import Execution, Explanation, Gate, asked
 from mcp_workflows_temporal.decode import decode_failure
 from mcp_workflows_temporal.frontend import Frontend, Handle
 from mcp_workflows_temporal.gate_arguments import argument_trouble

@@ -16,8 +16,7 @@ from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 
-from mcp_workflows.adapter import JSON, Gate
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import JSON, Finding, Gate
 from mcp_workflows.errors import EngineError
 from mcp_workflows_temporal.connection import Place
 from mcp_workflows_temporal.decode import decode_failure

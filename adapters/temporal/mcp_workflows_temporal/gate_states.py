@@ -12,8 +12,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import JSON, Execution, Gate
-from mcp_workflows.capabilities import ExplainedGate, GateState, open_gates
+from mcp_workflows.adapter import JSON, Execution, ExplainedGate, Gate, GateState, open_gates
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_temporal.activities import Activities, nearest, read_activities, some
 from mcp_workflows_temporal.frontend import Frontend

@@ -17,8 +17,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.converter import default as default_converter
 
-from mcp_workflows.adapter import JSON, Execution, Failure, Gate, InputRequest, Status
-from mcp_workflows.capabilities import Replayed
+from mcp_workflows.adapter import JSON, Execution, Failure, Gate, InputRequest, Replayed, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows_temporal.gates import CLOSED, Rule, key_of, names_of, read_rules
 from mcp_workflows_temporal.memo import mapping, progress, questions, text

@@ -13,8 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import WorkflowSchema
+from mcp_workflows.adapter import JSON, WorkflowSchema
 from mcp_workflows.errors import ConfigError
 
 Schema = dict[str, Any]  # a JSON Schema

@@ -20,8 +20,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineError
 from mcp_workflows_temporal.activities import verify_activities
 from mcp_workflows_temporal.decode import UndecodableError, decode

@@ -14,8 +14,7 @@ from mcp_workflows_temporal import TemporalAdapter
 
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_gates import AWAITING, handled, only_key, shop, start, tell, yes
-from mcp_workflows.adapter import JSON, Ref
-from mcp_workflows.capabilities import Explanation, Finding, ReadsHandlers
+from mcp_workflows.adapter import JSON, Explanation, Finding, ReadsHandlers, Ref
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from tests.dev_server import DevServer

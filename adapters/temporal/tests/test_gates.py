@@ -26,11 +26,20 @@ from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
 from adapters.temporal.tests.test_codec import coded
 from mcp_workflows import Question, Tool, ToolGate
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Status
-from mcp_workflows.capabilities import ExplainedGate, Explanation, GateState
+from mcp_workflows.adapter import (
+    JSON,
+    Execution,
+    ExplainedGate,
+    Explanation,
+    Gate,
+    GateState,
+    InputRequest,
+    Ref,
+    Status,
+)
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.mapping import Template
 from mcp_workflows.operating import Operator
 from mcp_workflows.store import open_store
 from tests.configured import by_flags, written

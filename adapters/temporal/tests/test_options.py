@@ -12,9 +12,9 @@ from mcp_workflows_temporal import TemporalOptions
 from mcp_workflows_temporal.request import attributes, priority, versioning_override
 from temporalio.common import AutoUpgradeVersioningOverride, PinnedVersioningOverride, Priority
 
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError, EngineRefused
-from mcp_workflows.mapping import Template
 
 HEAD = """
 engines: {orders: {adapter: temporal, task_queue: orders}}

@@ -26,8 +26,7 @@ from adapters.temporal.tests.test_gates import (
     tell,
     yes,
 )
-from mcp_workflows.adapter import Progress, Ref, Status
-from mcp_workflows.capabilities import Replayed, Replays
+from mcp_workflows.adapter import Progress, Ref, Replayed, Replays, Status
 from mcp_workflows.cli import main
 from mcp_workflows.errors import ConfigError
 from tests.dev_server import DevServer

@@ -10,8 +10,8 @@ from mcp_workflows_temporal.schema import read_schema
 from mcp_workflows_temporal.settings import TemporalSettings
 
 from adapters.temporal.tests.scene import Scene
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.mapping import Template
 from mcp_workflows.schema import check_schema, violations
 
 HERE = "adapters.temporal.tests.hints"

@@ -13,8 +13,7 @@ from mcp_workflows_temporal.settings import ui_page, ui_root
 from pydantic import ValidationError
 from temporalio.service import TLSConfig
 
-from mcp_workflows.adapter import Adapter, StartGuarantee, load_adapter
-from mcp_workflows.capabilities import Checks, Schemas
+from mcp_workflows.adapter import Adapter, Checks, Schemas, StartGuarantee, load_adapter
 from mcp_workflows.errors import ConfigError
 
 PROFILE = """

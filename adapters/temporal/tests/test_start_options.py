@@ -18,8 +18,7 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from adapters.temporal.tests.cancelled_by_signal import StopsBySignal
 from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
-from mcp_workflows.adapter import Ref, Start
-from mcp_workflows.capabilities import Previews
+from mcp_workflows.adapter import Previews, Ref, Start
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from tests.dev_server import DevServer
 

@@ -32,8 +32,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import Upside
 from adapters.temporal.tests.troubled import troubled_worker
-from mcp_workflows.adapter import Ref, Status
-from mcp_workflows.capabilities import Explanation
+from mcp_workflows.adapter import Explanation, Ref, Status
 from mcp_workflows.errors import ExecutionNotFound
 from tests.dev_server import DevServer, temporal_binary
 

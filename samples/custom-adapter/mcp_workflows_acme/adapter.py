@@ -9,8 +9,18 @@ from typing import Any, ClassVar, Self
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Progress, Ref, Start, StartGuarantee, Status
-from mcp_workflows.capabilities import Finding
+from mcp_workflows.adapter import (
+    JSON,
+    Execution,
+    Failure,
+    Finding,
+    InputRequest,
+    Progress,
+    Ref,
+    Start,
+    StartGuarantee,
+    Status,
+)
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 

@@ -19,9 +19,19 @@ from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
 import anyio
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Adapter, Execution, Failure, Nothing, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter.boundary import (
+    JSON,
+    Adapter,
+    Execution,
+    Failure,
+    Nothing,
+    Ref,
+    Start,
+    StartGuarantee,
+    Status,
+)
+from mcp_workflows.adapter.http_errors import Verb, engine_error
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows.http_errors import Verb, engine_error
 
 __all__ = ["FunctionsAdapter", "from_functions"]
 

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final, cast
 
-from mcp_workflows.display_text import cleaned
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 
 MAX_BODY: Final = 8192  # bytes that are read of the body of a refusal

@@ -2,7 +2,7 @@
 
 Four verbs and a lifetime. An adapter is stateless between calls but for its client; whatever must be
 remembered is in the handle or in our store. `mcp_workflows.testing.AdapterContract` has one test per law.
-What an engine may be able to do beyond that is in `mcp_workflows.capabilities`.
+What an engine may be able to do beyond that is in `mcp_workflows.adapter.capabilities`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Ref, Start
+from mcp_workflows.adapter.boundary import JSON, Execution, Gate, InputRequest, Ref, Start
 from mcp_workflows.errors import EngineRefused
 
 Options = TypeVar("Options", bound=BaseModel)

@@ -18,7 +18,7 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions
 
-from mcp_workflows.display_text import cleaned, is_blank, quoted
+from mcp_workflows.adapter.display_text import cleaned, is_blank, quoted
 from mcp_workflows.errors import ConfigError, MappingError
 
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)

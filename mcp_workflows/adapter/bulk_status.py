@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 import anyio
 import anyio.lowlevel
 
-from mcp_workflows.adapter import Execution, Ref, Status
+from mcp_workflows.adapter.boundary import Execution, Ref, Status
 from mcp_workflows.errors import EngineRefused
 
 logger = logging.getLogger(__name__)
