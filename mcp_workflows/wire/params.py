@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, TypeGuard, cast
 from mcp_workflows.adapter import JSON, Progress
 from mcp_workflows.adapter.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.wire.strict import checked
+from mcp_workflows.wire.json_limits import checked
 
 Params: TypeAlias = Mapping[str, JSON]
 

@@ -29,6 +29,7 @@ from mcp_workflows.wire.commands import (
     TaskView,
     Update,
 )
+from mcp_workflows.wire.json_limits import checked
 from mcp_workflows.wire.params import (
     KEY_PATHS,
     KeyPath,
@@ -43,7 +44,6 @@ from mcp_workflows.wire.params import (
     time_of,
     trace_of,
 )
-from mcp_workflows.wire.strict import checked
 
 PROTOCOL_VERSION: Final = "2026-07-28"
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
