@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mcp_workflows.access import Allow, Authorizer, Rule, Verb, Wish
+    from mcp_workflows.access.limits import Limits, ToolLimits
     from mcp_workflows.adapter.functions import from_functions
     from mcp_workflows.client import TasksClient
     from mcp_workflows.gate import ToolGate
-    from mcp_workflows.limits import Limits, ToolLimits
     from mcp_workflows.question import Ask, Question
     from mcp_workflows.receiver import Workflows, attach
     from mcp_workflows.tool import Annotations, Fallback, Kind, TaskSupport, Tool
@@ -46,7 +46,7 @@ _HOME = {
     "Duration": "units",
     "from_functions": "adapter",
     "ToolGate": "gate",
-    **dict.fromkeys(["Limits", "ToolLimits"], "limits"),
+    **dict.fromkeys(["Limits", "ToolLimits"], "access.limits"),
     **dict.fromkeys(["Ask", "Question"], "question"),
     **dict.fromkeys(["Workflows", "attach"], "receiver"),
     **dict.fromkeys(["Annotations", "Fallback", "Kind", "TaskSupport", "Tool"], "tool"),

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import JSON
-from mcp_workflows.audit import Event, Record
 from mcp_workflows.telemetry import trace_id
 
 Payload = Literal["arguments", "results"]

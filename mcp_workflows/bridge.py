@@ -10,15 +10,15 @@ from datetime import timedelta
 import anyio
 
 from mcp_workflows.access import Principal, Verb
+from mcp_workflows.access.audit import Audit, Event, silent
+from mcp_workflows.access.limits import UNLIMITED, Limits
+from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import Status
-from mcp_workflows.audit import Audit, Event, silent
 from mcp_workflows.calls import Calls
 from mcp_workflows.door import Door
 from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
 from mcp_workflows.guard import NO_RIGHTS, Guard, Rights, not_found
 from mcp_workflows.ledger import Ledger, expired
-from mcp_workflows.limits import UNLIMITED, Limits
-from mcp_workflows.metering import Meters
 from mcp_workflows.plain import Report
 from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool

@@ -8,10 +8,12 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 from mcp_workflows.access import Principal
+from mcp_workflows.access.audit import Event
+from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.adoption import Adopted
 from mcp_workflows.ask import Declined, Dialogue, questions, read_dialogue, still_to_ask, take, write_dialogue
-from mcp_workflows.audit import Event
 from mcp_workflows.behalf import on_behalf_of
 from mcp_workflows.capping import NO_MORE, caps_of
 from mcp_workflows.confirming import confirmation
@@ -29,8 +31,6 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.guard import Guard
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.limits import Limits
-from mcp_workflows.metering import Meters
 from mcp_workflows.plain import Report
 from mcp_workflows.replies import Replies
 from mcp_workflows.result import limit_result, tool_error

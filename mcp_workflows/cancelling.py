@@ -9,8 +9,8 @@ from typing import Final
 
 import anyio
 
+from mcp_workflows.access.audit import Audit, Event, record_of, silent
 from mcp_workflows.adapter import Terminates
-from mcp_workflows.audit import Audit, Event, record_of, silent
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StoreError
 from mcp_workflows.sight import ref_of

@@ -12,8 +12,8 @@ from typing import Final
 
 import anyio
 
+from mcp_workflows.access.limits import Limits
 from mcp_workflows.errors import LimitReached, WorkflowsError
-from mcp_workflows.limits import Limits
 from mcp_workflows.store import CapReached, Caps, Store
 from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool

@@ -14,8 +14,8 @@ import anyio
 from rich.table import Table
 from rich.text import Text
 
-from mcp_workflows.access.settings import AuthSettings
-from mcp_workflows.access.verifying import verifier
+from mcp_workflows.access.authn.settings import AuthSettings
+from mcp_workflows.access.authn.verifier import verifier
 from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposes, Finding, Verifies
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.check_exposed import Looks

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import BaseModel
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Authorizer
+from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import (
     GATE_WORDS,
     Adapter,
@@ -48,7 +49,6 @@ from mcp_workflows.config_teams import REFERENCE, Composed, is_schema_file, read
 from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings, located
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import misfits
-from mcp_workflows.limits import Limits
 from mcp_workflows.schema import Schema, check_schema
 from mcp_workflows.store import open_store
 from mcp_workflows.tool import Kind, TaskSupport, Tool

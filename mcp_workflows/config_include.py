@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from mcp_workflows.access.settings import one_or_more
+from mcp_workflows.access.authn.settings import one_or_more
 from mcp_workflows.config_problems import Report, did_you_mean, names
 from mcp_workflows.config_source import Source, Where
 from mcp_workflows.errors import ConfigError

@@ -14,7 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.access import Authorizer
-from mcp_workflows.access.settings import AuthSettings, ServerUrl
+from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
+from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
 from mcp_workflows.config_cancel import CANCEL, cancel_entry
 from mcp_workflows.config_include import Include
@@ -26,7 +27,6 @@ from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exposing import Laying, as_found
 from mcp_workflows.gate import ToolGate
-from mcp_workflows.limits import DEFAULTS, Limits
 from mcp_workflows.request_headers import exact_origin, host, origin
 from mcp_workflows.schema import Schema
 from mcp_workflows.store import Store, open_store

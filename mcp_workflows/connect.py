@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from mcp_workflows.access.settings import AuthSettings
+from mcp_workflows.access.authn.settings import AuthSettings
 
 
 class Host(StrEnum):

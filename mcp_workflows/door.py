@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mcp_workflows.access import Principal, Verb, person_of
+from mcp_workflows.access.audit import Audit, Event, Record, record_of, silent, task_hash
+from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, Execution, Status
-from mcp_workflows.audit import Audit, Event, Record, record_of, silent, task_hash
 from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError
 from mcp_workflows.guard import Guard, Rights, not_found
 from mcp_workflows.ledger import Ledger, expired
-from mcp_workflows.limits import Limits
-from mcp_workflows.metering import Meters
 from mcp_workflows.sizing import check_size
 from mcp_workflows.task import Task
 from mcp_workflows.view import META_PREFIX, view

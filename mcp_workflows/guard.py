@@ -14,8 +14,8 @@ from typing import Final
 import anyio
 
 from mcp_workflows.access import Authorizer, Principal, Verb, Wish, permits, reaches_others
+from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.adapter import JSON, Status
-from mcp_workflows.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tool import Tool

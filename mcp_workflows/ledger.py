@@ -15,11 +15,12 @@ from weakref import WeakValueDictionary
 import anyio
 
 from mcp_workflows.access import Principal
+from mcp_workflows.access.audit import Audit, silent, status_record
+from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adoption import Adopted, Adoption
 from mcp_workflows.answer_delivery import deliver_answers, undelivered
 from mcp_workflows.ask import fitting_answers
-from mcp_workflows.audit import Audit, silent, status_record
 from mcp_workflows.cancelling import Cancelling
 from mcp_workflows.capping import Room
 from mcp_workflows.creation import Creation, Window, digest
@@ -35,7 +36,6 @@ from mcp_workflows.errors import (
     StoreUnavailable,
 )
 from mcp_workflows.housekeeping import ClockCheck, Housekeeping, uptime
-from mcp_workflows.limits import UNLIMITED, Limits
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.paging import read_cursor, write_cursor
 from mcp_workflows.sight import Sight, ref_of

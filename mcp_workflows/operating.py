@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 
 from mcp_workflows.access import Principal
+from mcp_workflows.access.audit import Audit, Event, record_of, silent, status_record
 from mcp_workflows.adapter import (
     JSON,
     Execution,
@@ -29,7 +30,6 @@ from mcp_workflows.adapter import (
 from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
 from mcp_workflows.answer_delivery import deliver_answers
 from mcp_workflows.ask import fitting_answers
-from mcp_workflows.audit import Audit, Event, record_of, silent, status_record
 from mcp_workflows.engines import Engines, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
 from mcp_workflows.sight import ref_of

@@ -24,7 +24,7 @@ from typing import Final, Self
 
 import anyio
 
-from mcp_workflows.audit import Record
+from mcp_workflows.access.audit import Record
 from mcp_workflows.audit_event import AuditEvent, Payload, event_of, written
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.telemetry import Telemetry

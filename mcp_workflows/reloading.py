@@ -14,7 +14,7 @@ import anyio
 from anyio import to_thread
 from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # one of its parameters names trio, if that is there
 
-from mcp_workflows.access.settings import AuthSettings
+from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.config import Config, Engine, ServerSettings, load_config
 from mcp_workflows.config_source import read_text

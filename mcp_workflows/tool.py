@@ -19,12 +19,12 @@ from pydantic import (
 )
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Allow
+from mcp_workflows.access.limits import ToolLimits
 from mcp_workflows.adapter import Gate
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.ending import AfterCancel, OnExpire
 from mcp_workflows.errors import MappingError
 from mcp_workflows.gate import ToolGate
-from mcp_workflows.limits import ToolLimits
 from mcp_workflows.question import Ask, Message, Visible, check_template
 from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema
 from mcp_workflows.units import Duration

@@ -32,9 +32,9 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 
 from mcp_workflows import Tool, attach
+from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.limits import Limits
 from mcp_workflows.pacing import SHIPPED, Pacing
 from scripts.bench_rounds import pin
 

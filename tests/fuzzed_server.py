@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mcp_workflows.access.handed_out import sha256_of
+from mcp_workflows.access.authn.static_tokens import sha256_of
 from tests.here import Scene, elder, over_http, scene
 from tests.served import TASKS, Peer, peer
 from tests.tokens import ISSUER, KeyServer, signer

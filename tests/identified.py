@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from mcp_workflows.audit import Record
+from mcp_workflows.access.audit import Record
 from mcp_workflows.config import load_config
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from scripts.processes import free_port

@@ -14,9 +14,9 @@ from mcp.server.lowlevel import Server
 from starlette.requests import Request
 
 from mcp_workflows import attach, probes
+from mcp_workflows.access.audit import Event
 from mcp_workflows.adapter import Finding, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.audit import Event
 from mcp_workflows.bridge import PAGE
 from mcp_workflows.receiver import swap
 from mcp_workflows.schema import violations

@@ -19,9 +19,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mcp_workflows.access.audit import Event, Record, task_hash
 from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.audit import Event, Record, task_hash
 from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.check import check
 from mcp_workflows.config import load_config

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import mcp_types as types
 import pytest
 
-from mcp_workflows.access.handed_out import sha256_of
+from mcp_workflows.access.authn.static_tokens import sha256_of
 from mcp_workflows.cli import main
 from mcp_workflows.cli.answering import Answer, Answers, Key
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair

@@ -17,7 +17,7 @@ import anyio
 import pytest
 from cryptography.fernet import Fernet
 
-from mcp_workflows.access.handed_out import sha256_of
+from mcp_workflows.access.authn.static_tokens import sha256_of
 from scripts.processes import free_port
 from tests.here import elder
 from tests.served import Peer, Reply, peer

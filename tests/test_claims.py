@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mcp_workflows.access.claims import said
-from mcp_workflows.access.identity import Reading
-from mcp_workflows.access.proxy import Proxied
-from mcp_workflows.access.settings import Owner, ProxySettings
+from mcp_workflows.access.authn.claims import said
+from mcp_workflows.access.authn.identity import Reading
+from mcp_workflows.access.authn.settings import Owner, ProxySettings
+from mcp_workflows.access.authn.trusted_proxy import Proxied
 from mcp_workflows.check import check
 from mcp_workflows.config import load_config
 from mcp_workflows.config_show import show

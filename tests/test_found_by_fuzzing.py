@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_workflows.access.identity import Reading
+from mcp_workflows.access.authn.identity import Reading
 from mcp_workflows.errors import RequestError
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern

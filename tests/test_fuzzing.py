@@ -10,9 +10,9 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from mcp.shared.inbound import decode_header_value
 
-from mcp_workflows.access.identity import Identity, Reading
-from mcp_workflows.access.issuers import head_of, issuer_said
-from mcp_workflows.access.settings import Owner
+from mcp_workflows.access.authn.identity import Identity, Reading
+from mcp_workflows.access.authn.issuers import head_of, issuer_said
+from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.companions import companions
 from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
 from mcp_workflows.paging import read_cursor, write_cursor

@@ -15,11 +15,11 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.access import Verb, Wish
+from mcp_workflows.access.audit import Event, Record
+from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.audit import Event, Record
 from mcp_workflows.errors import LIMIT_REACHED
-from mcp_workflows.limits import Limits
 from mcp_workflows.receiver import swap
 from tests.here import Elder, elder, until
 from tests.served import Peer, Site, peer, site, told

@@ -15,7 +15,7 @@ import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from mcp_workflows.access.handed_out import sha256_of
+from mcp_workflows.access.authn.static_tokens import sha256_of
 from mcp_workflows.check import Kind, State, check
 from mcp_workflows.cli import main
 from mcp_workflows.cli.serving import refuse_strangers, warn_of_strangers

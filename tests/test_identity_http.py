@@ -18,8 +18,8 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.request_state import authenticated_principal
 
 from mcp_workflows.access import Principal, owner_id
-from mcp_workflows.access.handed_out import make_token, sha256_of
-from mcp_workflows.access.settings import AuthSettings, Owner
+from mcp_workflows.access.authn.settings import AuthSettings, Owner
+from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
 from mcp_workflows.receiver.admission import Admission, Admitted, principal_of
 from tests.here import OLD, Elder, hello
 from tests.identified import challenge, house, jwks

@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows.access.introspection import Introspected
-from mcp_workflows.access.settings import AuthSettings
-from mcp_workflows.access.verifying import Verifier, verifier
+from mcp_workflows.access.authn.introspection import Introspected
+from mcp_workflows.access.authn.settings import AuthSettings
+from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 from tests.identified import house
 from tests.test_access import Clock
@@ -23,7 +23,7 @@ from tests.tokens import KeyServer
 
 pytestmark = pytest.mark.anyio
 
-TURNS = "mcp_workflows.access.turns"
+TURNS = "mcp_workflows.access.authn.fair_queue"
 AT_ONCE, WAITING, OF_ONE = 3, 3, 4  # instead of the real ones, as each is a request
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mcp_workflows.access.identity import Identity
-from mcp_workflows.access.settings import AuthSettings, Owner
-from mcp_workflows.access.signed import metadata_urls
-from mcp_workflows.access.verifying import Verifier, verifier
+from mcp_workflows.access.authn.identity import Identity
+from mcp_workflows.access.authn.jwt import metadata_urls
+from mcp_workflows.access.authn.settings import AuthSettings, Owner
+from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 from tests.test_access import BAD as NO_TOKENS
 from tests.test_access import moved

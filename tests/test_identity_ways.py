@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows.access.handed_out import HandedOut, make_token, sha256_of
-from mcp_workflows.access.introspection import Introspected
-from mcp_workflows.access.proxy import Proxied
-from mcp_workflows.access.settings import AuthSettings, ProxySettings
-from mcp_workflows.access.verifying import Verifier, verifier
+from mcp_workflows.access.authn.introspection import Introspected
+from mcp_workflows.access.authn.settings import AuthSettings, ProxySettings
+from mcp_workflows.access.authn.static_tokens import HandedOut, make_token, sha256_of
+from mcp_workflows.access.authn.trusted_proxy import Proxied
+from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError, IssuerUnavailable, TokenRefused
 from tests.configured import written
@@ -193,7 +193,7 @@ async def test_who_leaves_while_it_is_asked_takes_nobody_along(desk: Desk) -> No
 
 
 async def test_what_is_remembered_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.access.introspection.MOST_ANSWERS", 3)
+    monkeypatch.setattr("mcp_workflows.access.authn.introspection.MOST_ANSWERS", 3)
     asked = desk.timed(Clock())
     for token in ("a", "b", "c", "d", "d", "b"):
         with pytest.raises(TokenRefused):

@@ -14,9 +14,9 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.access import Principal
+from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.audit import Event, Record
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import RequestError

@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from mcp_workflows.access import ANONYMOUS, Principal
+from mcp_workflows.access.audit import Event, Record
+from mcp_workflows.access.limits import UNLIMITED, Limits, ToolLimits
+from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, Meters
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
-from mcp_workflows.audit import Event, Record
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached
-from mcp_workflows.limits import UNLIMITED, Limits, ToolLimits
-from mcp_workflows.metering import MOST_KNOWN, MOST_SHOWN, Meters
 from mcp_workflows.sizing import check_size, keepable
 
 MS, HOUR, DAY = timedelta(milliseconds=1), timedelta(hours=1), timedelta(days=1)

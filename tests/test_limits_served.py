@@ -16,15 +16,15 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, Principal
+from mcp_workflows.access.audit import Event, Record
+from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits, ToolLimits
 from mcp_workflows.adapter import Execution
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.audit import Event, Record
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.config import load_config
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, LimitReached, RequestError
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.limits import DEFAULTS, UNLIMITED, Limits, ToolLimits
 from mcp_workflows.sidecar import build, http_app
 from mcp_workflows.store import open_store
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Outcome, Update

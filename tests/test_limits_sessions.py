@@ -20,12 +20,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_workflows import attach
 from mcp_workflows.access import LOCAL, Principal
-from mcp_workflows.access.handed_out import make_token, sha256_of
+from mcp_workflows.access.audit import Event, Record
+from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
+from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits
+from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.audit import Event, Record
 from mcp_workflows.config import Config, load_config
-from mcp_workflows.limits import DEFAULTS, UNLIMITED, Limits
-from mcp_workflows.metering import Meters
 from mcp_workflows.receiver.callers import Callers
 from mcp_workflows.receiver.http_limits import Sessions
 from mcp_workflows.sidecar import Sidecar, build, http_app

@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from mcp_workflows.audit import Event
+from mcp_workflows.access.audit import Event
 from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.config import load_config
 from mcp_workflows.config_telemetry import AuditSettings, OtlpSettings

@@ -19,8 +19,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mcp_workflows.access import Principal
+from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter import Adapter, Finding, Gate, InputRequest, Ref, Start, Status
-from mcp_workflows.audit import Record
 from mcp_workflows.check import Checkup, Kind, Row
 from mcp_workflows.cli import main
 from mcp_workflows.cli.screen import say

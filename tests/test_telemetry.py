@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
+from mcp_workflows.access.audit import Event, Record, counting
 from mcp_workflows.adapter import Allowance, Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.audit import Event, Record, counting
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import (
     AdapterBroke,

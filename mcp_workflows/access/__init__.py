@@ -1,7 +1,7 @@
 """Access: who asks, how that shows, and what they may do."""
 
-from mcp_workflows.access.issuers import ALGORITHMS, Issuer, account_of
-from mcp_workflows.access.keys import Keys
+from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, account_of
+from mcp_workflows.access.authn.jwks import Keys
 from mcp_workflows.access.policy import Allow, Authorizer, Rule, Verb, Whom, Wish, permits, reaches_others
 from mcp_workflows.access.principal import (
     ANONYMOUS,

@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
+from mcp_workflows.access.audit import Audit
 from mcp_workflows.adapter import JSON, Explanation, can_terminate
-from mcp_workflows.audit import Audit
 from mcp_workflows.cli.answering import Action
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import WrongUsage

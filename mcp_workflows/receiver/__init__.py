@@ -12,14 +12,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import jsonrpc
 
 from mcp_workflows.access import LOCAL, Authorizer, Principal
-from mcp_workflows.access.settings import Owner
+from mcp_workflows.access.audit import Audit, silent
+from mcp_workflows.access.authn.settings import Owner
+from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.audit import Audit, silent
 from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.fitting import fitted, wrong
-from mcp_workflows.limits import DEFAULTS, Limits
 from mcp_workflows.log_limits import limit_lines
 from mcp_workflows.notes import notes_in
 from mcp_workflows.pacing import SHIPPED, Pacing

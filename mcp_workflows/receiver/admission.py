@@ -25,12 +25,12 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from mcp_workflows.access import Principal, owner_id
-from mcp_workflows.access.identity import Identity, moment
-from mcp_workflows.access.settings import AuthSettings, Owner
-from mcp_workflows.access.verifying import Verifier, verifier
-from mcp_workflows.audit import Audit, Event, record_of, silent
+from mcp_workflows.access.audit import Audit, Event, record_of, silent
+from mcp_workflows.access.authn.identity import Identity, moment
+from mcp_workflows.access.authn.settings import AuthSettings, Owner
+from mcp_workflows.access.authn.verifier import Verifier, verifier
+from mcp_workflows.access.rate_limits import network_of
 from mcp_workflows.errors import AccessError, IssuerUnavailable
-from mcp_workflows.metering import network_of
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_workflows.access.settings import Owner
+from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 from mcp_workflows.receiver.admission import Admission, peer_now, principal_of, proxied_now
 

@@ -13,7 +13,7 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from starlette.requests import Request
 
 from mcp_workflows.access import ANONYMOUS, Principal, is_loopback
-from mcp_workflows.access.settings import Owner
+from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON
 from mcp_workflows.receiver.admission import principal_of
 from mcp_workflows.receiver.offer import Viewer

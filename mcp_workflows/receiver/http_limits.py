@@ -22,10 +22,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.access import Principal
+from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.rate_limits import Meters, whose_meter
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached
-from mcp_workflows.limits import Limits
-from mcp_workflows.metering import Meters, whose_meter
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.streams import while_admitted
 from mcp_workflows.sizing import has_more_values

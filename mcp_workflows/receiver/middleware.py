@@ -19,10 +19,10 @@ from mcp_types import jsonrpc
 from pydantic import ValidationError
 
 from mcp_workflows.access import Principal
+from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.companions import Companion, Name
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
 from mcp_workflows.ledger import utc_now
-from mcp_workflows.metering import Meters
 from mcp_workflows.receiver.at_hand import AtHand, at_hand, having
 from mcp_workflows.receiver.callers import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.companions import Companions

@@ -17,9 +17,11 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types import jsonrpc
 
 from mcp_workflows.access import Authorizer
+from mcp_workflows.access.audit import Audit, counting, silent
+from mcp_workflows.access.limits import UNLIMITED, Limits
+from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
 from mcp_workflows.adapter.memory import Trial
-from mcp_workflows.audit import Audit, counting, silent
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.census import Census
 from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
@@ -28,8 +30,6 @@ from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, W
 from mcp_workflows.guard import Guard
 from mcp_workflows.inbound import Inbound, addresses
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.limits import UNLIMITED, Limits
-from mcp_workflows.metering import Meters
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver.at_hand import at_hand
 from mcp_workflows.receiver.callers import Callers, client_of

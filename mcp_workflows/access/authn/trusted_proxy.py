@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mcp_workflows.access.identity import LONGEST_NAME, Identity, words_of
-from mcp_workflows.access.settings import ProxySettings
+from mcp_workflows.access.authn.identity import LONGEST_NAME, Identity, words_of
+from mcp_workflows.access.authn.settings import ProxySettings
 from mcp_workflows.errors import TokenRefused
 
 _MOST_WORDS: Final = 1000  # scopes or groups of one request

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from mcp_workflows.access.fetching import Fetching, https_url
-from mcp_workflows.access.identity import Identity, Reading
-from mcp_workflows.access.issuers import decoded, head_of
-from mcp_workflows.access.keys import Keys
-from mcp_workflows.access.settings import IssuerSettings
+from mcp_workflows.access.authn.fetch import Fetching, https_url
+from mcp_workflows.access.authn.identity import Identity, Reading
+from mcp_workflows.access.authn.issuers import decoded, head_of
+from mcp_workflows.access.authn.jwks import Keys
+from mcp_workflows.access.authn.settings import IssuerSettings
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 
 _REQUIRED: Final = ("iss", "aud", "exp")

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mcp_workflows.access.handed_out import HandedOut
-from mcp_workflows.access.identity import Identity, Reading
-from mcp_workflows.access.introspection import Introspected
-from mcp_workflows.access.issuers import issuer_said, shortened
-from mcp_workflows.access.proxy import Proxied
-from mcp_workflows.access.settings import AuthSettings, IntrospectionSettings, IssuerSettings
-from mcp_workflows.access.signed import Signed
-from mcp_workflows.access.turns import Asker, nobody
+from mcp_workflows.access.authn.fair_queue import Asker, nobody
+from mcp_workflows.access.authn.identity import Identity, Reading
+from mcp_workflows.access.authn.introspection import Introspected
+from mcp_workflows.access.authn.issuers import issuer_said, shortened
+from mcp_workflows.access.authn.jwt import Signed
+from mcp_workflows.access.authn.settings import AuthSettings, IntrospectionSettings, IssuerSettings
+from mcp_workflows.access.authn.static_tokens import HandedOut
+from mcp_workflows.access.authn.trusted_proxy import Proxied
 from mcp_workflows.errors import TokenRefused
 
 S = TypeVar("S")

@@ -12,7 +12,7 @@ import anyio
 import jwt
 from anyio import to_thread
 
-from mcp_workflows.access.fetching import ANSWER_WITHIN, Fetching
+from mcp_workflows.access.authn.fetch import ANSWER_WITHIN, Fetching
 from mcp_workflows.errors import IssuerUnavailable, KeysUnavailable, TokenRefused
 
 logger = logging.getLogger(__name__)

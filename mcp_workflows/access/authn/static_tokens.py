@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from mcp_workflows.access.identity import Identity
-from mcp_workflows.access.settings import TokenSettings
+from mcp_workflows.access.authn.identity import Identity
+from mcp_workflows.access.authn.settings import TokenSettings
 
 ISSUER: Final = "token"  # no issuer's URL is like that
 _MARK: Final = "mcpw_"  # so that those who look for secrets in code find it

@@ -15,11 +15,11 @@ from urllib.parse import quote_plus
 
 import anyio
 
-from mcp_workflows.access.fetching import Fetching
-from mcp_workflows.access.identity import Identity, Reading
-from mcp_workflows.access.issuers import LONGEST_TOKEN
-from mcp_workflows.access.settings import ClientAuth, IntrospectionSettings
-from mcp_workflows.access.turns import Asker, Turns, nobody
+from mcp_workflows.access.authn.fair_queue import Asker, Turns, nobody
+from mcp_workflows.access.authn.fetch import Fetching
+from mcp_workflows.access.authn.identity import Identity, Reading
+from mcp_workflows.access.authn.issuers import LONGEST_TOKEN
+from mcp_workflows.access.authn.settings import ClientAuth, IntrospectionSettings
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 
 MOST_ANSWERS: Final = 10_000  # kept; the oldest goes first

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import jwt
 
-from mcp_workflows.access.keys import Keys
+from mcp_workflows.access.authn.jwks import Keys
 from mcp_workflows.errors import TokenRefused
 
 ALGORITHMS: Final = ("ES256", "RS256")  # those of workflows that call

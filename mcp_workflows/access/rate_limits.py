@@ -16,9 +16,9 @@ from math import ceil
 from typing import Final
 
 from mcp_workflows.access import Principal
-from mcp_workflows.audit import Audit, Event, record_of, silent
+from mcp_workflows.access.audit import Audit, Event, record_of, silent
+from mcp_workflows.access.limits import Limits
 from mcp_workflows.errors import LimitReached
-from mcp_workflows.limits import Limits
 
 MOST_KNOWN: Final = 10_000  # principals of whom is known how much they asked; who was forgotten begins anew
 MOST_SHOWN: Final = 10_000  # tasks of anonymous callers
