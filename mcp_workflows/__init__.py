@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from mcp_workflows.access.limits import Limits, ToolLimits
     from mcp_workflows.adapter.functions import from_functions
     from mcp_workflows.client import TasksClient
-    from mcp_workflows.gate import ToolGate
-    from mcp_workflows.question import Ask, Question
     from mcp_workflows.receiver import Workflows, attach
-    from mcp_workflows.tool import Annotations, Fallback, Kind, TaskSupport, Tool
+    from mcp_workflows.tools.gates import ToolGate
+    from mcp_workflows.tools.questions import Ask, Question
+    from mcp_workflows.tools.tool import Annotations, Fallback, Kind, TaskSupport, Tool
     from mcp_workflows.units import Duration
 
 __all__ = [
@@ -45,11 +45,11 @@ _HOME = {
     "TasksClient": "client",
     "Duration": "units",
     "from_functions": "adapter",
-    "ToolGate": "gate",
+    "ToolGate": "tools.gates",
     **dict.fromkeys(["Limits", "ToolLimits"], "access.limits"),
-    **dict.fromkeys(["Ask", "Question"], "question"),
+    **dict.fromkeys(["Ask", "Question"], "tools.questions"),
     **dict.fromkeys(["Workflows", "attach"], "receiver"),
-    **dict.fromkeys(["Annotations", "Fallback", "Kind", "TaskSupport", "Tool"], "tool"),
+    **dict.fromkeys(["Annotations", "Fallback", "Kind", "TaskSupport", "Tool"], "tools.tool"),
 }
 
 

@@ -17,7 +17,7 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.store import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, release
-from mcp_workflows.tool import EXECUTION_ID, Kind, Tool
+from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from mcp_workflows.guard import NO_RIGHTS, Guard, Rights, not_found
 from mcp_workflows.ledger import Ledger, expired
 from mcp_workflows.plain import Report
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.view import protocol_error, whole_result
 from mcp_workflows.wire.commands import (
     Acknowledged,

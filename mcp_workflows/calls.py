@@ -13,10 +13,7 @@ from mcp_workflows.access.limits import Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.adoption import Adopted
-from mcp_workflows.ask import Declined, Dialogue, questions, read_dialogue, still_to_ask, take, write_dialogue
-from mcp_workflows.behalf import on_behalf_of
 from mcp_workflows.capping import NO_MORE, caps_of
-from mcp_workflows.confirming import confirmation
 from mcp_workflows.creation import digest
 from mcp_workflows.door import Door
 from mcp_workflows.errors import (
@@ -38,7 +35,17 @@ from mcp_workflows.sameness import Same, key_of, opened, sameness
 from mcp_workflows.sizing import check_size
 from mcp_workflows.task import Task
 from mcp_workflows.telemetry import carried
-from mcp_workflows.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool
+from mcp_workflows.tools.dialogue import (
+    Declined,
+    Dialogue,
+    confirmation,
+    questions,
+    read_dialogue,
+    still_to_ask,
+    take,
+    write_dialogue,
+)
+from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool, on_behalf_of
 from mcp_workflows.wire.commands import Call, Capability, CapabilityNeeded, Finished, Outcome, Questions
 
 

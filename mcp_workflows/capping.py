@@ -16,7 +16,7 @@ from mcp_workflows.access.limits import Limits
 from mcp_workflows.errors import LimitReached, WorkflowsError
 from mcp_workflows.store import CapReached, Caps, Store
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 
 WINDOW: Final = timedelta(minutes=1)  # in which creations count
 LOOKED_AT: Final = 20  # tasks, the oldest: what ended without anybody looking is among them first

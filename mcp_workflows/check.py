@@ -26,8 +26,8 @@ from mcp_workflows.config_telemetry import AuditSettings
 from mcp_workflows.engines import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.inbound import addresses
-from mcp_workflows.tool import Kind as ToolKind
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Kind as ToolKind
+from mcp_workflows.tools.tool import Tool
 
 
 class Kind(StrEnum):

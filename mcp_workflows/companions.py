@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Final
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.schema import Checker, Schema
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.json_schema import Checker, Schema
+from mcp_workflows.tools.tool import Tool
 
 LONGEST_WAIT: Final = 45.0  # seconds; most hosts give up on a call after 60
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from mcp_workflows.adapter import Adapter, takes_grace
 from mcp_workflows.config_problems import Report, known_keys
 from mcp_workflows.config_source import Where
-from mcp_workflows.ending import AfterCancel
-from mcp_workflows.schema import Schema
+from mcp_workflows.tools.json_schema import Schema
+from mcp_workflows.tools.tool import AfterCancel
 
 Written: TypeAlias = Mapping[str, Any]  # Any: any JSON value
 

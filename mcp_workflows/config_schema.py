@@ -26,11 +26,11 @@ from mcp_workflows.config_teams import POLICY
 from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exposing import Laying, as_found
-from mcp_workflows.gate import ToolGate
 from mcp_workflows.request_headers import exact_origin, host, origin
-from mcp_workflows.schema import Schema
 from mcp_workflows.store import Store, open_store
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.gates import ToolGate
+from mcp_workflows.tools.json_schema import Schema
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import Duration, parse_duration, write_duration
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 

@@ -22,7 +22,7 @@ from ruamel.yaml.comments import CommentedMap
 from mcp_workflows.config_schema import config_schema
 from mcp_workflows.config_source import Source, Where
 from mcp_workflows.config_teams import read_config
-from mcp_workflows.schema import Schema
+from mcp_workflows.tools.json_schema import Schema
 
 HIDDEN = "***"
 

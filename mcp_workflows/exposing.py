@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from mcp_workflows.adapter import Adapter, Exposed, is_fleeting, one_workflow, takes_grace
 from mcp_workflows.companions import COMPANION_NAMES, offered
-from mcp_workflows.fitting import first, wrong
-from mcp_workflows.schema_cost import excess
-from mcp_workflows.tool import TaskSupport, Tool
+from mcp_workflows.tools.compatibility import first, wrong
+from mcp_workflows.tools.schema_cost import excess
+from mcp_workflows.tools.tool import TaskSupport, Tool
 
 Laying: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]  # Any: settings of a tool, as in the file
 """What the file says of tools that are not in it, by name: the settings of one, with its defaults and rules."""

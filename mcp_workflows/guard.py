@@ -18,7 +18,7 @@ from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_has
 from mcp_workflows.adapter import JSON, Status
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adoption import Adopted, Adoption
 from mcp_workflows.answer_delivery import deliver_answers, undelivered
-from mcp_workflows.ask import fitting_answers
 from mcp_workflows.cancelling import Cancelling
 from mcp_workflows.capping import Room
 from mcp_workflows.creation import Creation, Window, digest
@@ -43,6 +42,7 @@ from mcp_workflows.sizing import keepable
 from mcp_workflows.store import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
 from mcp_workflows.telemetry import about
+from mcp_workflows.tools.dialogue import fitting_answers
 from mcp_workflows.watch import Listener, Watch
 
 logger = logging.getLogger(__name__)

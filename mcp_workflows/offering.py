@@ -15,7 +15,7 @@ from mcp_workflows.adapter import Adapter, Exposed, expose_every
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.exposing import Laying, Marked, as_found, compose, offered_tools
 from mcp_workflows.receiver import Changes, Workflows, swap
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from datetime import timedelta
 import anyio
 
 from mcp_workflows.adapter import Execution, Status, asked
-from mcp_workflows.ask import Dialogue, write_dialogue
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.narration import narrate
 from mcp_workflows.result import tool_error
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.view import final_result, view
 from mcp_workflows.wire.commands import Call, Finished, Outcome, Questions, TaskView
 

@@ -10,7 +10,6 @@ import anyio.lowlevel
 from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Event
 from mcp_workflows.access.rate_limits import Meters
-from mcp_workflows.ask import read_dialogue
 from mcp_workflows.door import Door, as_seen
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, EngineError, RequestError
 from mcp_workflows.guard import NO_RIGHTS, NOT_FOUND, Guard
@@ -18,7 +17,8 @@ from mcp_workflows.ledger import Ledger
 from mcp_workflows.plain import Caller, PlainCalls, Report, finished
 from mcp_workflows.result import tool_error
 from mcp_workflows.task import Task
-from mcp_workflows.tool import TaskSupport, Tool
+from mcp_workflows.tools.dialogue import read_dialogue
+from mcp_workflows.tools.tool import TaskSupport, Tool
 from mcp_workflows.wire.commands import Call, Created, Finished, Outcome, Questions
 
 

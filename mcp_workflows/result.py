@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Failure
 from mcp_workflows.errors import LimitReached
-from mcp_workflows.schema import violations
+from mcp_workflows.tools.json_schema import violations
 
 URI_SCHEME = "mcp-workflows"
 RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`

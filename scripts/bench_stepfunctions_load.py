@@ -29,7 +29,7 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.ledger import Ledger, utc_now
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
 from scripts.bench_rounds import pin, quantile
 from scripts.bench_stepfunctions_account import ACCOUNT, PARKED, REGION, STEP

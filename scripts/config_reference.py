@@ -24,7 +24,7 @@ from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.config_include import Include
 from mcp_workflows.config_schema import TOOL_KEYS, PlainJsonSchema, ServerSettings, StoreSettings
 from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "configuration.md"

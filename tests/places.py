@@ -22,7 +22,7 @@ from mcp_workflows.ledger import Ledger
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
 from tests.served import memory_tools
 from tests.stopwatch import stopwatch

@@ -19,7 +19,7 @@ from mcp_workflows.adapter import Finding, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.bridge import PAGE
 from mcp_workflows.receiver import swap
-from mcp_workflows.schema import violations
+from mcp_workflows.tools.json_schema import violations
 from tests.here import data_of, elder, until
 from tests.identified import house
 from tests.test_guard import APPROVED, YES, place, tool

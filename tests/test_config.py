@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 
 from mcp_workflows.adapter import load_adapter
-from mcp_workflows.tool import TaskSupport
+from mcp_workflows.tools.tool import TaskSupport
 from tests.config_files import ENGINES, FINE, SAMPLE, load, problems
 
 

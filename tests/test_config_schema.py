@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from mcp_workflows.config import config_schema
-from mcp_workflows.schema import violations
+from mcp_workflows.tools.json_schema import violations
 from tests.config_files import FINE, SAMPLE, load
 
 ROOT = Path(__file__).parent.parent

@@ -24,7 +24,7 @@ from mcp_workflows.conformance_2025.command import main
 from mcp_workflows.conformance_2025.fixtures import Fixture, official
 from mcp_workflows.conformance_2025.run import CHECKS, chosen, failed, run
 from mcp_workflows.conformance_2025.site import Settings
-from mcp_workflows.tool import TaskSupport
+from mcp_workflows.tools.tool import TaskSupport
 from scripts.processes import free_port
 from scripts.stack import Plan, Stack
 from tests.faults_2025 import FAULTS, Fault

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from mcp_workflows import Tool
 from mcp_workflows.adapter.functions import FunctionsAdapter
 from mcp_workflows.adapter.memory import MemoryAdapter
-from mcp_workflows.ending import AfterCancel, OnExpire
-from mcp_workflows.fitting import misfits
+from mcp_workflows.tools.compatibility import misfits
+from mcp_workflows.tools.tool import AfterCancel, OnExpire
 from tests.config_files import load, problems
 from tests.test_config_schema import complaints
 

@@ -26,7 +26,7 @@ from mcp_workflows.reloading import Reloading
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
-from mcp_workflows.tool import TaskSupport
+from mcp_workflows.tools.tool import TaskSupport
 from tests.config_files import problems
 from tests.served import Peer, peer, serving
 from tests.strangers import installed

@@ -13,8 +13,8 @@ from mcp_workflows.adapter import JSON, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.fitting import misfits
-from mcp_workflows.tool import Kind, TaskSupport
+from mcp_workflows.tools.compatibility import misfits
+from mcp_workflows.tools.tool import Kind, TaskSupport
 from tests.config_files import problems
 from tests.served import Peer, peer, site
 from tests.strangers import installed

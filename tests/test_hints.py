@@ -17,7 +17,7 @@ from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows.pacing import Pacing
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created
 from tests.places import Counting, Place, Slow, place, until
 

@@ -27,13 +27,13 @@ from mcp_workflows.cli.screen import say
 from mcp_workflows.cli.telling import brief, message_of, page, span, table, told, whole
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
-from mcp_workflows.gate import ToolGate
 from mcp_workflows.operating import Operator, Wanted
-from mcp_workflows.question import Question
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.gates import ToolGate
+from mcp_workflows.tools.questions import Question
+from mcp_workflows.tools.tool import Tool
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.pacing import SLOWEST, Pacing, limits
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Fallback, Tool
+from mcp_workflows.tools.tool import Fallback, Tool
 from mcp_workflows.wire.commands import Call, Cancel, Finished
 from tests.places import Counting, Place, place, until
 

@@ -26,7 +26,7 @@ from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.receiver import swap
 from mcp_workflows.reloading import Reloading, files_of
 from mcp_workflows.sidecar import Sidecar, build, http_app
-from mcp_workflows.tool import Fallback, TaskSupport
+from mcp_workflows.tools.tool import Fallback, TaskSupport
 from scripts.processes import free_port
 from tests.in_memory import entered
 from tests.served import Peer, Reply, peer, serving

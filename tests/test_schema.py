@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Other
 
 from mcp_workflows.adapter.regex import LIMIT, LONGEST, is_quick
-from mcp_workflows.schema import MAX_COMPLAINTS, Checker, check_schema, violations
-from mcp_workflows.schema_cost import ENDLESS, MAX_STEPS, cost_of, count_values, excess, is_object
+from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, check_schema, violations
+from mcp_workflows.tools.schema_cost import ENDLESS, MAX_STEPS, cost_of, count_values, excess, is_object
 from tests.fuzzing import VALUES
 
 SLOW_MACHINE = 3  # seconds on top of what it should take: for machines that do several things at once

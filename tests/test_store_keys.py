@@ -21,7 +21,7 @@ from mcp_workflows.errors import StoreUnusable
 from mcp_workflows.store.cipher import new_key
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 from tests.config_files import FINE, load, problems
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "data-at-rest.md"

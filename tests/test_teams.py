@@ -16,7 +16,7 @@ from mcp_workflows.config_source import MOST_VALUES
 from mcp_workflows.config_teams import variables_of
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.reloading import files_of
-from mcp_workflows.tool import TaskSupport, Tool
+from mcp_workflows.tools.tool import TaskSupport, Tool
 
 SECRET = "hunter2-and-much-more"
 

@@ -22,8 +22,8 @@ from mcp_workflows.config_schema import team_schema
 from mcp_workflows.config_show import show
 from mcp_workflows.exposing import Marked, compose
 from mcp_workflows.reloading import Reloading, files_of
-from mcp_workflows.schema import violations
 from mcp_workflows.sidecar import Sidecar, build, http_app
+from mcp_workflows.tools.json_schema import violations
 from tests.served import Peer, peer, serving
 from tests.test_cli import Terminal, terminal
 from tests.test_config_schema import plain

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.question import example_of, find_key, is_called, short_key
-from mcp_workflows.schema import check_schema, violations
-from mcp_workflows.tool import Ask, TaskSupport, Tool
+from mcp_workflows.tools.json_schema import check_schema, violations
+from mcp_workflows.tools.questions import example_of, find_key, is_called, short_key
+from mcp_workflows.tools.tool import Ask, TaskSupport, Tool
 from mcp_workflows.units import MAX_TTL, Duration
 
 DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)

@@ -29,7 +29,7 @@ from mcp_workflows.config_problems import did_you_mean
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.operating import named_task
 from mcp_workflows.sidecar import Looking, Sidecar, build, exporting_of
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
 RECONNECT_SECONDS = 60.0  # how long a server may be away while its task is followed

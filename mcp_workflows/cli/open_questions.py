@@ -17,8 +17,8 @@ from mcp_workflows.cli.arguments import Schema, WrongUsage, read_pair
 from mcp_workflows.cli.screen import Screen
 from mcp_workflows.config_problems import did_you_mean
 from mcp_workflows.config_schema import DISTRIBUTION
-from mcp_workflows.question import name_of
 from mcp_workflows.task import Task
+from mcp_workflows.tools.questions import name_of
 
 _PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 _ELICIT = "elicitation/create"

@@ -15,7 +15,7 @@ from mcp_workflows.config import Config, Engine
 from mcp_workflows.config_problems import did_you_mean, names
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
-from mcp_workflows.tool import Kind, Tool
+from mcp_workflows.tools.tool import Kind, Tool
 
 
 @app.command()

@@ -9,12 +9,10 @@ from typing import Any
 
 from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Previews, Start
-from mcp_workflows.ask import Dialogue, still_to_ask
-from mcp_workflows.behalf import on_behalf_of
 from mcp_workflows.cli.answering import Answers, Key
 from mcp_workflows.config import Config
-from mcp_workflows.confirming import confirmation
-from mcp_workflows.tool import EXECUTION_ID, Kind, Tool
+from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
+from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool, on_behalf_of
 
 NEW = "0" * 40  # stands for the id and the key that a real call would get
 

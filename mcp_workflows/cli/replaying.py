@@ -17,9 +17,9 @@ from mcp_workflows.cli.screen import say
 from mcp_workflows.config import Config
 from mcp_workflows.config_problems import did_you_mean, names
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.gate import ELICIT
-from mcp_workflows.question import NAME_META
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.gates import ELICIT
+from mcp_workflows.tools.questions import NAME_META
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.params import progress_text
 
 WORDS: Mapping[Status, str] = {  # what clients hear

@@ -16,7 +16,7 @@ from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, 
 from mcp_workflows.config import Config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import Address, run_http, run_stdio
-from mcp_workflows.tool import Kind
+from mcp_workflows.tools.tool import Kind
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8931

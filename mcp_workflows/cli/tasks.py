@@ -40,7 +40,7 @@ from mcp_workflows.errors import OperatorError
 from mcp_workflows.notes import notes_in
 from mcp_workflows.operating import Look, Operator, Wanted
 from mcp_workflows.sidecar import exporting_of
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 
 T = TypeVar("T")
 

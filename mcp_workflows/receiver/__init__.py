@@ -19,7 +19,6 @@ from mcp_workflows.adapter import Adapter
 from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.fitting import fitted, wrong
 from mcp_workflows.log_limits import limit_lines
 from mcp_workflows.notes import notes_in
 from mcp_workflows.pacing import SHIPPED, Pacing
@@ -30,7 +29,8 @@ from mcp_workflows.receiver.leaving import Attentive
 from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.store import Store, open_store
 from mcp_workflows.telemetry import Telemetry
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.compatibility import fitted, wrong
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 __all__ = ["RETENTION", "AnyServer", "Attentive", "Changes", "Workflows", "attach", "swap"]

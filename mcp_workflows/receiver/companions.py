@@ -16,8 +16,8 @@ from mcp_workflows.companions import LONGEST_WAIT, Companion, Name
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.ledger import EXPIRED
 from mcp_workflows.narration import narrate, narrate_list, narrate_questions, told, unclear
-from mcp_workflows.question import find_key
 from mcp_workflows.result import tool_error
+from mcp_workflows.tools.questions import find_key
 from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
 
 Tell = Callable[[str | None, Progress | None], Awaitable[None]]

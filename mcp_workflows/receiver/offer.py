@@ -9,7 +9,7 @@ from typing import Any
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.companions import FOR_APPROVERS, FOR_OWN, Companion, Name, companion, companions, offered
 from mcp_workflows.errors import INTERNAL_ERROR, RequestError
-from mcp_workflows.tool import Kind, TaskSupport, Tool
+from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
 _DOES = {
     Kind.START: "Runs the workflow {workflow}.",

@@ -40,7 +40,7 @@ from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.streams import Progress
 from mcp_workflows.store import Store, open_store
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2026_07_28 as wire
 
 LONGEST_LOOK = 120.0  # seconds for all marked workflows of an engine: page by page, within its quotas

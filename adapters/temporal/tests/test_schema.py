@@ -12,7 +12,7 @@ from mcp_workflows_temporal.settings import TemporalSettings
 from adapters.temporal.tests.scene import Scene
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.schema import check_schema, violations
+from mcp_workflows.tools.json_schema import check_schema, violations
 
 HERE = "adapters.temporal.tests.hints"
 

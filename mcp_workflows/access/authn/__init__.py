@@ -1,1 +1,1 @@
-"""TODO."""
+"""Authentication: verified tokens, trusted proxies and the issuers behind them."""

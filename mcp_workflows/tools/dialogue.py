@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import cast
+from typing import Final, cast
 
 from pydantic import TypeAdapter
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.adapter.templates import Template
+from mcp_workflows.creation import digest
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
-from mcp_workflows.gate import ELICIT
-from mcp_workflows.schema import violations
 from mcp_workflows.task import Task
-from mcp_workflows.tool import Tool
+from mcp_workflows.tools.gates import ELICIT
+from mcp_workflows.tools.json_schema import Schema, violations
+from mcp_workflows.tools.questions import NAME_META
+from mcp_workflows.tools.tool import CONFIRM, Tool
 
 
 class Action(StrEnum):
@@ -158,3 +160,54 @@ def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Princ
 
 def _wrong(key: str, text: str) -> RequestError:
     return RequestError(INVALID_PARAMS, f"inputResponses[{key!r}]: {text}; nothing was applied", {"key": key})
+
+
+_FORM: Final[Schema] = {
+    "type": "object",
+    "properties": {CONFIRM: {"type": "boolean", "title": "Yes, go ahead"}},
+    "required": [CONFIRM],
+}
+"""One box to tick: hosts and conformance clients answer that, and an empty form they may send without being asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """What a person is to say yes to."""
+
+    request: InputRequest
+    about: str  # a digest of the tool, the message and the arguments
+
+    def asked(self, dialogue: Dialogue) -> Dialogue:
+        """The dialogue once it is asked."""
+        return replace(dialogue, confirming=self.about)
+
+    def taken(self, responses: Mapping[str, JSON], dialogue: Dialogue) -> bool | Declined:
+        """Whether a person said yes to this; False: it is still to be asked, perhaps after something else was.
+
+        Raises:
+            RequestError: the answer does not fit.
+        """
+        if CONFIRM not in responses or dialogue.confirming != self.about:
+            return False
+        response = checked_response(CONFIRM, self.request, responses[CONFIRM])
+        if response["action"] != Action.ACCEPT:
+            return Declined(name=CONFIRM, action=Action(response["action"]))
+        return True if response["content"][CONFIRM] else Declined(name=CONFIRM, action=Action.DECLINE)
+
+
+def confirmation(tool: Tool, scope: Mapping[str, JSON]) -> Confirmation | None:
+    """What there is to confirm before this call starts; None: nothing.
+
+    Raises:
+        MappingError: the message would have a gap: who says yes must see what to.
+    """
+    if tool.confirm is None:
+        return None
+    wordless = Template(tool.confirm).wordless  # then only the values would say what a person says yes to
+    template = Template(f"Start {tool.name}? {tool.confirm}" if wordless else tool.confirm)
+    if gaps := template.gaps(scope):
+        raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to confirm")
+    message = template.message(scope)
+    params = {"mode": "form", "message": message, "requestedSchema": _FORM, "_meta": {NAME_META: CONFIRM}}
+    about = digest([tool.name, message, scope["args"]])
+    return Confirmation(request=InputRequest(method=ELICIT, params=params), about=about)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from mcp_workflows.adapter.display_text import cleaned, is_blank
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.schema import PRIMITIVES, Schema, check_field, check_form, check_schema, violations
+from mcp_workflows.tools.json_schema import PRIMITIVES, Schema, check_field, check_form, check_schema, violations
 
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
 _LONGEST_KEY: Final = 24  # characters that a model repeats without a slip: `approve.17`; a UUID has 36

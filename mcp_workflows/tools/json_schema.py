@@ -17,8 +17,8 @@ from urllib.parse import quote
 from jsonschema_rs import Draft202012Validator, Registry, ValidationError, ValidationErrorKind
 
 from mcp_workflows.adapter.regex import QUICK, SLOW, SlowPattern, bounded, is_quick, matches
-from mcp_workflows.schema_cost import ENDLESS, cost_of, count_values, is_list, is_object, patterns_in, target_of
-from mcp_workflows.schema_cost import Schema as Schema  # re-exported: callers name the type beside the check
+from mcp_workflows.tools.schema_cost import ENDLESS, cost_of, count_values, is_list, is_object, patterns_in, target_of
+from mcp_workflows.tools.schema_cost import Schema as Schema  # re-exported: callers name the type beside the check
 
 MAX_CHECKS: Final = 5_000_000  # what all values of one JSON value may have to meet together: about 0.1 s
 MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more to see what is wrong

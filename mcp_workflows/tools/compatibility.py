@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.adapter import GATE_WORDS, Adapter, can_terminate, cancels_at_once, gate_settings, is_fleeting
 from mcp_workflows.adoption import unwatchable
-from mcp_workflows.tool import Kind, TaskSupport, Tool
+from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
 
 def misfits(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:

@@ -18,16 +18,43 @@ from pydantic import (
     model_validator,
 )
 
-from mcp_workflows.access import PRINCIPAL_FIELDS, Allow
+from mcp_workflows.access import PRINCIPAL_FIELDS, Allow, Principal
 from mcp_workflows.access.limits import ToolLimits
-from mcp_workflows.adapter import Gate
+from mcp_workflows.adapter import JSON, Gate
 from mcp_workflows.adapter.templates import Template
-from mcp_workflows.ending import AfterCancel, OnExpire
 from mcp_workflows.errors import MappingError
-from mcp_workflows.gate import ToolGate
-from mcp_workflows.question import Ask, Message, Visible, check_template
-from mcp_workflows.schema import MAX_COMPLAINTS, Checker, Schema, check_schema
+from mcp_workflows.tools.gates import ToolGate
+from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, Schema, check_schema
+from mcp_workflows.tools.questions import Ask, Message, Visible, check_template
 from mcp_workflows.units import Duration
+
+
+class Then(StrEnum):
+    """What is done to an execution that does not end although it was asked to."""
+
+    TERMINATE = "terminate"
+
+
+class OnExpire(StrEnum):
+    """What becomes of an execution that still runs when its task cannot be read any more."""
+
+    KEEP = "keep"
+    CANCEL = "cancel"
+
+
+class AfterCancel(BaseModel):
+    """How long an execution that was asked to cancel may take, and what then."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    grace: Duration = Field(
+        description="How long it may take to end, from when its engine has taken the cancellation.", examples=["30s"]
+    )
+    then: Then = Field(
+        default=Then.TERMINATE,
+        description="What is done if it has not ended by then: `terminate`, which asks nobody and cleans nothing up.",
+    )
+
 
 MAX_RESULT_BYTES = 1_000_000
 
@@ -397,3 +424,15 @@ class Tool(BaseModel):
     def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
         """The gates, with what they ask filled in: likewise."""
         return {name: gate.freeze(name, scope) for name, gate in self.gates.items()}
+
+
+def on_behalf_of(tool: Tool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
+    """The tool, whose task it is, and what the tool's `on_behalf_of` says of them; of claims only what that names.
+
+    Raises:
+        MappingError: see `Tool.told`.
+    """
+    exactly = principal.id if principal.subject is not None else None  # two issuers may know one subject
+    who = {"principal": exactly, "issuer": principal.issuer, "client": principal.client}
+    known = {name: value for name, value in who.items() if value is not None}
+    return {"tool": tool.name, "owner": principal.subject or principal.id, **known, **tool.told(scope)}

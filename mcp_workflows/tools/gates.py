@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.adapter.templates import Template
-from mcp_workflows.question import Question, check_template
+from mcp_workflows.tools.questions import Question, check_template
 
 ELICIT = "elicitation/create"
 

@@ -1,0 +1,1 @@
+"""Tools: what a server exposes, as data; pure."""
