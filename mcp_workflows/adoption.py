@@ -15,7 +15,7 @@ from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, same_wor
 from mcp_workflows.creation import digest
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows.store import NO_CAPS, Caps, Store, changed
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, release
 from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
 

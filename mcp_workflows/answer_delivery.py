@@ -16,7 +16,7 @@ from mcp_workflows.errors import (
     StoreError,
 )
 from mcp_workflows.sight import ref_of
-from mcp_workflows.store import Store, changed
+from mcp_workflows.store.protocol import Store, changed
 from mcp_workflows.task import Task, accept
 
 

@@ -14,7 +14,7 @@ from mcp_workflows.adapter import Terminates
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StoreError
 from mcp_workflows.sight import ref_of
-from mcp_workflows.store import Store, changed
+from mcp_workflows.store.protocol import Store, changed
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, request_cancel
 
 logger = logging.getLogger(__name__)

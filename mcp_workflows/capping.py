@@ -14,7 +14,7 @@ import anyio
 
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.errors import LimitReached, WorkflowsError
-from mcp_workflows.store import CapReached, Caps, Store
+from mcp_workflows.store.protocol import CapReached, Caps, Store
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import Tool
 

@@ -16,7 +16,7 @@ import anyio
 from mcp_workflows.adapter import Status
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import StoreError
-from mcp_workflows.store import Count, Store
+from mcp_workflows.store.protocol import Count, Store
 from mcp_workflows.telemetry import Labels, Telemetry
 
 logger = logging.getLogger(__name__)

@@ -48,7 +48,7 @@ from mcp_workflows.config_source import Source, Where, read_text
 from mcp_workflows.config_teams import REFERENCE, Composed, is_schema_file, read_config
 from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings, located
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.store import open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.compatibility import misfits
 from mcp_workflows.tools.json_schema import Schema, check_schema
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool

@@ -27,7 +27,7 @@ from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exposing import Laying, as_found
 from mcp_workflows.request_headers import exact_origin, host, origin
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tools.gates import ToolGate
 from mcp_workflows.tools.json_schema import Schema
 from mcp_workflows.tools.tool import Tool

@@ -10,7 +10,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.store.cipher import Cipher
+from mcp_workflows.store.encryption import Cipher
 
 _FOR_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: so are secrets mounted in Kubernetes
 _LARGEST: Final = 100_000  # bytes; a thousand keys would fit

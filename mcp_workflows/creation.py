@@ -31,7 +31,7 @@ from mcp_workflows.errors import (
     StartConflict,
 )
 from mcp_workflows.searching import Searching, check_not_late, not_known, order_of, promised
-from mcp_workflows.store import NO_CAPS, Caps, Store, changed
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import (
     CLOCKS_DIFFER,
     CREATING,

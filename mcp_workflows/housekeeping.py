@@ -22,8 +22,8 @@ from mcp_workflows.cancelling import Cancelling
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.keeping import Keeping
-from mcp_workflows.leases import Leases
-from mcp_workflows.store import ChecksIntegrity, Store, changed
+from mcp_workflows.store.leases import Leases
+from mcp_workflows.store.protocol import ChecksIntegrity, Store, changed
 from mcp_workflows.task import Task, postpone, set_back
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Final
 import anyio
 
 from mcp_workflows.errors import EngineError
-from mcp_workflows.leases import Leases
-from mcp_workflows.store import Store
+from mcp_workflows.store.leases import Leases
+from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.paging import read_cursor, write_cursor
 from mcp_workflows.sight import Sight, ref_of
 from mcp_workflows.sizing import keepable
-from mcp_workflows.store import NO_CAPS, Caps, Store, changed
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
 from mcp_workflows.telemetry import about
 from mcp_workflows.tools.dialogue import fitting_answers

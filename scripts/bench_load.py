@@ -31,7 +31,7 @@ from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.pacing import Pacing
-from mcp_workflows.store import open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView

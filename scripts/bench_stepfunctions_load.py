@@ -27,7 +27,7 @@ from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Status
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines import Engines
 from mcp_workflows.ledger import Ledger, utc_now
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView

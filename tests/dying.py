@@ -23,8 +23,8 @@ from starlette.routing import Route
 from mcp_workflows import attach
 from mcp_workflows.adapter import JSON, Adapter, Ref, Start
 from mcp_workflows.config import load_config
-from mcp_workflows.store import NO_CAPS, Caps
-from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.store.protocol import NO_CAPS, Caps
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 
 STEP = sys.argv[3] if len(sys.argv) > 3 else ""

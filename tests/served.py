@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 from mcp_workflows import Tool, Workflows, attach
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.store import Store
+from mcp_workflows.store.protocol import Store
 from tests.stopwatch import stopwatch
 
 VERSION = "2026-07-28"

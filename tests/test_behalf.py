@@ -13,7 +13,7 @@ from mcp_workflows import Tool
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Ref, Start
 from mcp_workflows.adapter.memory import MemoryAdapter
-from mcp_workflows.store import open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.wire.commands import Finished
 from tests import test_retries as scenery
 

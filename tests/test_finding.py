@@ -19,7 +19,7 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.searching import order_of
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 

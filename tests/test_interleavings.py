@@ -25,8 +25,8 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.creation import NOT_STARTED, OUTCOME_UNKNOWN, Creation
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows.store import NO_CAPS, Caps
-from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.store.protocol import NO_CAPS, Caps
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 

@@ -22,9 +22,9 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import RequestError
 from mcp_workflows.housekeeping import ClockCheck
 from mcp_workflows.keeping import EVERY
-from mcp_workflows.leases import LEASE, Leases
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.leases import LEASE, Leases
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import (
     DELIVERING,
     LONGEST_PAUSE,
@@ -368,7 +368,7 @@ async def test_what_a_replica_terminated_just_before_it_died_is_not_terminated_a
 
 
 async def test_a_replica_that_lost_its_lease_breaks_off(here: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.leases._RENEW", 0.01)
+    monkeypatch.setattr("mcp_workflows.store.leases._RENEW", 0.01)
     leases = Leases(here.store, here.clock)
     broken_off = False
 

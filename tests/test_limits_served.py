@@ -26,7 +26,7 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError, LimitReached, RequestError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.sidecar import build, http_app
-from mcp_workflows.store import open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Outcome, Update
 from tests.here import elder
 from tests.in_memory import entered, line

@@ -12,8 +12,8 @@ from mcp_workflows.adapter import JSON, Notes
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.notes import notes_in
-from mcp_workflows.store import open_store
+from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.testing import MemoryNotes
 
 pytestmark = pytest.mark.anyio

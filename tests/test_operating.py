@@ -28,7 +28,7 @@ from mcp_workflows.cli.telling import brief, message_of, page, span, table, told
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.operating import Operator, Wanted
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
 from mcp_workflows.tools.gates import ToolGate

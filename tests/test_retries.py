@@ -24,7 +24,7 @@ from mcp_workflows.engines import Engines
 from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.sameness import SHORTEST_SECRET
-from mcp_workflows.store import open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.questions import Ask
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, Outcome, Questions

@@ -16,7 +16,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
 from mcp_workflows.housekeeping import HEAL_AT_ONCE
 from mcp_workflows.pacing import SHIPPED
-from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.wire.commands import Cancel, Listen, Update
 from tests.places import Place, place

@@ -19,16 +19,16 @@ import anyio.lowlevel
 import pytest
 
 from mcp_workflows.errors import ConfigError, StoreUnavailable
-from mcp_workflows.store import Store, open_store
-from mcp_workflows.store.sqlite import SQLiteStore
-from mcp_workflows.store.sqlite_tables import MIGRATIONS
+from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.sqlite.migrations import MIGRATIONS
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import StoreContract, make_task
 
 NOON = datetime(2026, 7, 28, 12, tzinfo=UTC)
 
 ENDLESS_WRITER = """
 import asyncio, sys
-from mcp_workflows.store import open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import bind
 from mcp_workflows.testing import make_task
 
@@ -44,7 +44,7 @@ asyncio.run(main())
 
 FIRST_USER = """
 import asyncio, sys
-from mcp_workflows.store import open_store
+from mcp_workflows.store.protocol import open_store
 from mcp_workflows.testing import make_task
 
 async def main():
@@ -61,7 +61,7 @@ asyncio.run(main())
 GREEDY = """
 import asyncio, sys
 from datetime import timedelta
-from mcp_workflows.store import CapReached, Caps, open_store
+from mcp_workflows.store.protocol import CapReached, Caps, open_store
 from mcp_workflows.testing import make_task
 
 async def main():

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
-from mcp_workflows.store.sqlite import SQLiteStore
-from mcp_workflows.store.sqlite_file import APPLICATION_ID
-from mcp_workflows.store.sqlite_tables import MIGRATIONS
+from mcp_workflows.store.sqlite.file import APPLICATION_ID
+from mcp_workflows.store.sqlite.migrations import MIGRATIONS
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import make_task
 
 NOBODY = 65534

@@ -15,9 +15,9 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Status
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
-from mcp_workflows.store import Rekeyed, Seals, Store, open_store
-from mcp_workflows.store.cipher import Cipher, CipherError, new_key
-from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.store.encryption import Cipher, CipherError, new_key
+from mcp_workflows.store.protocol import Rekeyed, Seals, Store, open_store
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, bind, observe, refuse
 from mcp_workflows.testing import StoreContract, make_task
 from mcp_workflows.testing.tasks import NOON
@@ -363,7 +363,7 @@ def test_a_store_that_cannot_encrypt_says_so(monkeypatch: pytest.MonkeyPatch) ->
     def found(**options: str) -> Sequence[type[Entry]]:
         return [Entry]
 
-    monkeypatch.setattr("mcp_workflows.store.entry_points", found)
+    monkeypatch.setattr("mcp_workflows.store.protocol.entry_points", found)
     assert open_store("strange:///tasks")
     with pytest.raises(ConfigError, match="the store for strange cannot encrypt"):
         open_store("strange:///tasks", Cipher([NEW]))

@@ -17,9 +17,9 @@ import pytest
 
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import StoreUnavailable
-from mcp_workflows.store import Store, open_store
-from mcp_workflows.store.cipher import Cipher, new_key
-from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.store.encryption import Cipher, new_key
+from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, bind
 from mcp_workflows.testing import make_task
 from tests.here import Scene, elder, over_http, scene
@@ -263,12 +263,12 @@ async def test_damage_that_nobody_has_met_is_found_by_a_look_at_the_whole_file(
     overwritten(file, 20, 200)
     await store.check_integrity()
     await store.check()  # it was looked at just now
-    monkeypatch.setattr("mcp_workflows.store.sqlite.INTEGRITY_EVERY", 0.0)
-    monkeypatch.setattr("mcp_workflows.store.sqlite.INTEGRITY_UP_TO", PAGE)
+    monkeypatch.setattr("mcp_workflows.store.sqlite.store.INTEGRITY_EVERY", 0.0)
+    monkeypatch.setattr("mcp_workflows.store.sqlite.store.INTEGRITY_UP_TO", PAGE)
     await store.check_integrity()
     await store.check()  # it is too large to be read as a whole
     monkeypatch.undo()
-    monkeypatch.setattr("mcp_workflows.store.sqlite.INTEGRITY_EVERY", 0.0)
+    monkeypatch.setattr("mcp_workflows.store.sqlite.store.INTEGRITY_EVERY", 0.0)
     await store.check_integrity()
     with pytest.raises(StoreUnavailable, match="damaged"):
         await store.check()

@@ -14,11 +14,14 @@ from pydantic import TypeAdapter
 
 from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.errors import StoreUnavailable
-from mcp_workflows.store import Caps, Count, sqlite_caps, sqlite_census, sqlite_queries
-from mcp_workflows.store.sqlite import SQLiteStore
-from mcp_workflows.store.sqlite_file import APPLICATION_ID
-from mcp_workflows.store.sqlite_rows import Rows
-from mcp_workflows.store.sqlite_tables import MIGRATIONS
+from mcp_workflows.store.protocol import Caps, Count
+from mcp_workflows.store.sqlite import counts as sqlite_census
+from mcp_workflows.store.sqlite import queries as sqlite_queries
+from mcp_workflows.store.sqlite import quotas as sqlite_caps
+from mcp_workflows.store.sqlite.file import APPLICATION_ID
+from mcp_workflows.store.sqlite.migrations import MIGRATIONS
+from mcp_workflows.store.sqlite.rows import Rows
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task, observe
 from mcp_workflows.testing import make_task
 from mcp_workflows.testing.tasks import NOON

@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 
 from mcp_workflows.access.limits import Limits
-from mcp_workflows.store.cipher import Cipher
-from mcp_workflows.store.sqlite import SQLiteStore
+from mcp_workflows.store.encryption import Cipher
+from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing.tasks import make_task
 from tests.served import peer, site
 

@@ -35,7 +35,7 @@ from mcp_workflows.ledger import Ledger
 from mcp_workflows.operating import Operator
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.sidecar import Address
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import WATCH_INPUT, Kind
 from mcp_workflows.wire.commands import (

@@ -10,8 +10,8 @@ import typer
 from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.config_schema import StoreSettings
 from mcp_workflows.errors import OperatorError
-from mcp_workflows.store import Rekeyed, Seals
-from mcp_workflows.store.cipher import new_key
+from mcp_workflows.store.encryption import new_key
+from mcp_workflows.store.protocol import Rekeyed, Seals
 
 stores = typer.Typer(name="store", help="The store's encryption: print a key, change keys.", no_args_is_help=True)
 app.add_typer(stores)

@@ -37,9 +37,9 @@ from mcp_workflows.config import Config
 from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import OperatorError
-from mcp_workflows.notes import notes_in
 from mcp_workflows.operating import Look, Operator, Wanted
 from mcp_workflows.sidecar import exporting_of
+from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tools.tool import Tool
 
 T = TypeVar("T")

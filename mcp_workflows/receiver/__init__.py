@@ -20,14 +20,14 @@ from mcp_workflows.companions import clashes
 from mcp_workflows.engines import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.log_limits import limit_lines
-from mcp_workflows.notes import notes_in
 from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.receiver.callers import Callers, Context
 from mcp_workflows.receiver.changes import Changes
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.leaving import Attentive
 from mcp_workflows.receiver.workflows import Workflows
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.telemetry import Telemetry
 from mcp_workflows.tools.compatibility import fitted, wrong
 from mcp_workflows.tools.tool import Tool

@@ -39,7 +39,7 @@ from mcp_workflows.receiver.measuring import Measuring
 from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.streams import Progress
-from mcp_workflows.store import Store, open_store
+from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2026_07_28 as wire
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
-from mcp_workflows.store import Caps, Store
+from mcp_workflows.store.protocol import Caps, Store
 from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, bury, observe, refuse, request_cancel
 from mcp_workflows.testing.store_reach_contract import StoreReachContract
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mcp_workflows.adapter import Execution, Status
-from mcp_workflows.store import CapReached, Caps, Count, Store
+from mcp_workflows.store.protocol import CapReached, Caps, Count, Store
 from mcp_workflows.task import CLOCKS_DIFFER, Task, bind, observe
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
 

@@ -21,8 +21,8 @@ from adapters.google.tests.configured import asked, called, configured, executio
 from adapters.google.tests.elsewhere import cancel
 from adapters.google.tests.local_listener import listening
 from adapters.google.tests.scene import AUDIENCE, INBOUND
-from mcp_workflows.notes import notes_in
-from mcp_workflows.store import open_store
+from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.store.protocol import open_store
 from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 from tests.served import peer
 from tests.sidecars import Process, sidecar

@@ -14,7 +14,7 @@ import psutil
 from anyio import to_thread
 
 from mcp_workflows.errors import ConfigError, StoreUnavailable, StoreUnusable
-from mcp_workflows.store.sqlite_tables import MIGRATIONS
+from mcp_workflows.store.sqlite.migrations import MIGRATIONS
 
 APPLICATION_ID: Final = 0x6D637077  # "mcpw" in the header of the file: it is ours
 

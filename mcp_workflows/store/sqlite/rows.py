@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from mcp_workflows.errors import StoreUnavailable
-from mcp_workflows.store.cipher import Cipher, CipherError, is_sealed
+from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
 from mcp_workflows.task import Task
 
 logger = logging.getLogger(__name__)

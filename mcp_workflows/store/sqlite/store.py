@@ -23,21 +23,15 @@ import anyio.lowlevel
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
-from mcp_workflows.store import (
-    NO_CAPS,
-    Caps,
-    Count,
-    Rekeyed,
-    Store,
-    sqlite_caps,
-    sqlite_census,
-    sqlite_notes,
-    sqlite_rekeying,
-    sqlite_secrets,
-)
-from mcp_workflows.store import sqlite_queries as queries
-from mcp_workflows.store.cipher import Cipher
-from mcp_workflows.store.sqlite_file import (
+from mcp_workflows.store.encryption import Cipher
+from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
+from mcp_workflows.store.sqlite import counts as sqlite_census
+from mcp_workflows.store.sqlite import key_value as sqlite_notes
+from mcp_workflows.store.sqlite import queries
+from mcp_workflows.store.sqlite import quotas as sqlite_caps
+from mcp_workflows.store.sqlite import rekey as sqlite_rekeying
+from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite.file import (
     OpenFiles,
     damage_in,
     migrate,
@@ -47,7 +41,7 @@ from mcp_workflows.store.sqlite_file import (
     rewrite_version,
     write_ahead,
 )
-from mcp_workflows.store.sqlite_rows import TRY, Rows, micros, utf8
+from mcp_workflows.store.sqlite.rows import TRY, Rows, micros, utf8
 from mcp_workflows.task import Task
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import sqlite3
 from typing import Final
 
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
-from mcp_workflows.store.cipher import Cipher, CipherError
+from mcp_workflows.store.encryption import Cipher, CipherError
 
 KEY_SECRET: Final = "idempotency-keys"  # what idempotency keys are digested with  # noqa: S105  # its name
 SIZE: Final = 32  # bytes; what is encrypted is longer

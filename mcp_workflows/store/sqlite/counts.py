@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.store import Count
-from mcp_workflows.store.sqlite_rows import at_micros
+from mcp_workflows.store.protocol import Count
+from mcp_workflows.store.sqlite.rows import at_micros
 
 PART: Final = 20_000
 NEXT: Final = """

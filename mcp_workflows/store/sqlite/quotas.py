@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from mcp_workflows.store import NO_CAPS, CapReached, Caps
-from mcp_workflows.store.sqlite_rows import at_micros, micros, utf8
+from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps
+from mcp_workflows.store.sqlite.rows import at_micros, micros, utf8
 from mcp_workflows.task import CLOCKS_DIFFER, Task
 
 _LIVE: Final = "ended = 0 AND tombstone = 0 AND (expires IS NULL OR expires > :now)"

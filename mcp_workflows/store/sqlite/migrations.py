@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mcp_workflows.store.sqlite_rows import backfill
+from mcp_workflows.store.sqlite.rows import backfill
 
 MIGRATIONS: Final[Sequence[Sequence[str | Callable[[sqlite3.Connection], None]]]] = (
     (

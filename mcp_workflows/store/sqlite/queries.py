@@ -10,8 +10,10 @@ from heapq import merge
 from itertools import islice
 from typing import Final
 
-from mcp_workflows.store import Caps, sqlite_caps, sqlite_secrets
-from mcp_workflows.store.sqlite_rows import INSERT, Rows, micros, utf8
+from mcp_workflows.store.protocol import Caps
+from mcp_workflows.store.sqlite import quotas as sqlite_caps
+from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
 from mcp_workflows.task import Task, bury
 
 BATCH: Final = 200  # rows of one transaction when many are changed: others wait no longer than a few ms

@@ -14,9 +14,9 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreUnavailable
-from mcp_workflows.store import sqlite_secrets
-from mcp_workflows.store.cipher import Cipher, CipherError
-from mcp_workflows.store.sqlite_rows import opened
+from mcp_workflows.store.encryption import Cipher, CipherError
+from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite.rows import opened
 
 logger = logging.getLogger(__name__)
 

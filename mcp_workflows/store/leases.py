@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import anyio
 
 from mcp_workflows.errors import StoreError
-from mcp_workflows.store import Store
+from mcp_workflows.store.protocol import Store
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from mcp_workflows.store import Rekeyed, sqlite_secrets
-from mcp_workflows.store.cipher import Cipher, CipherError, is_sealed
-from mcp_workflows.store.sqlite_notes import Notes
-from mcp_workflows.store.sqlite_rows import Rows
+from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
+from mcp_workflows.store.protocol import Rekeyed
+from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite.key_value import Notes
+from mcp_workflows.store.sqlite.rows import Rows
 
 logger = logging.getLogger(__name__)
 

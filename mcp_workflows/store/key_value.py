@@ -8,7 +8,7 @@ from datetime import datetime
 
 from mcp_workflows.adapter import JSON, Notes
 from mcp_workflows.errors import EngineUnavailable, StoreError
-from mcp_workflows.store import Store
+from mcp_workflows.store.protocol import Store
 
 
 class StoreNotes(Notes):
