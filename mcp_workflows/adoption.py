@@ -13,7 +13,7 @@ import anyio
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, same_workflow, start_options
 from mcp_workflows.creation import digest
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, release

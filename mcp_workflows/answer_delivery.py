@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines, ref_of
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -15,7 +15,6 @@ from mcp_workflows.errors import (
     RequestError,
     StoreError,
 )
-from mcp_workflows.sight import ref_of
 from mcp_workflows.store.protocol import Store, changed
 from mcp_workflows.task import Task, accept
 

@@ -11,9 +11,8 @@ import anyio
 
 from mcp_workflows.access.audit import Audit, Event, record_of, silent
 from mcp_workflows.adapter import Terminates
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines, ref_of
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StoreError
-from mcp_workflows.sight import ref_of
 from mcp_workflows.store.protocol import Store, changed
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, request_cancel
 

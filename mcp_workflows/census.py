@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import StoreError
 from mcp_workflows.store.protocol import Count, Store
 from mcp_workflows.telemetry import Labels, Telemetry

@@ -23,7 +23,7 @@ from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
 from mcp_workflows.config import Config, Engine, StoreSettings
 from mcp_workflows.config_source import Where
 from mcp_workflows.config_telemetry import AuditSettings
-from mcp_workflows.engines import PATIENCE, Engines
+from mcp_workflows.engines.registry import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.inbound import addresses
 from mcp_workflows.tools.tool import Kind as ToolKind

@@ -10,7 +10,7 @@ import anyio
 
 from mcp_workflows.adapter import Adapter, Exposed, Exposes, Finding
 from mcp_workflows.config import Config
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError
 from mcp_workflows.exposing import Marked, compose
 

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from mcp_workflows.adapter import JSON, Failure, StartGuarantee
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

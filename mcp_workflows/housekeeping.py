@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from mcp_workflows.cancelling import Cancelling
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.keeping import Keeping
 from mcp_workflows.store.leases import Leases

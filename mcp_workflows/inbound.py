@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_workflows.access import ALGORITHMS, Issuer, Keys, account_of
 from mcp_workflows.adapter import JSON, Route, Trusted
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     AccessError,
     AdapterBroke,

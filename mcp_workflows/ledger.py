@@ -23,7 +23,9 @@ from mcp_workflows.answer_delivery import deliver_answers, undelivered
 from mcp_workflows.cancelling import Cancelling
 from mcp_workflows.capping import Room
 from mcp_workflows.creation import Creation, Window, digest
-from mcp_workflows.engines import Engines, sound
+from mcp_workflows.engines.polling.poller import Listener, Watch
+from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
+from mcp_workflows.engines.registry import Engines, Sight, ref_of, sound
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -35,15 +37,12 @@ from mcp_workflows.errors import (
     StoreUnavailable,
 )
 from mcp_workflows.housekeeping import ClockCheck, Housekeeping, uptime
-from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.paging import read_cursor, write_cursor
-from mcp_workflows.sight import Sight, ref_of
 from mcp_workflows.sizing import keepable
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
 from mcp_workflows.telemetry import about
 from mcp_workflows.tools.dialogue import fitting_answers
-from mcp_workflows.watch import Listener, Watch
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,8 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
 from mcp_workflows.answer_delivery import deliver_answers
-from mcp_workflows.engines import Engines, sound
+from mcp_workflows.engines.registry import Engines, ref_of, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
-from mcp_workflows.sight import ref_of
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
 from mcp_workflows.tools.dialogue import fitting_answers

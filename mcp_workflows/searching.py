@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import anyio
 
 from mcp_workflows.adapter import Adapter, Finds, Start, StartGuarantee, is_fleeting
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineUnavailable, StartConflict
 from mcp_workflows.task import Task, is_ahead
 

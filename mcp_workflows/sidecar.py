@@ -28,12 +28,12 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.config import Config
 from mcp_workflows.config_telemetry import STDERR, STDOUT
+from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
 from mcp_workflows.inbound import MOUNTED_AT
 from mcp_workflows.offering import Offering
 from mcp_workflows.ops import ops_app, serve_ops
-from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.admission import Admission
 from mcp_workflows.receiver.admitting import Admitting

@@ -35,7 +35,7 @@ from mcp_workflows import Tool, attach
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.pacing import SHIPPED, Pacing
+from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
 from scripts.bench_rounds import pin
 
 QUEUE = "conformance"  # the sample whose worker serves the workflows

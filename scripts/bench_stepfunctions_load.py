@@ -25,7 +25,7 @@ from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSetti
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Status
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.ledger import Ledger, utc_now
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task

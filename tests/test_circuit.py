@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_workflows.circuit import SETTINGS, Circuit
+from mcp_workflows.engines.circuit_breaker import SETTINGS, Circuit
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 
 SILENT = EngineUnavailable("no answer within 10 s")

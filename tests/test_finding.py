@@ -15,7 +15,7 @@ import pytest
 from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.creation import OUTCOME_UNKNOWN, Creation
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.searching import order_of

@@ -35,7 +35,7 @@ import mcp_workflows.adapter.functions
 from mcp_workflows import Tool, attach, from_functions, http_errors, probes
 from mcp_workflows.adapter import JSON, Adapter, Execution, InputRequest, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.functions import FunctionsAdapter
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     ConfigError,
     EngineError,

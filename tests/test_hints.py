@@ -13,8 +13,8 @@ import pytest
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Adapter, Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.errors import EngineError, EngineUnavailable
-from mcp_workflows.pacing import Pacing
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.tools.tool import Tool
@@ -265,7 +265,7 @@ async def test_what_was_hinted_at_before_its_handle_was_known_is_looked_at_once_
 async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.hearing.PAUSES", (0.01, 60.0))
+    monkeypatch.setattr("mcp_workflows.engines.polling.hints.PAUSES", (0.01, 60.0))
     caplog.set_level(logging.INFO)
     engine = Told(settings(tmp_path))
     engine.failures.extend(EngineUnavailable("the queue does not answer") for _ in range(4))
@@ -284,7 +284,7 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_onc
 async def test_an_adapter_that_breaks_telling_breaks_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.hearing.PAUSES", (0.01, 60.0))
+    monkeypatch.setattr("mcp_workflows.engines.polling.hints.PAUSES", (0.01, 60.0))
     engine = Broken(settings(tmp_path))
     async with place(tmp_path, engine, Pacing()) as here:
         await until(lambda: engine.asked >= 3)

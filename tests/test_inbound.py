@@ -25,7 +25,7 @@ from mcp_workflows import attach
 from mcp_workflows.adapter import Notes
 from mcp_workflows.cli import main
 from mcp_workflows.config import Config, load_config
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.inbound import MAX_BODY, Inbound
 from mcp_workflows.reloading import Reloading
 from mcp_workflows.sidecar import Sidecar, build, http_app
@@ -352,7 +352,7 @@ async def test_an_adapter_whose_routes_break_has_none(stage: Stage, caplog: pyte
     await stage.save(text_of("http://unused.example", routes="[broken]"))
     for _ in range(2):
         assert (await stage.post()).status_code == 404
-    assert [record.getMessage() for record in caplog.records if record.name == "mcp_workflows.engines"] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "mcp_workflows.engines.registry"] == [
         "the adapter of engine 'here' broke the contract: it has no routes"
     ]
 

@@ -23,7 +23,7 @@ import pytest
 from mcp_workflows.adapter import Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.creation import NOT_STARTED, OUTCOME_UNKNOWN, Creation
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.store.protocol import NO_CAPS, Caps
 from mcp_workflows.store.sqlite.store import SQLiteStore

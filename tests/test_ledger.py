@@ -20,7 +20,7 @@ from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
 from mcp_workflows.ledger import SETTLING, Ledger
 from mcp_workflows.store.protocol import open_store

@@ -18,7 +18,7 @@ from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.bridge import Bridge
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import RequestError
 from mcp_workflows.housekeeping import ClockCheck
 from mcp_workflows.keeping import EVERY

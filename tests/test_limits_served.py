@@ -22,7 +22,7 @@ from mcp_workflows.adapter import Execution
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.config import load_config
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, LimitReached, RequestError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.sidecar import build, http_app
@@ -264,7 +264,7 @@ async def test_a_poll_that_is_too_fast_costs_the_engine_no_call_and_the_store_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pace in ("SHORTEST_PACE", "LONGEST_PACE"):  # on a slow machine too, 20 polls are too fast
-        monkeypatch.setattr(f"mcp_workflows.pacing.{pace}", timedelta(minutes=1))
+        monkeypatch.setattr(f"mcp_workflows.engines.polling.rate.{pace}", timedelta(minutes=1))
     clock = Time()
     async with replica(tmp_path, DEFAULTS, clock=clock) as here:
         task_id = await here.create("forever")

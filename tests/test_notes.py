@@ -10,7 +10,7 @@ import pytest
 
 from mcp_workflows.adapter import JSON, Notes
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import open_store

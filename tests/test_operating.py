@@ -25,7 +25,7 @@ from mcp_workflows.check import Checkup, Kind, Row
 from mcp_workflows.cli import main
 from mcp_workflows.cli.screen import say
 from mcp_workflows.cli.telling import brief, message_of, page, span, table, told, whole
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.operating import Operator, Wanted
 from mcp_workflows.store.protocol import Store, open_store

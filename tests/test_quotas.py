@@ -12,8 +12,8 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
+from mcp_workflows.engines.polling.rate import SLOWEST, Pacing, limits
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.pacing import SLOWEST, Pacing, limits
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import Fallback, Tool
 from mcp_workflows.wire.commands import Call, Cancel, Finished
@@ -105,7 +105,7 @@ async def test_clients_are_told_how_long_looks_at_all_of_them_take(tmp_path: Pat
 
 
 async def test_quotas_are_read_again_they_shrink_and_grow_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.beat.ALLOWANCE_EVERY", 0.05)
+    monkeypatch.setattr("mcp_workflows.engines.polling.schedule.ALLOWANCE_EVERY", 0.05)
     engine = engine_of(Limited, tmp_path)
     async with place(tmp_path, engine, Pacing()) as here:
         ids = await here.start("forever", MANY)
@@ -157,7 +157,7 @@ async def test_what_the_very_first_sweep_shows_to_ask_is_looked_at_before_its_tu
 async def test_with_sweeps_clients_are_told_the_time_of_looks_up_to_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.beat.ALLOWANCE_EVERY", 0.05)
+    monkeypatch.setattr("mcp_workflows.engines.polling.schedule.ALLOWANCE_EVERY", 0.05)
     engine = engine_of(Listed, tmp_path)
     async with place(tmp_path, engine, Pacing()) as here:
         ids = await here.start("forever", 100)

@@ -21,7 +21,7 @@ from mcp_workflows import Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.companions import COMPANION_NAMES
 from mcp_workflows.config import load_config
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.receiver import swap
 from mcp_workflows.reloading import Reloading, files_of

@@ -20,7 +20,7 @@ from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.config import Config, load_config
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.sameness import SHORTEST_SECRET

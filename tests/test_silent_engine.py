@@ -13,9 +13,9 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.engines.polling.rate import SHIPPED
 from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
 from mcp_workflows.housekeeping import HEAL_AT_ONCE
-from mcp_workflows.pacing import SHIPPED
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.wire.commands import Cancel, Listen, Update

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind
 from mcp_workflows.access.audit import Event, Record, counting
 from mcp_workflows.adapter import Allowance, Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     AdapterBroke,
     EngineError,

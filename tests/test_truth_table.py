@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from mcp_workflows import Tool
-from mcp_workflows.pacing import Pacing
+from mcp_workflows.engines.polling.rate import Pacing
 from tests.in_memory import Line, entered, line
 
 pytestmark = pytest.mark.anyio

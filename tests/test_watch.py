@@ -11,8 +11,8 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
+from mcp_workflows.engines.polling.rate import Budget, Pacing
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.pacing import Budget, Pacing
 from mcp_workflows.wire.commands import Update
 from tests.places import Counting, Place, Slow, Swept, place, until
 

@@ -29,7 +29,7 @@ from mcp_workflows.cli.answering import Answers
 from mcp_workflows.cli.previewing import preview
 from mcp_workflows.cli.screen import Screen
 from mcp_workflows.cli.serving import tell_what_is_hidden
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.ledger import Ledger
 from mcp_workflows.operating import Operator

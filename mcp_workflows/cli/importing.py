@@ -16,7 +16,7 @@ from mcp_workflows.cli.screen import say
 from mcp_workflows.config import Engine, load_engines
 from mcp_workflows.config_draft import draft
 from mcp_workflows.config_problems import did_you_mean, names
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 
 

@@ -35,7 +35,7 @@ from mcp_workflows.cli.telling import (
 )
 from mcp_workflows.config import Config
 from mcp_workflows.config_schema import DISTRIBUTION
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.operating import Look, Operator, Wanted
 from mcp_workflows.sidecar import exporting_of

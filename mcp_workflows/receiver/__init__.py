@@ -17,10 +17,10 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.companions import clashes
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.log_limits import limit_lines
-from mcp_workflows.pacing import SHIPPED, Pacing
 from mcp_workflows.receiver.callers import Callers, Context
 from mcp_workflows.receiver.changes import Changes
 from mcp_workflows.receiver.envelope import AnyServer

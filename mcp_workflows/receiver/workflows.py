@@ -25,12 +25,12 @@ from mcp_workflows.adapter.memory import Trial
 from mcp_workflows.bridge import Bridge
 from mcp_workflows.census import Census
 from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
 from mcp_workflows.guard import Guard
 from mcp_workflows.inbound import Inbound, addresses
 from mcp_workflows.ledger import Ledger
-from mcp_workflows.pacing import Pacing
 from mcp_workflows.receiver.at_hand import at_hand
 from mcp_workflows.receiver.callers import Callers, client_of
 from mcp_workflows.receiver.envelope import AnyServer

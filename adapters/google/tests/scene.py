@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mcp_workflows.adapter import Notes
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.inbound import MOUNTED_AT, Inbound
 from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 from tests.served import serving

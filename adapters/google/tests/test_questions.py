@@ -335,8 +335,8 @@ async def test_of_two_answers_at_once_one_counts_and_neither_is_an_error(
 async def test_a_question_is_told_at_once_though_the_next_look_is_a_minute_away(
     google_engine: GoogleEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.pacing.SHORTEST_PACE", MINUTE)
-    monkeypatch.setattr("mcp_workflows.pacing.LONGEST_PACE", MINUTE)
+    monkeypatch.setattr("mcp_workflows.engines.polling.rate.SHORTEST_PACE", MINUTE)
+    monkeypatch.setattr("mcp_workflows.engines.polling.rate.LONGEST_PACE", MINUTE)
     quota = {"share": 1, "list_executions": 1}  # one sweep in more than a minute
     async with tool_of(google_engine, tmp_path, HELD, quota=quota) as (client, workflow):
         task_id = await called(client)

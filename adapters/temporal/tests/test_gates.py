@@ -38,7 +38,7 @@ from mcp_workflows.adapter import (
     Status,
 )
 from mcp_workflows.adapter.templates import Template
-from mcp_workflows.engines import Engines
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.operating import Operator
 from mcp_workflows.store.protocol import open_store

@@ -15,7 +15,7 @@ from typing import Final
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.encryption import Cipher, CipherError
-from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite import secrets
 from mcp_workflows.store.sqlite.rows import opened
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Notes:
         text = self.sealed(space, key, json.dumps(value))
         connection.execute("BEGIN IMMEDIATE")
         with connection:
-            sqlite_secrets.mark(connection, self.cipher)
+            secrets.mark(connection, self.cipher)
             connection.execute(_ADD, (space, key, text, until))
             return self.read(connection, space, key)
 
@@ -70,7 +70,7 @@ class Notes:
         text = self.sealed(space, key, json.dumps(value))
         connection.execute("BEGIN IMMEDIATE")
         with connection:
-            sqlite_secrets.mark(connection, self.cipher)
+            secrets.mark(connection, self.cipher)
             connection.execute(_PUT, (space, key, text, until))
 
     def sealed(self, space: str, key: str, text: str) -> str:

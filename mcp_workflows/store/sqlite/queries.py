@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Final
 
 from mcp_workflows.store.protocol import Caps
-from mcp_workflows.store.sqlite import quotas as sqlite_caps
-from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite import quotas
+from mcp_workflows.store.sqlite import secrets
 from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
 from mcp_workflows.task import Task, bury
 
@@ -79,8 +79,8 @@ def create(connection: sqlite3.Connection, rows: Rows, task: Task, caps: Caps) -
     with connection:
         found = _by_key(connection, rows, task)
         if found is None:
-            sqlite_caps.check(connection, task, caps)
-            sqlite_secrets.mark(connection, rows.cipher)
+            quotas.check(connection, task, caps)
+            secrets.mark(connection, rows.cipher)
             connection.execute(INSERT, rows.whole(task))
     return found or task
 
@@ -109,7 +109,7 @@ def change(
         if before is not None and after is None:
             connection.execute(_DELETE, (utf8(before.id),))
         elif before is not None and after is not None and after is not before:
-            sqlite_secrets.mark(connection, rows.cipher)
+            secrets.mark(connection, rows.cipher)
             rows.update(connection, before, after)
     return after
 
@@ -158,7 +158,7 @@ def of_others(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: S
 
 def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
     """Whether it is this holder's from now on; if it is lost with the machine's power, so is its holder."""
-    times = {"now": micros(now), "until": micros(until), "ahead": sqlite_caps.AHEAD}
+    times = {"now": micros(now), "until": micros(until), "ahead": quotas.AHEAD}
     values = {"name": utf8(name), "holder": utf8(holder), **times}
     with waiting_for_no_disk(connection):
         return connection.execute(_LEASE, values).rowcount == 1
@@ -179,7 +179,7 @@ def expire(connection: sqlite3.Connection, rows: Rows, now: datetime) -> int:
         values = {"now": micros(now), "overdue": micros(now - LEFT_FOR), "limit": BATCH}
         expired = connection.execute(EXPIRED, values).fetchall()
         if expired:
-            sqlite_secrets.mark(connection, rows.cipher)
+            secrets.mark(connection, rows.cipher)
         for row in expired:
             task = rows.read(row)
             if task is None:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
 from mcp_workflows.store.protocol import Rekeyed
-from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite import secrets
 from mcp_workflows.store.sqlite.key_value import Notes
 from mcp_workflows.store.sqlite.rows import Rows
 
@@ -99,18 +99,18 @@ def finish(connection: sqlite3.Connection, cipher: Cipher) -> int:
     """
     connection.execute("BEGIN IMMEDIATE")
     with connection:
-        found = [row for row in connection.execute(_NAMED) if not sqlite_secrets.is_key(row[0])]
+        found = [row for row in connection.execute(_NAMED) if not secrets.is_key(row[0])]
         written = list(_written(found, lambda row: _secret(cipher, *row)))
         connection.executemany(_UPDATE_NAMED, written)
         values = {"size": len(cipher.prefix), "prefix": cipher.prefix}
         left: int = connection.execute(_LEFT, values).fetchone()[0] + len(found) - len(written)
         if not left:
-            sqlite_secrets.retire(connection, cipher)
+            secrets.retire(connection, cipher)
     return left
 
 
 def _secret(cipher: Cipher, name: str, value: bytes) -> tuple[Any, ...]:  # Any: bytes and text
-    return sqlite_secrets.sealed(cipher, name, sqlite_secrets.opened(cipher, name, value)), name
+    return secrets.sealed(cipher, name, secrets.opened(cipher, name, value)), name
 
 
 def rewrite(connection: sqlite3.Connection) -> None:

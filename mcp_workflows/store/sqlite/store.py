@@ -25,12 +25,12 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
-from mcp_workflows.store.sqlite import counts as sqlite_census
-from mcp_workflows.store.sqlite import key_value as sqlite_notes
+from mcp_workflows.store.sqlite import counts
+from mcp_workflows.store.sqlite import key_value
 from mcp_workflows.store.sqlite import queries
-from mcp_workflows.store.sqlite import quotas as sqlite_caps
-from mcp_workflows.store.sqlite import rekey as sqlite_rekeying
-from mcp_workflows.store.sqlite import secrets as sqlite_secrets
+from mcp_workflows.store.sqlite import quotas
+from mcp_workflows.store.sqlite import rekey
+from mcp_workflows.store.sqlite import secrets
 from mcp_workflows.store.sqlite.file import (
     OpenFiles,
     damage_in,
@@ -88,7 +88,7 @@ class SQLiteStore(Store):
         self._file, self._busy_timeout_ms = read_url(url, busy_timeout_ms)
         self._cipher = cipher
         self._rows = Rows()
-        self._notes = sqlite_notes.Notes(cipher=cipher)
+        self._notes = key_value.Notes(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
         self._files: OpenFiles | None = None
@@ -121,9 +121,9 @@ class SQLiteStore(Store):
     def _unlock(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         with connection:
-            sqlite_secrets.check_keys(connection, self._cipher)
+            secrets.check_keys(connection, self._cipher)
             if self._cipher:
-                secret = sqlite_secrets.secret(connection, self._cipher, sqlite_secrets.KEY_SECRET)
+                secret = secrets.secret(connection, self._cipher, secrets.KEY_SECRET)
                 self._rows = Rows(cipher=self._cipher, key_secret=secret)
         if self._cipher:
             overwrite(connection)
@@ -158,7 +158,7 @@ class SQLiteStore(Store):
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """An engine's rows without a handle, created before that time or by a clock that was ahead; oldest first."""
-        ahead = micros(before) + sqlite_caps.AHEAD
+        ahead = micros(before) + quotas.AHEAD
         return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
     async def everyones(
@@ -211,12 +211,12 @@ class SQLiteStore(Store):
     async def census(self, now: datetime) -> Sequence[Count]:
         """For the operator: how many tasks there are by tool and status; in parts, so that others get their turn."""
         counts: dict[tuple[str, str, str], Count] = {}
-        place = sqlite_census.Place()
-        while part := await self._do(partial(sqlite_census.count, after=place, now=micros(now))):
+        place = counts.Place()
+        while part := await self._do(partial(counts.count, after=place, now=micros(now))):
             place = part.place
             if part.count:
                 of = (place.tool, place.engine, place.status)
-                counts[of] = sqlite_census.added(counts[of], part.count) if of in counts else part.count
+                counts[of] = counts.added(counts[of], part.count) if of in counts else part.count
             await anyio.lowlevel.checkpoint()
         return list(counts.values())
 
@@ -239,7 +239,7 @@ class SQLiteStore(Store):
         steps: Sequence[Step[int]] = (
             lambda connection: queries.forget(connection, keep_tombstones_since),
             lambda connection: queries.expire(connection, self._rows, now),
-            lambda connection: sqlite_notes.drop(connection, micros(now), queries.BATCH),
+            lambda connection: key_value.drop(connection, micros(now), queries.BATCH),
         )
         swept = 0
         for step in steps:
@@ -259,7 +259,7 @@ class SQLiteStore(Store):
         while True:
             page = await self._do(partial(self._notes.under, space=utf8(space), beginning=utf8(beginning), after=last))
             found.update(page)
-            if len(page) < sqlite_notes.PAGE:
+            if len(page) < key_value.PAGE:
                 return found
             last = next(reversed(found))
             await anyio.lowlevel.checkpoint()
@@ -276,7 +276,7 @@ class SQLiteStore(Store):
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes under this name, made once and the same for all who share the file."""
-        return await self._write(lambda connection: sqlite_secrets.secret(connection, self._cipher, name))
+        return await self._write(lambda connection: secrets.secret(connection, self._cipher, name))
 
     async def check(self) -> None:
         """Make sure that the file still is where it was and is not known to be damaged, and write one page of it."""
@@ -311,26 +311,26 @@ class SQLiteStore(Store):
         if self._cipher is None:
             raise StoreUnusable("the store is not encrypted: no keys are given")
         for table in (
-            partial(sqlite_rekeying.tasks, rows=self._rows, cipher=self._cipher),
-            partial(sqlite_rekeying.notes, kept=self._notes, cipher=self._cipher),
+            partial(rekey.tasks, rows=self._rows, cipher=self._cipher),
+            partial(rekey.notes, kept=self._notes, cipher=self._cipher),
         ):
             last = -1
             while part := await self._write(partial(table, after=last)):
                 last = part.last
                 yield part.done
                 await anyio.lowlevel.checkpoint()
-        left = await self._write(partial(sqlite_rekeying.finish, cipher=self._cipher))
+        left = await self._write(partial(rekey.finish, cipher=self._cipher))
         yield Rekeyed(left=left, cleaned=await self._cleaned())
 
     async def _cleaned(self) -> bool:
         """Whether nothing of what was there before is left in the files."""
         try:
-            await self._write(sqlite_rekeying.rewrite)
+            await self._write(rekey.rewrite)
         except StoreUnavailable as error:
             logger.error("not written anew: %s", error)
             return False
         for _ in range(_TRIES):
-            if await self._write(sqlite_rekeying.empty_log):
+            if await self._write(rekey.empty_log):
                 return True
             await anyio.sleep(_PAUSES[1])
         return False

@@ -8,11 +8,11 @@ from typing import Final
 
 import anyio
 
-from mcp_workflows.doubts import Doubts, Handles
-from mcp_workflows.pacing import Budget, Limits, Pacing, limits, pace
-from mcp_workflows.sight import Sight
+from mcp_workflows.engines.polling.entry import FOREVER, NEVER, Watched
+from mcp_workflows.engines.polling.hints import Doubts, Handles
+from mcp_workflows.engines.polling.rate import Budget, Limits, Pacing, limits, pace
+from mcp_workflows.engines.registry import Sight
 from mcp_workflows.task import Task
-from mcp_workflows.watched import FOREVER, NEVER, Watched
 
 SWEEP_FROM: Final = 20  # executions: fewer are looked at one by one
 CONFIRM_EVERY: Final = 60.0  # seconds: sweeps lag behind and do not show everything

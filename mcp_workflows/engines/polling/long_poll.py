@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
+from mcp_workflows.engines.registry import Sight
 from mcp_workflows.errors import EngineError
-from mcp_workflows.sight import Sight
 from mcp_workflows.task import Task
 
 logger = logging.getLogger(__name__)

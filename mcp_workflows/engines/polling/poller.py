@@ -12,17 +12,16 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.beat import Beat
+from mcp_workflows.engines.polling.entry import FOREVER, Watched
+from mcp_workflows.engines.polling.hints import Hearing
+from mcp_workflows.engines.polling.long_poll import Waiting
+from mcp_workflows.engines.polling.loop import Patrol, Sweeper
+from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
+from mcp_workflows.engines.polling.schedule import Beat
+from mcp_workflows.engines.registry import Sight
 from mcp_workflows.errors import EngineUnavailable, ServerStopping, WorkflowsError
-from mcp_workflows.hearing import Hearing
-from mcp_workflows.pacing import SHIPPED, Pacing
-from mcp_workflows.patrol import Patrol
-from mcp_workflows.sight import Sight
-from mcp_workflows.sweeper import Sweeper
 from mcp_workflows.task import Task
 from mcp_workflows.telemetry import of_no_trace
-from mcp_workflows.waiting import Waiting
-from mcp_workflows.watched import FOREVER, Watched
 
 logger = logging.getLogger(__name__)
 
