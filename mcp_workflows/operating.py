@@ -27,12 +27,12 @@ from mcp_workflows.adapter import (
     open_gates,
     same_workflow,
 )
-from mcp_workflows.adoption import Adopted, Adoption, watched_arguments
-from mcp_workflows.answer_delivery import deliver_answers
 from mcp_workflows.engines.registry import Engines, ref_of, sound
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
+from mcp_workflows.tasks.adopt import Adopted, Adoption, watched_arguments
+from mcp_workflows.tasks.answer import deliver_answers
 from mcp_workflows.tools.dialogue import fitting_answers
 from mcp_workflows.tools.tool import Tool
 

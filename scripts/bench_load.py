@@ -27,12 +27,12 @@ from pydantic import BaseModel
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.ledger import Ledger
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
 from scripts.bench_rounds import pin, quantile

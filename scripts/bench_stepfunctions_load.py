@@ -24,11 +24,11 @@ from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSetti
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Status
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.ledger import Ledger, utc_now
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.refresh import Ledger, utc_now
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
 from scripts.bench_rounds import pin, quantile

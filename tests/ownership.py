@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import httpx2
 
-from mcp_workflows.result import result_uri
+from mcp_workflows.tasks.results import result_uri
 from tests.here import OLD, Elder, Scene, data_of, hello, over_http, scene
 from tests.oidc import AUDIENCE, CLIENTS, INTROSPECTOR, SECRET, Granted, Provider, Providers
 from tests.served import TASKS, VERSION, Peer, Reply

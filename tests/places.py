@@ -15,13 +15,13 @@ import anyio
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.engines.registry import PATIENCE, Engines
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.ledger import Ledger
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
 from tests.served import memory_tools

@@ -17,8 +17,8 @@ from mcp_workflows import attach, probes
 from mcp_workflows.access.audit import Event
 from mcp_workflows.adapter import Finding, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.bridge import PAGE
 from mcp_workflows.receiver import swap
+from mcp_workflows.tasks.service import PAGE
 from mcp_workflows.tools.json_schema import violations
 from tests.here import data_of, elder, until
 from tests.identified import house

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from mcp_workflows import Kind, Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Start
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import RequestError
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.wire import v2026_07_28
 from mcp_workflows.wire.commands import Capability, CapabilityNeeded, Finished, Questions
 from tests import test_retries as scenery

@@ -21,10 +21,10 @@ from temporalio.worker import Worker
 
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.ledger import Ledger
 from mcp_workflows.store.protocol import open_store
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.wire.commands import Call, Created, Get, TaskView
 from samples.conformance.workflows import ALL
 from tests.dev_server import DevServer

@@ -14,13 +14,12 @@ import pytest
 
 from mcp_workflows.adapter import Failure, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.creation import OUTCOME_UNKNOWN, Creation
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
-from mcp_workflows.ledger import Ledger
-from mcp_workflows.searching import order_of
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.start import OUTCOME_UNKNOWN, Creation, order_of
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +50,7 @@ def clock() -> Clock:
 @pytest.fixture(autouse=True)
 def searched_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests look again at once."""
-    monkeypatch.setattr("mcp_workflows.searching.FIND_EVERY", 0.0)
+    monkeypatch.setattr("mcp_workflows.tasks.start.FIND_EVERY", 0.0)
 
 
 def settings(folder: Path) -> FindableMemorySettings:
@@ -567,7 +566,7 @@ def _failure(task: Task) -> Failure:
 async def test_an_execution_is_not_looked_for_at_each_look(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.searching.FIND_EVERY", 3600)
+    monkeypatch.setattr("mcp_workflows.tasks.start.FIND_EVERY", 3600)
     async with replica(tmp_path, clock) as here:
         task, other = await died(here, clock, started=False), await died(here, clock, started=False)
         for _ in range(3):

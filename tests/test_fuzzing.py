@@ -15,8 +15,8 @@ from mcp_workflows.access.authn.issuers import head_of, issuer_said
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.companions import companions
 from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
-from mcp_workflows.paging import read_cursor, write_cursor
-from mcp_workflows.result import task_of
+from mcp_workflows.tasks.cursors import read_cursor, write_cursor
+from mcp_workflows.tasks.results import task_of
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern
 from mcp_workflows.wire.commands import Call

@@ -13,12 +13,13 @@ import anyio
 import httpx2
 import pytest
 
-from mcp_workflows import Ask, Tool, bridge
+from mcp_workflows import Ask, Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.conformance_2025.answers import Answer, accept, hold
 from mcp_workflows.conformance_2025.session import Session, opened
 from mcp_workflows.conformance_2025.traffic import RELATED, Message, Traffic
 from mcp_workflows.receiver import asking
+from mcp_workflows.tasks import service as bridge
 from tests.served import Site, memory_tools, peer, site
 
 pytestmark = pytest.mark.anyio

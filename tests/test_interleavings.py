@@ -22,12 +22,12 @@ import pytest
 
 from mcp_workflows.adapter import Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.creation import NOT_STARTED, OUTCOME_UNKNOWN, Creation
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.store.protocol import NO_CAPS, Caps
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.start import NOT_STARTED, OUTCOME_UNKNOWN, Creation
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
 pytestmark = pytest.mark.anyio
@@ -446,7 +446,7 @@ CASTS: Final = ("two replicas", "one process", "a look")
 @pytest.fixture(autouse=True)
 def searched_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests look again at once."""
-    monkeypatch.setattr("mcp_workflows.searching.FIND_EVERY", 0.0)
+    monkeypatch.setattr("mcp_workflows.tasks.start.FIND_EVERY", 0.0)
 
 
 @pytest.mark.parametrize("cast", CASTS)

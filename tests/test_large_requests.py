@@ -15,7 +15,7 @@ import httpx2
 import psutil
 import pytest
 
-from mcp_workflows.sizing import has_more_values
+from mcp_workflows.tasks.quotas import has_more_values
 from mcp_workflows.tools.schema_cost import count_values
 from tests.fuzzing import VALUES, Fuzz, lengths
 from tests.fuzzing import fuzz as fuzz

@@ -15,16 +15,17 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows import Fallback, Tool, cancelling
+from mcp_workflows import Fallback, Tool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
-from mcp_workflows.ledger import SETTLING, Ledger
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task, observe
+from mcp_workflows.tasks import cancel as cancelling
+from mcp_workflows.tasks.refresh import SETTLING, Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
 from tests.served import memory_tools
 
@@ -152,8 +153,8 @@ async def call_or_error(bridge: Bridge, tool: str, key: str) -> RequestError | N
 async def test_an_engine_that_is_down_keeps_no_other_engines_rows_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AFTER", timedelta(0))
-    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_BATCH", 2)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_BATCH", 2)
     tools = [*memory_tools(), Tool(name="elsewhere", engine="down", workflow="forever")]
     down = MemoryAdapter(MemorySettings(name=f"{tmp_path}-down"))
     async with replica(tmp_path, patience=0.1, tools=tools, more={"down": down}) as (bridge, engine):
@@ -199,7 +200,7 @@ async def test_a_start_with_no_answer_at_all_is_healed_under_its_key(tmp_path: P
 async def test_a_row_nobody_asks_for_is_healed_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
     async with replica(tmp_path, patience=0.1) as (bridge, engine):
         engine.faults.silent = frozenset({"start"})
         await call(bridge, "forever")
@@ -418,7 +419,7 @@ async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: P
 async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: Fallback, told: str, verb: str
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.plain.PATIENCE", 0.5)
+    monkeypatch.setattr("mcp_workflows.tasks.wait.PATIENCE", 0.5)
     tools = [Tool(name="forever", engine="memory", workflow="forever", fallback=fallback)]
     async with replica(tmp_path, patience=0.1, tools=tools) as (bridge, engine):
         engine.faults.silent = frozenset({verb})
@@ -433,7 +434,7 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
 async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_EVERY", 0.05)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_EVERY", 0.05)
     ttl = timedelta(seconds=0.2)
     tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, fallback=Fallback.WAIT)]
     async with replica(tmp_path, tools=tools) as (bridge, _):
@@ -510,8 +511,8 @@ async def test_an_adapter_that_says_what_cannot_be_kept_hurts_only_its_own_task(
 
 
 async def test_a_store_that_is_locked_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_AFTER", timedelta(0))
-    monkeypatch.setattr("mcp_workflows.housekeeping.HEAL_EVERY", 0.05)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_EVERY", 0.05)
     async with replica(tmp_path, patience=0.1, options="?busy_timeout_ms=50") as (bridge, engine):
         engine.faults.silent = frozenset({"start"})
         await call(bridge, "forever")
@@ -575,7 +576,7 @@ async def test_an_execution_its_engine_has_forgotten_is_an_error_not_a_mystery(
         engine.forget(engine.handles[0])
         seen = await get(bridge, task.task_id)
         assert (seen.status, seen.error) == (Status.RUNNING, None)  # it may not show it yet
-        monkeypatch.setattr("mcp_workflows.ledger.SETTLING", timedelta(0))
+        monkeypatch.setattr("mcp_workflows.tasks.refresh.SETTLING", timedelta(0))
         gone = await until(bridge, task.task_id, Status.FAILED)
         assert gone.error is not None
         assert "no such execution any more" in gone.error.message

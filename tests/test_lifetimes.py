@@ -17,12 +17,8 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import RequestError
-from mcp_workflows.housekeeping import ClockCheck
-from mcp_workflows.keeping import EVERY
-from mcp_workflows.ledger import Ledger
 from mcp_workflows.store.leases import LEASE, Leases
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import (
@@ -41,6 +37,9 @@ from mcp_workflows.task import (
     set_back,
     tell_cancelled,
 )
+from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.testing import make_task
 from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Read, TaskView, Update
 
@@ -187,8 +186,8 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The housekeeping goes round all the time."""
     for pace in ("ATTEND_EVERY", "CLOCK_EVERY", "HEAL_EVERY", "KEEP_EVERY", "SWEEP_EVERY"):
-        monkeypatch.setattr(f"mcp_workflows.housekeeping.{pace}", 0.01)
-    monkeypatch.setattr("mcp_workflows.keeping.PACE", 0.0)
+        monkeypatch.setattr(f"mcp_workflows.tasks.maintenance.{pace}", 0.01)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.PACE", 0.0)
 
 
 @pytest.fixture
@@ -415,7 +414,7 @@ async def test_an_execution_that_is_cancelled_on_expiry_has_its_grace_too(here: 
 async def test_an_end_that_nobody_asks_about_is_seen_before_the_engine_forgets_it(
     here: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.keeping._PAGE", 3)
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance._PAGE", 3)
     for number in (8, 1):
         tasks: list[Task] = []
         for _ in range(number):

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_workflows import Tool
-from mcp_workflows.result import result_uri
+from mcp_workflows.tasks.results import result_uri
 from tests.served import Site, peer, site
 from tests.test_in_core import session
 

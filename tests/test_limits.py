@@ -16,7 +16,7 @@ from mcp_workflows.access.limits import UNLIMITED, Limits, ToolLimits
 from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, Meters
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached
-from mcp_workflows.sizing import check_size, keepable
+from mcp_workflows.tasks.quotas import check_size, keepable
 
 MS, HOUR, DAY = timedelta(milliseconds=1), timedelta(hours=1), timedelta(days=1)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "limits.md"

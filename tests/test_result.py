@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_workflows.adapter import Failure
-from mcp_workflows.result import Large, checked, failure_result, fitted, result_uri, task_of, tool_result
+from mcp_workflows.tasks.results import Large, checked, failure_result, fitted, result_uri, task_of, tool_result
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

@@ -18,13 +18,13 @@ from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
-from mcp_workflows.ledger import Ledger
-from mcp_workflows.sameness import SHORTEST_SECRET
 from mcp_workflows.store.protocol import open_store
+from mcp_workflows.tasks.idempotency import SHORTEST_SECRET
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.questions import Ask
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, Outcome, Questions

@@ -18,9 +18,9 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.conformance_2025.session import Session, Traffic, opened
 from mcp_workflows.engines.polling.rate import SHIPPED
 from mcp_workflows.errors import RequestError, StoreUnavailable
-from mcp_workflows.result import result_uri
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.results import result_uri
 from mcp_workflows.wire.commands import Cancel, Update
 from tests.places import Place, place
 from tests.served import ENDED, peer, site

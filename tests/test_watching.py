@@ -21,8 +21,6 @@ from mcp_workflows import Question, Tool, ToolGate, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.adoption import unwatchable
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.check import check
 from mcp_workflows.cli import main
 from mcp_workflows.cli.answering import Answers
@@ -31,12 +29,14 @@ from mcp_workflows.cli.screen import Screen
 from mcp_workflows.cli.serving import tell_what_is_hidden
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
-from mcp_workflows.ledger import Ledger
 from mcp_workflows.operating import Operator
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.sidecar import Address
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.adopt import unwatchable
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.tool import WATCH_INPUT, Kind
 from mcp_workflows.wire.commands import (
     Call,

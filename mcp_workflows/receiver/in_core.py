@@ -18,16 +18,16 @@ from mcp.server.context import ServerRequestContext
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import RequestError
-from mcp_workflows.guard import not_found
-from mcp_workflows.ledger import utc_now
 from mcp_workflows.receiver.asking import TRIES, Asking, Channel, Open, Rounds, complaining, still_heard, withdraw
 from mcp_workflows.receiver.leaving import while_there
 from mcp_workflows.receiver.session import Polled, Session, session_of
 from mcp_workflows.receiver.streams import Progress
 from mcp_workflows.task import Task
-from mcp_workflows.view import final_result, withdrawn_result
+from mcp_workflows.tasks.authorization import not_found
+from mcp_workflows.tasks.refresh import utc_now
+from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.view import final_result, withdrawn_result
 from mcp_workflows.wire import v2025_11_25 as wire
 from mcp_workflows.wire.commands import Call, Outcome, Questions, TaskView, Update
 from mcp_workflows.wire.params import Params, takes_forms

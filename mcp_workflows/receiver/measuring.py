@@ -19,8 +19,8 @@ from opentelemetry import trace
 from pydantic import ValidationError
 
 from mcp_workflows.companions import COMPANION_NAMES
-from mcp_workflows.guard import NOT_FOUND
 from mcp_workflows.receiver.callers import Context, name_of
+from mcp_workflows.tasks.authorization import NOT_FOUND
 from mcp_workflows.telemetry import TOOL, Telemetry
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 

@@ -22,7 +22,6 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.companions import Companion, Name
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
-from mcp_workflows.ledger import utc_now
 from mcp_workflows.receiver.at_hand import AtHand, at_hand, having
 from mcp_workflows.receiver.callers import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.companions import Companions
@@ -33,7 +32,8 @@ from mcp_workflows.receiver.leaving import note_retry_after, while_there
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.session import connection_of
 from mcp_workflows.receiver.streams import Listening, Progress, while_admitted
-from mcp_workflows.result import limit_result, task_of
+from mcp_workflows.tasks.refresh import utc_now
+from mcp_workflows.tasks.results import limit_result, task_of
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import Cancel, Created, Described, Finished, Get, Outcome, Read, Update

@@ -20,10 +20,10 @@ from mcp.server.session import ServerSession
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Execution
 from mcp_workflows.adapter import boundary as adapter
-from mcp_workflows.bridge import Bridge
 from mcp_workflows.errors import WorkflowsError
-from mcp_workflows.ledger import utc_now
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.refresh import utc_now
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import TaskView
 

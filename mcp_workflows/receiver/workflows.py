@@ -22,15 +22,11 @@ from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
 from mcp_workflows.adapter.memory import Trial
-from mcp_workflows.bridge import Bridge
-from mcp_workflows.census import Census
 from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
-from mcp_workflows.guard import Guard
 from mcp_workflows.inbound import Inbound, addresses
-from mcp_workflows.ledger import Ledger
 from mcp_workflows.receiver.at_hand import at_hand
 from mcp_workflows.receiver.callers import Callers, client_of
 from mcp_workflows.receiver.envelope import AnyServer
@@ -40,6 +36,10 @@ from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.offer import Offer, Viewer
 from mcp_workflows.receiver.streams import Progress
 from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.tasks.authorization import Guard
+from mcp_workflows.tasks.gauges import Census
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2026_07_28 as wire
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.adapter import GATE_WORDS, Adapter, can_terminate, cancels_at_once, gate_settings, is_fleeting
-from mcp_workflows.adoption import unwatchable
+from mcp_workflows.tasks.adopt import unwatchable
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
 

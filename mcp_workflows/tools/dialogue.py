@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.adapter.templates import Template
-from mcp_workflows.creation import digest
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.start import digest
 from mcp_workflows.tools.gates import ELICIT
 from mcp_workflows.tools.json_schema import Schema, violations
 from mcp_workflows.tools.questions import NAME_META

@@ -28,7 +28,7 @@ DEFINITE: Final = (
 
 @pytest.fixture
 async def client(stub: Injecting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Peer]:
-    monkeypatch.setattr("mcp_workflows.searching.FIND_EVERY", 0.2)
+    monkeypatch.setattr("mcp_workflows.tasks.start.FIND_EVERY", 0.2)
     stub.now = True
     async with client_of(orders_at(stub, tmp_path, settle="3s")) as client:
         yield client

@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Final
 
 from mcp_workflows.store.protocol import Caps
-from mcp_workflows.store.sqlite import quotas
-from mcp_workflows.store.sqlite import secrets
+from mcp_workflows.store.sqlite import quotas, secrets
 from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
 from mcp_workflows.task import Task, bury
 

@@ -25,12 +25,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
-from mcp_workflows.store.sqlite import counts
-from mcp_workflows.store.sqlite import key_value
-from mcp_workflows.store.sqlite import queries
-from mcp_workflows.store.sqlite import quotas
-from mcp_workflows.store.sqlite import rekey
-from mcp_workflows.store.sqlite import secrets
+from mcp_workflows.store.sqlite import counts, key_value, queries, quotas, rekey, secrets
 from mcp_workflows.store.sqlite.file import (
     OpenFiles,
     damage_in,
@@ -210,15 +205,15 @@ class SQLiteStore(Store):
 
     async def census(self, now: datetime) -> Sequence[Count]:
         """For the operator: how many tasks there are by tool and status; in parts, so that others get their turn."""
-        counts: dict[tuple[str, str, str], Count] = {}
+        totals: dict[tuple[str, str, str], Count] = {}
         place = counts.Place()
         while part := await self._do(partial(counts.count, after=place, now=micros(now))):
             place = part.place
             if part.count:
                 of = (place.tool, place.engine, place.status)
-                counts[of] = counts.added(counts[of], part.count) if of in counts else part.count
+                totals[of] = counts.added(totals[of], part.count) if of in totals else part.count
             await anyio.lowlevel.checkpoint()
-        return list(counts.values())
+        return list(totals.values())
 
     async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
         """Whether this holder has what bears this name until then."""

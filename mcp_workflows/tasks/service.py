@@ -14,15 +14,14 @@ from mcp_workflows.access.audit import Audit, Event, silent
 from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import Status
-from mcp_workflows.calls import Calls
-from mcp_workflows.door import Door
 from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
-from mcp_workflows.guard import NO_RIGHTS, Guard, Rights, not_found
-from mcp_workflows.ledger import Ledger, expired
-from mcp_workflows.plain import Report
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.authorization import NO_RIGHTS, Door, Guard, Rights, not_found
+from mcp_workflows.tasks.call import Calls
+from mcp_workflows.tasks.refresh import Ledger, expired
+from mcp_workflows.tasks.view import protocol_error, whole_result
+from mcp_workflows.tasks.wait import Report
 from mcp_workflows.tools.tool import Tool
-from mcp_workflows.view import protocol_error, whole_result
 from mcp_workflows.wire.commands import (
     Acknowledged,
     Call,

@@ -11,13 +11,13 @@ import anyio
 
 from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
-from mcp_workflows.ledger import Ledger
 from mcp_workflows.narration import narrate
-from mcp_workflows.result import tool_error
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.results import tool_error
+from mcp_workflows.tasks.view import final_result, view
 from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
 from mcp_workflows.tools.tool import Tool
-from mcp_workflows.view import final_result, view
 from mcp_workflows.wire.commands import Call, Finished, Outcome, Questions, TaskView
 
 PATIENCE = 30.0  # seconds a plain call waits for an engine that gives no answer

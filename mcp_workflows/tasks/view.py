@@ -8,8 +8,17 @@ from datetime import timedelta
 from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import RequestError
-from mcp_workflows.result import Large, checked, document, failure_result, fitted, result_uri, tool_error, tool_result
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.results import (
+    Large,
+    checked,
+    document,
+    failure_result,
+    fitted,
+    result_uri,
+    tool_error,
+    tool_result,
+)
 from mcp_workflows.wire.commands import Document, ProtocolError, TaskView
 
 META_PREFIX = "mcp-workflows/"

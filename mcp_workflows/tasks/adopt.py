@@ -12,11 +12,11 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, same_workflow, start_options
-from mcp_workflows.creation import digest
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, release
+from mcp_workflows.tasks.start import digest
 from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
 
 logger = logging.getLogger(__name__)
