@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mcp_workflows.access.limits import Limits, ToolLimits
     from mcp_workflows.adapter.functions import from_functions
     from mcp_workflows.client import TasksClient
-    from mcp_workflows.receiver import Workflows, attach
+    from mcp_workflows.receiver.attach import Workflows, attach
     from mcp_workflows.tools.gates import ToolGate
     from mcp_workflows.tools.questions import Ask, Question
     from mcp_workflows.tools.tool import Annotations, Fallback, Kind, TaskSupport, Tool
@@ -48,7 +48,7 @@ _HOME = {
     "ToolGate": "tools.gates",
     **dict.fromkeys(["Limits", "ToolLimits"], "access.limits"),
     **dict.fromkeys(["Ask", "Question"], "tools.questions"),
-    **dict.fromkeys(["Workflows", "attach"], "receiver"),
+    **dict.fromkeys(["Workflows", "attach"], "receiver.attach"),
     **dict.fromkeys(["Annotations", "Fallback", "Kind", "TaskSupport", "Tool"], "tools.tool"),
 }
 

@@ -25,7 +25,7 @@ from mcp_workflows.config_source import Where
 from mcp_workflows.config_telemetry import AuditSettings
 from mcp_workflows.engines.registry import PATIENCE, Engines
 from mcp_workflows.errors import WorkflowsError
-from mcp_workflows.inbound import addresses
+from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.tools.tool import Kind as ToolKind
 from mcp_workflows.tools.tool import Tool
 

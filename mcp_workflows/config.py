@@ -30,7 +30,6 @@ from mcp_workflows.adapter import (
     is_fleeting,
     load_adapter,
 )
-from mcp_workflows.companions import clashes
 from mcp_workflows.config_cancel import split_cancel
 from mcp_workflows.config_code import load_authorizer
 from mcp_workflows.config_layers import counts
@@ -48,6 +47,7 @@ from mcp_workflows.config_source import Source, Where, read_text
 from mcp_workflows.config_teams import REFERENCE, Composed, is_schema_file, read_config
 from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings, located
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.receiver.companions.definitions import clashes
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.compatibility import misfits
 from mcp_workflows.tools.json_schema import Schema, check_schema

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import Adapter, Exposed, is_fleeting, one_workflow, takes_grace
-from mcp_workflows.companions import COMPANION_NAMES, offered
+from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, offered
 from mcp_workflows.tools.compatibility import first, wrong
 from mcp_workflows.tools.schema_cost import excess
 from mcp_workflows.tools.tool import TaskSupport, Tool

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from mcp_workflows.adapter import Adapter, Exposed, expose_every
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.exposing import Laying, Marked, as_found, compose, offered_tools
-from mcp_workflows.receiver import Changes, Workflows, swap
+from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.tools.tool import Tool
 
 logger = logging.getLogger(__name__)

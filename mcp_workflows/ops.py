@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from mcp_workflows import probes
 from mcp_workflows.access import is_loopback
 from mcp_workflows.exporting import Scrape
-from mcp_workflows.receiver import Workflows
+from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.request_headers import AllowedHosts, BoundedHeaders, hosts_of
 from mcp_workflows.stopping import Ending
 

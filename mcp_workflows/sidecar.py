@@ -31,12 +31,12 @@ from mcp_workflows.config_telemetry import STDERR, STDOUT
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
-from mcp_workflows.inbound import MOUNTED_AT
 from mcp_workflows.offering import Offering
 from mcp_workflows.ops import ops_app, serve_ops
-from mcp_workflows.receiver import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.admission import Admission
 from mcp_workflows.receiver.admitting import Admitting
+from mcp_workflows.receiver.attach import Attentive, Changes, Workflows, attach
+from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.request_headers import USUAL_PORTS, AllowedHosts, BoundedHeaders, CleanHeaders, Cors, hosts_of
 from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, ending_on_signals
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcp_workflows.log_limits import LINES
+from mcp_workflows.receiver.log_limits import LINES
 
 
 @pytest.fixture

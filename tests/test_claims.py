@@ -16,7 +16,7 @@ from mcp_workflows.check import check
 from mcp_workflows.config import load_config
 from mcp_workflows.config_show import show
 from mcp_workflows.errors import ConfigError, TokenRefused
-from mcp_workflows.receiver import swap
+from mcp_workflows.receiver.attach import swap
 from tests.configured import YES, written
 from tests.identified import MEMORY, house, jwks
 from tests.test_guard import tool

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.receiver.ended import LARGEST, MOST, Ended
+from mcp_workflows.receiver.result_cache import LARGEST, MOST, Ended
 from mcp_workflows.wire.commands import TaskView
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)

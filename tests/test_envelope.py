@@ -10,7 +10,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from mcp_workflows.receiver.callers import Context
+from mcp_workflows.receiver.context import Context
 from mcp_workflows.receiver.envelope import AnyServer, Envelope
 from mcp_workflows.wire import v2026_07_28
 

@@ -13,8 +13,8 @@ from mcp.shared.inbound import decode_header_value
 from mcp_workflows.access.authn.identity import Identity, Reading
 from mcp_workflows.access.authn.issuers import head_of, issuer_said
 from mcp_workflows.access.authn.settings import Owner
-from mcp_workflows.companions import companions
 from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
+from mcp_workflows.receiver.companions.definitions import companions
 from mcp_workflows.tasks.cursors import read_cursor, write_cursor
 from mcp_workflows.tasks.results import task_of
 from mcp_workflows.wire import v2025_11_25 as in_core

@@ -20,7 +20,7 @@ from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import LIMIT_REACHED
-from mcp_workflows.receiver import swap
+from mcp_workflows.receiver.attach import swap
 from tests.here import Elder, elder, until
 from tests.served import Peer, Site, peer, site, told
 

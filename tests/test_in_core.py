@@ -18,7 +18,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.conformance_2025.answers import Answer, accept, hold
 from mcp_workflows.conformance_2025.session import Session, opened
 from mcp_workflows.conformance_2025.traffic import RELATED, Message, Traffic
-from mcp_workflows.receiver import asking
+from mcp_workflows.receiver.v2025_11_25 import elicitation as asking
 from mcp_workflows.tasks import service as bridge
 from tests.served import Site, memory_tools, peer, site
 

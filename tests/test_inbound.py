@@ -26,7 +26,7 @@ from mcp_workflows.adapter import Notes
 from mcp_workflows.cli import main
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.inbound import MAX_BODY, Inbound
+from mcp_workflows.receiver.webhooks import MAX_BODY, Inbound
 from mcp_workflows.reloading import Reloading
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from mcp_workflows.testing import Role, Subject
@@ -115,7 +115,7 @@ def said(answer: httpx2.Response) -> tuple[int, Any, str | None]:
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "mcp_workflows.inbound"]
+    return [record.getMessage() for record in caplog.records if record.name == "mcp_workflows.receiver.webhooks"]
 
 
 # --- who is let in
@@ -503,7 +503,7 @@ async def test_the_log_level_of_a_refusal_is_a_warning(stage: Stage, caplog: pyt
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.inbound.READ_WITHIN", 0.1)
+    monkeypatch.setattr("mcp_workflows.receiver.webhooks.READ_WITHIN", 0.1)
     lines = (
         "POST /engines/here/input HTTP/1.1",
         "Host: here",

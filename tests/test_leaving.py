@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_workflows.receiver import Attentive
+from mcp_workflows.receiver.attach import Attentive
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.config import Config, load_config
-from mcp_workflows.receiver.callers import Callers
+from mcp_workflows.receiver.context import Callers
 from mcp_workflows.receiver.http_limits import Sessions
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from tests.configured import written

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from mcp_workflows.cli.app import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
-from mcp_workflows.log_limits import LIMITED, LineLimit
+from mcp_workflows.receiver.log_limits import LIMITED, LineLimit
 from tests.in_memory import MODERN
 from tests.sidecars import Process, sidecar
 

@@ -124,7 +124,7 @@ async def two_tokens(
 async def test_a_stream_gets_nothing_more_when_its_token_is_no_good(
     tmp_path: Path, providers: Providers, caplog: pytest.LogCaptureFixture, ending: str
 ) -> None:
-    caplog.set_level(logging.INFO, "mcp_workflows.receiver.streams")
+    caplog.set_level(logging.INFO, "mcp_workflows.receiver.subscriptions")
     async with two_tokens(tmp_path, providers, ending) as (place, owner, other, end), streams() as group:
         task = await place.task("ask")
         good, bad = await listening(group, owner.modern, task), await listening(group, other.modern, task)
@@ -144,7 +144,7 @@ async def test_a_stream_gets_nothing_more_when_its_token_is_no_good(
 async def test_a_session_of_2025_11_25_gets_nothing_more_when_its_token_is_no_good(
     tmp_path: Path, providers: Providers, caplog: pytest.LogCaptureFixture, ending: str
 ) -> None:
-    caplog.set_level(logging.INFO, "mcp_workflows.receiver.session")
+    caplog.set_level(logging.INFO, "mcp_workflows.receiver.v2025_11_25.session")
     async with two_tokens(tmp_path, providers, ending) as (_, owner, other, end), streams() as group:
         stream = await standing(group, other.elder)
         made = await other.elder.send("tools/call", {"name": "ask", "arguments": {"secret": MARK}, "task": {}})
@@ -167,7 +167,7 @@ async def test_a_session_of_2025_11_25_gets_nothing_more_when_its_token_is_no_go
 async def test_a_stream_on_which_nothing_happens_ends_with_its_token(
     tmp_path: Path, providers: Providers, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.receiver.streams.RECHECK_SECONDS", 0.05 if ending == "revoked" else 3600.0)
+    monkeypatch.setattr("mcp_workflows.receiver.subscriptions.RECHECK_SECONDS", 0.05 if ending == "revoked" else 3600.0)
     async with two_tokens(tmp_path, providers, ending) as (place, owner, other, end), streams() as group:
         task = await place.task("ask")
         kinds: list[Mapping[str, Any]] = [{"toolsListChanged": True}, {}, {"taskIds": [task]}]

@@ -19,11 +19,11 @@ from mcp.shared.subscriptions import ToolsListChanged
 
 from mcp_workflows import Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.companions import COMPANION_NAMES
 from mcp_workflows.config import load_config
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable
-from mcp_workflows.receiver import swap
+from mcp_workflows.receiver.attach import swap
+from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES
 from mcp_workflows.reloading import Reloading, files_of
 from mcp_workflows.sidecar import Sidecar, build, http_app
 from mcp_workflows.tools.tool import Fallback, TaskSupport

@@ -30,7 +30,7 @@ from mcp_workflows.cli.serving import tell_what_is_hidden
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.operating import Operator
-from mcp_workflows.receiver.offer import Offer, Viewer
+from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.sidecar import Address
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task

@@ -18,7 +18,7 @@ from typer.main import get_command
 from mcp_workflows.config import Config, load_config
 from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.log_limits import LINES, escaped
+from mcp_workflows.receiver.log_limits import LINES, escaped
 
 app = typer.Typer(
     name=DISTRIBUTION,

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows.receiver.callers import Context, is_modern
+from mcp_workflows.receiver.context import Context, is_modern
 
 AnyServer: TypeAlias = Server[Any] | MCPServer[Any]  # Any: the lifespan is the user's
 

@@ -20,18 +20,18 @@ from pydantic import ValidationError
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import Meters
-from mcp_workflows.companions import Companion, Name
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
-from mcp_workflows.receiver.at_hand import AtHand, at_hand, having
-from mcp_workflows.receiver.callers import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
-from mcp_workflows.receiver.companions import Companions
-from mcp_workflows.receiver.ended import Ended, Kept
+from mcp_workflows.receiver.companions.definitions import Companion, Name
+from mcp_workflows.receiver.companions.handlers import Companions
+from mcp_workflows.receiver.context import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.in_core import METHODS, InCore, asks_forms
-from mcp_workflows.receiver.leaving import note_retry_after, while_there
-from mcp_workflows.receiver.offer import Offer, Viewer
-from mcp_workflows.receiver.session import connection_of
-from mcp_workflows.receiver.streams import Listening, Progress, while_admitted
+from mcp_workflows.receiver.request_state import AtHand, at_hand, having
+from mcp_workflows.receiver.result_cache import Ended, Kept
+from mcp_workflows.receiver.subscriptions import Listening, Progress, while_admitted
+from mcp_workflows.receiver.tool_list import Offer, Viewer
+from mcp_workflows.receiver.v2025_11_25.disconnect import note_retry_after, while_there
+from mcp_workflows.receiver.v2025_11_25.session import connection_of
+from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCore, asks_forms
 from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tasks.results import limit_result, task_of
 from mcp_workflows.wire import v2025_11_25 as in_core

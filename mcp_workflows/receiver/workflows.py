@@ -22,19 +22,19 @@ from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
 from mcp_workflows.adapter.memory import Trial
-from mcp_workflows.companions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
-from mcp_workflows.inbound import Inbound, addresses
-from mcp_workflows.receiver.at_hand import at_hand
-from mcp_workflows.receiver.callers import Callers, client_of
+from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, TAKEN, offered
+from mcp_workflows.receiver.context import Callers, client_of
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.http_limits import limit_requests
-from mcp_workflows.receiver.measuring import Measuring
+from mcp_workflows.receiver.metrics import Measuring
 from mcp_workflows.receiver.middleware import Middleware
-from mcp_workflows.receiver.offer import Offer, Viewer
-from mcp_workflows.receiver.streams import Progress
+from mcp_workflows.receiver.request_state import at_hand
+from mcp_workflows.receiver.subscriptions import Progress
+from mcp_workflows.receiver.tool_list import Offer, Viewer
+from mcp_workflows.receiver.webhooks import Inbound, addresses
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tasks.authorization import Guard
 from mcp_workflows.tasks.gauges import Census

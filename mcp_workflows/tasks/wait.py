@@ -11,7 +11,7 @@ import anyio
 
 from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
-from mcp_workflows.narration import narrate
+from mcp_workflows.receiver.companions.text import narrate
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.results import tool_error

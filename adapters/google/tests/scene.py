@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from mcp_workflows.adapter import Notes
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.inbound import MOUNTED_AT, Inbound
+from mcp_workflows.receiver.webhooks import MOUNTED_AT, Inbound
 from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 from tests.served import serving
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fractions
-from mcp_workflows.companions import Name
+from mcp_workflows.receiver.companions.definitions import Name
 from mcp_workflows.tools.questions import example_of, short_key
 from mcp_workflows.wire.commands import Listed, ProtocolError, TaskView
 from mcp_workflows.wire.params import progress_text

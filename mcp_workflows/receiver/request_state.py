@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from mcp_workflows.receiver.callers import Context
-from mcp_workflows.receiver.offer import Offer
+from mcp_workflows.receiver.context import Context
+from mcp_workflows.receiver.tool_list import Offer
 from mcp_workflows.wire.commands import Outcome
 
 

@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_workflows.companions import FOR_APPROVERS, FOR_OWN, Companion, Name, companion, companions, offered
 from mcp_workflows.errors import INTERNAL_ERROR, RequestError
+from mcp_workflows.receiver.companions.definitions import (
+    FOR_APPROVERS,
+    FOR_OWN,
+    Companion,
+    Name,
+    companion,
+    companions,
+    offered,
+)
 from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 

@@ -12,7 +12,7 @@ from mcp.server.subscriptions import SubscriptionBus, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_workflows.receiver.envelope import plain
-from mcp_workflows.receiver.session import connection_of
+from mcp_workflows.receiver.v2025_11_25.session import connection_of
 
 logger = logging.getLogger(__name__)
 

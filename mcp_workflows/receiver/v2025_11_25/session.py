@@ -14,7 +14,7 @@ from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 
 from mcp_workflows.errors import WorkflowsError
-from mcp_workflows.receiver.asking import Questions
+from mcp_workflows.receiver.v2025_11_25.elicitation import Questions
 from mcp_workflows.wire.commands import TaskView
 
 logger = logging.getLogger(__name__)

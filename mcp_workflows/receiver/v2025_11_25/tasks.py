@@ -19,10 +19,19 @@ from mcp.server.context import ServerRequestContext
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError
-from mcp_workflows.receiver.asking import TRIES, Asking, Channel, Open, Rounds, complaining, still_heard, withdraw
-from mcp_workflows.receiver.leaving import while_there
-from mcp_workflows.receiver.session import Polled, Session, session_of
-from mcp_workflows.receiver.streams import Progress
+from mcp_workflows.receiver.subscriptions import Progress
+from mcp_workflows.receiver.v2025_11_25.disconnect import while_there
+from mcp_workflows.receiver.v2025_11_25.elicitation import (
+    TRIES,
+    Asking,
+    Channel,
+    Open,
+    Rounds,
+    complaining,
+    still_heard,
+    withdraw,
+)
+from mcp_workflows.receiver.v2025_11_25.session import Polled, Session, session_of
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import not_found
 from mcp_workflows.tasks.refresh import utc_now

@@ -11,9 +11,9 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, TERMINAL, Progress, Status
-from mcp_workflows.companions import LONGEST_WAIT, Companion, Name
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
-from mcp_workflows.narration import narrate, narrate_list, narrate_questions, told, unclear
+from mcp_workflows.receiver.companions.definitions import LONGEST_WAIT, Companion, Name
+from mcp_workflows.receiver.companions.text import narrate, narrate_list, narrate_questions, told, unclear
 from mcp_workflows.tasks.refresh import EXPIRED
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.service import Bridge

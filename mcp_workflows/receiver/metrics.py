@@ -18,8 +18,8 @@ from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from opentelemetry import trace
 from pydantic import ValidationError
 
-from mcp_workflows.companions import COMPANION_NAMES
-from mcp_workflows.receiver.callers import Context, name_of
+from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES
+from mcp_workflows.receiver.context import Context, name_of
 from mcp_workflows.tasks.authorization import NOT_FOUND
 from mcp_workflows.telemetry import TOOL, Telemetry
 from mcp_workflows.wire import v2025_11_25, v2026_07_28

@@ -1,0 +1,157 @@
+"""attach(server) -> Workflows: the MCP side; the only place that touches the SDK's server internals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import mcp_types as types
+from mcp.server.mcpserver import MCPServer
+from mcp.server.request_state import RequestStateBoundary
+from mcp.shared.exceptions import MCPError
+from mcp_types import jsonrpc
+
+from mcp_workflows.access import LOCAL, Authorizer, Principal
+from mcp_workflows.access.audit import Audit, silent
+from mcp_workflows.access.authn.settings import Owner
+from mcp_workflows.access.limits import DEFAULTS, Limits
+from mcp_workflows.adapter import Adapter
+from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
+from mcp_workflows.engines.registry import Engines
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.receiver.companions.definitions import clashes
+from mcp_workflows.receiver.context import Callers, Context
+from mcp_workflows.receiver.envelope import AnyServer
+from mcp_workflows.receiver.log_limits import limit_lines
+from mcp_workflows.receiver.tool_changes import Changes
+from mcp_workflows.receiver.v2025_11_25.disconnect import Attentive
+from mcp_workflows.receiver.workflows import Workflows
+from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.telemetry import Telemetry
+from mcp_workflows.tools.compatibility import fitted, wrong
+from mcp_workflows.tools.tool import Tool
+from mcp_workflows.wire.params import KEY_PATHS, KeyPath
+
+__all__ = ["RETENTION", "AnyServer", "Attentive", "Changes", "Workflows", "attach", "swap"]
+
+RETENTION = timedelta(days=90)
+
+
+def attach(
+    server: AnyServer,
+    *,
+    tools: Sequence[Tool],
+    engines: Mapping[str, Adapter],
+    store: Store | str = "sqlite:///mcp-workflows.db",
+    retention: timedelta = RETENTION,
+    strict_headers: bool = False,
+    pacing: Pacing = SHIPPED,
+    my_tasks: bool = False,
+    single_user: bool = False,
+    local: Principal = LOCAL,
+    owner: Owner = Owner.CLIENT,
+    idempotency_keys: Sequence[KeyPath] = KEY_PATHS,
+    limits: Limits = DEFAULTS,
+    authorizer: Authorizer | None = None,
+    audit: Audit = silent,
+    telemetry: Telemetry | None = None,
+) -> Workflows:
+    """Put workflows beside the server's own tools; the server's lifespan must enter what this returns.
+
+    `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: whoever comes over loopback HTTP without
+    authentication is one and the same user, `local`, as on stdio; only for servers that nobody else can reach.
+    `owner`: whose a task is, of servers with authentication: the person's with their client, or across their clients.
+    `idempotency_keys`: where in a call's `_meta` there may be one, by the names that lead to it, see
+    `mcp-workflows docs retries`.
+    `limits`: how much anybody may have and ask for, see `mcp-workflows docs limits`. `authorizer`: rules of your own,
+    asked after those of the tools said yes. `audit` hears what a security review wants to know. `telemetry`: without
+    it, the OpenTelemetry providers that are set for this process by then, if any.
+
+    Raises:
+        ConfigError: two tools of one name, an engine that is not there, an unknown store.
+    """
+    limit_lines()
+    opened = open_store(store) if isinstance(store, str) else store
+    workflows = Workflows(
+        server,
+        tools=_within(limits, _by_name(tools, engines, my_tasks=my_tasks)),
+        engines=Engines(engines, notes=notes_in(opened), telemetry=telemetry),
+        store=opened,
+        retention=retention,
+        strict_headers=strict_headers,
+        pacing=pacing,
+        my_tasks=my_tasks,
+        callers=Callers(local=local, single_user=single_user, owner=owner, key_paths=idempotency_keys),
+        limits=limits,
+        authorizer=authorizer,
+        audit=audit,
+    )
+    _serve_lists(server)
+    chain = server.middleware
+    sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
+    measured = [workflows.measuring.serve] if workflows.measuring.heard else []
+    chain[sealed:sealed] = [*measured, workflows.middleware.seal]
+    chain.append(workflows.middleware.serve)
+    return workflows
+
+
+async def swap(workflows: Workflows, *, tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> bool:
+    """Offer these from now on; whether that changes what clients see listed. See `Workflows.swap`.
+
+    Raises:
+        ConfigError: see `attach` and `Workflows.swap`.
+    """
+    return await workflows.swap(_by_name(tools, engines, my_tasks=workflows.my_tasks), engines)
+
+
+def _within(limits: Limits, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
+    if wrong := [f"tool {name!r}: ttl: {text}" for name, tool in tools.items() if (text := limits.too_long(tool.ttl))]:
+        raise ConfigError("\n".join(wrong))
+    return tools
+
+
+def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks: bool) -> Mapping[str, Tool]:
+    problems = [
+        f"engine {name!r} is no adapter: give an instance, such as TemporalAdapter(TemporalSettings(...))"
+        for name, adapter in engines.items()
+        if isinstance(adapter, type) or not hasattr(adapter, "describe")
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    tools = [fitted(tool, engines.get(tool.engine)) for tool in tools]
+    problems += [f"tool {tool.name!r}: {text}" for tool in tools for text in wrong(tool, engines)]
+    problems += [f"tool {name!r}: {text}" for name, text in clashes(tools, my_tasks=my_tasks)]
+    names = [tool.name for tool in tools]
+    problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return {tool.name: tool for tool in tools}
+
+
+class _NoTools:
+    """A lowlevel server may come without tools or resources of its own: ours then need empty lists to join."""
+
+    async def tools(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[])
+
+    async def call(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        raise MCPError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
+
+    async def resources(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[])
+
+    async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        raise MCPError(jsonrpc.INVALID_PARAMS, "Resource not found", {"uri": params.uri})
+
+
+def _serve_lists(server: AnyServer) -> None:
+    if isinstance(server, MCPServer):
+        return
+    empty = _NoTools()
+    if server.get_request_handler("tools/list") is None:
+        server.add_request_handler("tools/list", types.PaginatedRequestParams, empty.tools)
+        server.add_request_handler("tools/call", types.CallToolRequestParams, empty.call)
+    if server.get_request_handler("resources/read") is None:
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, empty.resources)
+        server.add_request_handler("resources/read", types.ReadResourceRequestParams, empty.read)
