@@ -9,9 +9,9 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from mcp_workflows.access.audit import Audit, silent
-from mcp_workflows.config_telemetry import OTLP, STDERR, STDOUT, AuditSettings, OtlpSettings, TelemetrySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.recording import Opened, Recording, finish, to_file, to_stderr, to_stdout
+from mcp_workflows.sidecar.config.models import OTLP, STDERR, STDOUT, AuditSettings, OtlpSettings, TelemetrySettings
 from mcp_workflows.telemetry import Telemetry
 
 Scrape = Callable[[str], tuple[bytes, str]]

@@ -18,7 +18,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from mcp_workflows.config_telemetry import OtlpSettings
+from mcp_workflows.sidecar.config.models import OtlpSettings
 
 EVENT_NAME = "mcp_workflows.audit"
 

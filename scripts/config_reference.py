@@ -21,9 +21,15 @@ from pydantic import BaseModel
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
 from mcp_workflows.audit_event import AuditEvent
-from mcp_workflows.config_include import Include
-from mcp_workflows.config_schema import TOOL_KEYS, PlainJsonSchema, ServerSettings, StoreSettings
-from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
+from mcp_workflows.sidecar.config.includes import Include
+from mcp_workflows.sidecar.config.models import (
+    TOOL_KEYS,
+    AuditSettings,
+    PlainJsonSchema,
+    ServerSettings,
+    StoreSettings,
+    TelemetrySettings,
+)
 from mcp_workflows.tools.tool import Tool
 
 ROOT = Path(__file__).parent.parent

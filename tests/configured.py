@@ -13,8 +13,8 @@ import anyio
 import httpx2
 import pytest
 
-from mcp_workflows.config import load_config
-from mcp_workflows.sidecar import build, http_app
+from mcp_workflows.sidecar.app import build, http_app
+from mcp_workflows.sidecar.config.load import load_config
 from tests.served import Peer, peer, serving
 from tests.sidecars import COMMAND, dying_sidecar, sidecar
 

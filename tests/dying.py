@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from mcp_workflows import attach
 from mcp_workflows.adapter import JSON, Adapter, Ref, Start
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import NO_CAPS, Caps
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 
 from mcp_workflows.access.audit import Record
-from mcp_workflows.config import load_config
-from mcp_workflows.sidecar import Sidecar, build, http_app
+from mcp_workflows.sidecar.app import Sidecar, build, http_app
+from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.configured import written
 from tests.served import Peer, serving

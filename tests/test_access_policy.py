@@ -20,8 +20,8 @@ from mcp_workflows.access import (
     person_of,
     reaches_others,
 )
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
 
 
 def somebody(

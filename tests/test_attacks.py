@@ -13,11 +13,12 @@ import pytest
 from mcp.server.lowlevel import Server
 from starlette.requests import Request
 
-from mcp_workflows import attach, probes
+from mcp_workflows import attach
 from mcp_workflows.access.audit import Event
 from mcp_workflows.adapter import Finding, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.attach import swap
+from mcp_workflows.sidecar import health as probes
 from mcp_workflows.tasks.service import PAGE
 from mcp_workflows.tools.json_schema import violations
 from tests.here import data_of, elder, until

@@ -23,12 +23,12 @@ from mcp_workflows.access.audit import Event, Record, task_hash
 from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.audit_event import AuditEvent
-from mcp_workflows.check import check
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
 from mcp_workflows.recording import WAITING, Recording, to_file
-from mcp_workflows.sidecar import build, http_app, run_stdio
+from mcp_workflows.sidecar.app import build, http_app, run_stdio
+from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.telemetry import Telemetry
 from tests.here import until
 from tests.served import Peer, peer, serving, site

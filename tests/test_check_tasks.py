@@ -14,8 +14,8 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Finding, Status
 from mcp_workflows.adapter.memory import MemoryAdapter
-from mcp_workflows.check import State, check
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.checks import State, check
+from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import observe
 from mcp_workflows.testing import make_task

@@ -12,11 +12,11 @@ from mcp_workflows.access.authn.claims import said
 from mcp_workflows.access.authn.identity import Reading
 from mcp_workflows.access.authn.settings import Owner, ProxySettings
 from mcp_workflows.access.authn.trusted_proxy import Proxied
-from mcp_workflows.check import check
-from mcp_workflows.config import load_config
-from mcp_workflows.config_show import show
 from mcp_workflows.errors import ConfigError, TokenRefused
 from mcp_workflows.receiver.attach import swap
+from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.redacted import show
 from tests.configured import YES, written
 from tests.identified import MEMORY, house, jwks
 from tests.test_guard import tool

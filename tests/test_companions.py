@@ -22,9 +22,9 @@ from mcp.server.mcpserver import MCPServer
 from mcp_workflows import Fallback, TaskSupport, Tool, attach
 from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, companions
+from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.tasks.service import PAGE
 from tests.in_memory import MODERN, Line, entered, line
 from tests.served import peer, site

@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
 from tests.config_files import ENGINES, FINE, TOOL, problems
 
 SECRET = "hunter2-and-much-more"

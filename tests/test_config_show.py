@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mcp_workflows.config import load_config
-from mcp_workflows.config_show import show
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.redacted import show
 from tests.config_files import SAMPLE
 from tests.test_cli import Terminal, terminal
 from tests.test_teams import PLATFORM, written

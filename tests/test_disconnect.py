@@ -18,8 +18,8 @@ from temporalio.worker import Worker
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Execution, Start, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.config import load_config
-from mcp_workflows.sidecar import build, http_app
+from mcp_workflows.sidecar.app import build, http_app
+from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.wire.commands import Call
 from samples.conformance.workflows import ALL
 from tests.dev_server import DevServer

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mcp_workflows.cli.docs import headings, pages, section
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.dev_server import DevServer, temporal_binary
 from tests.served import Peer, peer

@@ -18,7 +18,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.stopping import Ended, Ending
+from mcp_workflows.sidecar.shutdown import Ended, Ending
 from mcp_workflows.store.protocol import open_store
 from tests.here import MODERN, Elder, elder, over_http, scene
 from tests.served import Peer, peer

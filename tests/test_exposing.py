@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from mcp_workflows.adapter import JSON, Exposed
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
-from mcp_workflows.check import check
 from mcp_workflows.cli.app import app
-from mcp_workflows.config import Config, load_config
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.reloading import Reloading
-from mcp_workflows.sidecar import Sidecar, build, http_app
+from mcp_workflows.sidecar.app import Sidecar, build, http_app
+from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.reload import Reloading
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.tools.tool import TaskSupport
@@ -194,7 +194,7 @@ def said(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> Sequen
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "mcp_workflows.offering" and record.levelno == level
+        if record.name == "mcp_workflows.sidecar.discovery" and record.levelno == level
     ]
 
 
@@ -263,7 +263,7 @@ async def test_clients_hear_of_it_and_only_when_the_list_is_another(
 async def test_an_engine_that_is_down_keeps_nobody_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.offering.AGAIN_AFTER", 0.01)
+    monkeypatch.setattr("mcp_workflows.sidecar.discovery.AGAIN_AFTER", 0.01)
     caplog.set_level(logging.INFO)
     config = configured(tmp_path, monkeypatch)
     here, there = (MARKINGS[f"{tmp_path.name}-{name}"] for name in ("here", "there"))

@@ -11,8 +11,8 @@ import pytest
 from mcp_workflows import Tool
 from mcp_workflows.adapter import JSON, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.tools.compatibility import misfits
 from mcp_workflows.tools.tool import Kind, TaskSupport
 from tests.config_files import problems

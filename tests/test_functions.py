@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 import mcp_workflows.adapter.functions
-from mcp_workflows import Tool, attach, from_functions, http_errors, probes
+from mcp_workflows import Tool, attach, from_functions, http_errors
 from mcp_workflows.adapter import JSON, Adapter, Execution, InputRequest, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.functions import FunctionsAdapter
 from mcp_workflows.engines.registry import Engines
@@ -44,6 +44,7 @@ from mcp_workflows.errors import (
     ExecutionNotFound,
     StartConflict,
 )
+from mcp_workflows.sidecar import health as probes
 from mcp_workflows.testing import AdapterContract, MemoryAdapter, MemorySettings, Role, Subject
 from tests.served import peer, serving
 

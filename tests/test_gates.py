@@ -12,8 +12,8 @@ from mcp.server.lowlevel import Server
 from mcp_workflows import Question, Tool, ToolGate, attach
 from mcp_workflows.adapter import Gate, gate_settings
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
 from tests.served import Peer, peer, site
 
 pytestmark = pytest.mark.anyio

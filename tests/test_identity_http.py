@@ -20,7 +20,7 @@ from mcp.server.request_state import authenticated_principal
 from mcp_workflows.access import Principal, owner_id
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
-from mcp_workflows.receiver.admission import Admission, Admitted, principal_of
+from mcp_workflows.sidecar.auth import Admission, Admitted, principal_of
 from tests.here import OLD, Elder, hello
 from tests.identified import challenge, house, jwks
 from tests.test_identity_ways import ALICE, HERE, Desk

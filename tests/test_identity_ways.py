@@ -18,8 +18,8 @@ from mcp_workflows.access.authn.settings import AuthSettings, ProxySettings
 from mcp_workflows.access.authn.static_tokens import HandedOut, make_token, sha256_of
 from mcp_workflows.access.authn.trusted_proxy import Proxied
 from mcp_workflows.access.authn.verifier import Verifier, verifier
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError, IssuerUnavailable, TokenRefused
+from mcp_workflows.sidecar.config.load import load_config
 from tests.configured import written
 from tests.identified import MEMORY, TOOLS
 from tests.test_access import Clock, moved

@@ -11,7 +11,7 @@ import pytest
 from mcp_workflows_temporal.connection import quiet_runtime
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 from tests.dev_server import DevServer
 from tests.served import Peer, peer, site
 from tests.sidecars import sidecar

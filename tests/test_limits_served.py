@@ -20,10 +20,10 @@ from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits, ToolLimits
 from mcp_workflows.adapter import Execution
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.config import load_config
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, LimitReached, RequestError
-from mcp_workflows.sidecar import build, http_app
+from mcp_workflows.sidecar.app import build, http_app
+from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.service import Bridge

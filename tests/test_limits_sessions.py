@@ -25,10 +25,10 @@ from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
 from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.config import Config, load_config
 from mcp_workflows.receiver.context import Callers
 from mcp_workflows.receiver.http_limits import Sessions
-from mcp_workflows.sidecar import Sidecar, build, http_app
+from mcp_workflows.sidecar.app import Sidecar, build, http_app
+from mcp_workflows.sidecar.config.load import Config, load_config
 from tests.configured import written
 from tests.here import OLD, hello
 from tests.served import VERSION, Peer, memory_tools, serving, site

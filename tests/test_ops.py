@@ -25,8 +25,8 @@ from ruamel.yaml import YAML
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
-from mcp_workflows.ops import ops_app, serve_ops
-from mcp_workflows.stopping import Ending
+from mcp_workflows.sidecar.admin import ops_app, serve_ops
+from mcp_workflows.sidecar.shutdown import Ending
 from scripts.processes import free_port
 from tests.here import over_http, scene
 from tests.served import peer, site

@@ -19,13 +19,13 @@ from mcp.shared.subscriptions import ToolsListChanged
 
 from mcp_workflows import Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.config import load_config
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.receiver.attach import swap
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES
-from mcp_workflows.reloading import Reloading, files_of
-from mcp_workflows.sidecar import Sidecar, build, http_app
+from mcp_workflows.sidecar.app import Sidecar, build, http_app
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.reload import Reloading, files_of
 from mcp_workflows.tools.tool import Fallback, TaskSupport
 from scripts.processes import free_port
 from tests.in_memory import entered
@@ -74,7 +74,7 @@ def errors(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> Sequ
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "mcp_workflows.reloading" and record.levelno == level
+        if record.name == "mcp_workflows.sidecar.reload" and record.levelno == level
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from mcp_workflows_google.embedding import completed
 from mcp_workflows_google.local.source import load
 
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 from scripts.stack import SAMPLES
 
 SUFFIX = ".workflow.yaml"

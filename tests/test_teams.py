@@ -11,11 +11,11 @@ from textwrap import dedent
 import pytest
 
 from mcp_workflows.access import Allow
-from mcp_workflows.config import Config, load_config
-from mcp_workflows.config_source import MOST_VALUES
-from mcp_workflows.config_teams import variables_of
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.reloading import files_of
+from mcp_workflows.sidecar.config.includes import variables_of
+from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.yaml import MOST_VALUES
+from mcp_workflows.sidecar.reload import files_of
 from mcp_workflows.tools.tool import TaskSupport, Tool
 
 SECRET = "hunter2-and-much-more"

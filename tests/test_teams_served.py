@@ -17,12 +17,12 @@ from jsonschema import Draft202012Validator
 from mcp_workflows.access import Allow
 from mcp_workflows.adapter import Adapter, Exposed
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.config import Config, config_schema, load_config
-from mcp_workflows.config_schema import team_schema
-from mcp_workflows.config_show import show
-from mcp_workflows.exposing import Marked, compose
-from mcp_workflows.reloading import Reloading, files_of
-from mcp_workflows.sidecar import Sidecar, build, http_app
+from mcp_workflows.sidecar.app import Sidecar, build, http_app
+from mcp_workflows.sidecar.config.load import Config, config_schema, load_config
+from mcp_workflows.sidecar.config.models import team_schema
+from mcp_workflows.sidecar.config.redacted import show
+from mcp_workflows.sidecar.discovery import Marked, compose
+from mcp_workflows.sidecar.reload import Reloading, files_of
 from mcp_workflows.tools.json_schema import violations
 from tests.served import Peer, peer, serving
 from tests.test_cli import Terminal, terminal
@@ -91,7 +91,7 @@ async def test_a_team_that_saves_adds_or_removes_a_file_is_served(
 
 
 def _errors(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
-    found = [record for record in caplog.records if record.name == "mcp_workflows.reloading"]
+    found = [record for record in caplog.records if record.name == "mcp_workflows.sidecar.reload"]
     return [record.getMessage() for record in found if record.levelno == logging.ERROR]
 
 

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
 from tests.served import peer, serving
 from tests.sidecars import sidecar
 

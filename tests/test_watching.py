@@ -21,7 +21,6 @@ from mcp_workflows import Question, Tool, ToolGate, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.check import check
 from mcp_workflows.cli import main
 from mcp_workflows.cli.answering import Answers
 from mcp_workflows.cli.previewing import preview
@@ -29,9 +28,10 @@ from mcp_workflows.cli.screen import Screen
 from mcp_workflows.cli.serving import tell_what_is_hidden
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
-from mcp_workflows.operating import Operator
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.sidecar import Address
+from mcp_workflows.sidecar.app import Address
+from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import unwatchable
@@ -497,7 +497,7 @@ def test_an_engine_that_cannot_adopt_is_found_out_at_load(tmp_path: Path, monkey
     def cannot_adopt(_: str) -> type[NoAdoption]:
         return NoAdoption
 
-    monkeypatch.setattr("mcp_workflows.config.load_adapter", cannot_adopt)
+    monkeypatch.setattr("mcp_workflows.sidecar.config.load.load_adapter", cannot_adopt)
     (problem,) = problems(tmp_path, WATCHING)
     assert problem.startswith("7:")
     assert "tools.it.kind: the adapter of this engine cannot watch" in problem

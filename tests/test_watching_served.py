@@ -23,7 +23,7 @@ from mcp_workflows.adapter import Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.conformance_2025.session import opened
 from mcp_workflows.conformance_2025.traffic import Traffic
-from mcp_workflows.sidecar import build, http_app
+from mcp_workflows.sidecar.app import build, http_app
 from tests.config_files import load
 from tests.dev_server import DevServer, temporal_binary
 from tests.served import Peer, peer, serving, site

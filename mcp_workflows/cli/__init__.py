@@ -29,8 +29,8 @@ from mcp_workflows.cli import (
 )
 from mcp_workflows.cli.app import command_line
 from mcp_workflows.cli.screen import say
-from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.sidecar.config.models import DISTRIBUTION
 
 __all__ = ["COMMANDS", "main"]
 

@@ -15,10 +15,10 @@ import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command
 
-from mcp_workflows.config import Config, load_config
-from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.log_limits import LINES, escaped
+from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.models import DISTRIBUTION
 
 app = typer.Typer(
     name=DISTRIBUTION,

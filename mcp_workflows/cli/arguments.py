@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from mcp_workflows.config_problems import did_you_mean
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.sidecar.config.problems import did_you_mean
 
 Schema = Mapping[str, Any]  # Any: JSON Schema
 

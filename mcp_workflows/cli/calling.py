@@ -24,11 +24,11 @@ from mcp_workflows.cli.previewing import preview
 from mcp_workflows.cli.screen import INTERRUPTED, Screen
 from mcp_workflows.client.connection import Begun, Connection, Era, connect
 from mcp_workflows.client.http import known_http
-from mcp_workflows.config import Config
-from mcp_workflows.config_problems import did_you_mean
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
-from mcp_workflows.operating import named_task
-from mcp_workflows.sidecar import Looking, Sidecar, build, exporting_of
+from mcp_workflows.sidecar.app import Looking, Sidecar, build, exporting_of
+from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.config.problems import did_you_mean
+from mcp_workflows.sidecar.operator import named_task
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 

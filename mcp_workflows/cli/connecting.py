@@ -15,12 +15,12 @@ import typer
 
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, app, load
 from mcp_workflows.cli.serving import DEFAULT_HOST, DEFAULT_PORT
-from mcp_workflows.config import config_schema
-from mcp_workflows.config_schema import DISTRIBUTION, ServerSettings, team_schema
-from mcp_workflows.config_teams import variables_of
-from mcp_workflows.connect import Host, OverHttp, OverStdio, Variable, login_of, snippet
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar import PATH
+from mcp_workflows.sidecar.app import PATH
+from mcp_workflows.sidecar.config.includes import variables_of
+from mcp_workflows.sidecar.config.load import config_schema
+from mcp_workflows.sidecar.config.models import DISTRIBUTION, ServerSettings, team_schema
+from mcp_workflows.sidecar.host_snippets import Host, OverHttp, OverStdio, Variable, login_of, snippet
 
 _SAY_URL = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
 _NOBODY_LOGS_IN = "nothing, as whoever starts the server is its user; server.auth is for HTTP, see --url"

@@ -21,8 +21,8 @@ from mcp_workflows.cli.serving import (
     tell_what_is_hidden,
     warn_of_strangers,
 )
-from mcp_workflows.reloading import Reloading
-from mcp_workflows.sidecar import Address, run_http, run_stdio
+from mcp_workflows.sidecar.app import Address, run_http, run_stdio
+from mcp_workflows.sidecar.reload import Reloading
 
 _HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
 

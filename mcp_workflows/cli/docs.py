@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from mcp_workflows.cli.app import app
-from mcp_workflows.config_problems import did_you_mean, names
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.sidecar.config.problems import did_you_mean, names
 
 _PACKAGE = Path(str(files("mcp_workflows")))
 _WIDEST = 120  # columns of a page; longer lines are hard to read

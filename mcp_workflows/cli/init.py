@@ -18,11 +18,11 @@ from mcp_workflows.adapter import JSON, Adapter, Discovered, Discovers, first_se
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.cli.importing import discover
 from mcp_workflows.cli.screen import say
-from mcp_workflows.config import Engine, load_engines
-from mcp_workflows.config_draft import draft, draft_engine
-from mcp_workflows.config_problems import did_you_mean
-from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.errors import ConfigError, WorkflowsError
+from mcp_workflows.sidecar.config.draft import draft, draft_engine
+from mcp_workflows.sidecar.config.load import Engine, load_engines
+from mcp_workflows.sidecar.config.models import DISTRIBUTION
+from mcp_workflows.sidecar.config.problems import did_you_mean
 
 MOST_LISTED = 20  # workflows that are listed to choose from
 

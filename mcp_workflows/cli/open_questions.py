@@ -15,8 +15,8 @@ from mcp_workflows.cli.answering import Answer, Answers, Key, fields_of
 from mcp_workflows.cli.app import DEFAULT_CONFIG
 from mcp_workflows.cli.arguments import Schema, WrongUsage, read_pair
 from mcp_workflows.cli.screen import Screen
-from mcp_workflows.config_problems import did_you_mean
-from mcp_workflows.config_schema import DISTRIBUTION
+from mcp_workflows.sidecar.config.models import DISTRIBUTION
+from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.task import Task
 from mcp_workflows.tools.questions import name_of
 

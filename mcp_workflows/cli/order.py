@@ -16,7 +16,7 @@ from mcp_workflows.access import is_loopback
 from mcp_workflows.cli.app import DEFAULT_CONFIG
 from mcp_workflows.cli.arguments import WrongUsage
 from mcp_workflows.client.connection import Era
-from mcp_workflows.config_schema import DISTRIBUTION
+from mcp_workflows.sidecar.config.models import DISTRIBUTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Repla
 from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
 from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.cli.screen import say
-from mcp_workflows.config import Config
-from mcp_workflows.config_problems import did_you_mean, names
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.config.problems import did_you_mean, names
 from mcp_workflows.tools.gates import ELICIT
 from mcp_workflows.tools.questions import NAME_META
 from mcp_workflows.tools.tool import Tool

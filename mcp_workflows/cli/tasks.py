@@ -33,12 +33,12 @@ from mcp_workflows.cli.telling import (
     told,
     whole,
 )
-from mcp_workflows.config import Config
-from mcp_workflows.config_schema import DISTRIBUTION
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
-from mcp_workflows.operating import Look, Operator, Wanted
-from mcp_workflows.sidecar import exporting_of
+from mcp_workflows.sidecar.app import exporting_of
+from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.config.models import DISTRIBUTION
+from mcp_workflows.sidecar.operator import Look, Operator, Wanted
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tools.tool import Tool
 

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from mcp_workflows.access import ANONYMOUS, Principal, is_loopback
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON
-from mcp_workflows.receiver.admission import principal_of
 from mcp_workflows.receiver.tool_list import Viewer
 from mcp_workflows.receiver.v2025_11_25.session import session_of
+from mcp_workflows.sidecar.auth import principal_of
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 

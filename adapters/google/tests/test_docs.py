@@ -15,7 +15,7 @@ from mcp_workflows_google.iam import permissions
 from mcp_workflows_google.settings import GoogleSettings
 
 from mcp_workflows.adapter import Use
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 from tests.google_engine import GoogleEngine
 
 DOCS = Path(__file__).parents[3] / "docs"

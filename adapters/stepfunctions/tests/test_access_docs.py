@@ -14,7 +14,7 @@ from mcp_workflows_stepfunctions.iam import caller_policy, permissions
 from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
 
 from mcp_workflows.adapter import Use
-from mcp_workflows.config import Config, load_config
+from mcp_workflows.sidecar.config.load import Config, load_config
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("stepfunctions-access", "stepfunctions-events")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adapters.stepfunctions.tests import machines
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 from tests.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]

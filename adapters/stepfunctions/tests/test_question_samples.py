@@ -12,7 +12,7 @@ import pytest
 from mcp_workflows_stepfunctions.embedding import FILES, embedded_files
 
 from adapters.stepfunctions.tests.executions import Run
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 from scripts.engines import ENGINES, SAMPLES
 from scripts.stack import samples
 from tests.stepfunctions_engine import StepFunctions

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from temporalio.worker import Worker
 
 from adapters.temporal.tests.scene import Scene
-from mcp_workflows.config import load_config
+from mcp_workflows.sidecar.config.load import load_config
 
 ROOT = Path(__file__).parents[3]
 PAGES = {"readme": ROOT / "adapters/temporal/README.md", "docs": ROOT / "docs/temporal.md"}

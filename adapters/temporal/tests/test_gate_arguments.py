@@ -15,8 +15,8 @@ from mcp_workflows_temporal import TemporalAdapter
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter, workflow_id
 from adapters.temporal.tests.test_gates import AWAITING, handled, only_key, shop, start, tell, yes
 from mcp_workflows.adapter import JSON, Explanation, Finding, ReadsHandlers, Ref
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError, EngineUnavailable
+from mcp_workflows.sidecar.config.load import load_config
 from tests.dev_server import DevServer
 
 WORKFLOW = "adapters.temporal.tests.gated:ShipByVote"

@@ -40,7 +40,7 @@ from mcp_workflows.adapter import (
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.operating import Operator
+from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import open_store
 from tests.configured import by_flags, written
 from tests.dev_server import DevServer

@@ -13,8 +13,8 @@ from mcp_workflows_temporal.request import attributes, priority, versioning_over
 from temporalio.common import AutoUpgradeVersioningOverride, PinnedVersioningOverride, Priority
 
 from mcp_workflows.adapter.templates import Template
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError, EngineRefused
+from mcp_workflows.sidecar.config.load import load_config
 
 HEAD = """
 engines: {orders: {adapter: temporal, task_queue: orders}}

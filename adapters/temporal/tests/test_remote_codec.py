@@ -22,8 +22,8 @@ from temporalio.converter import DataConverter, DefaultFailureConverterWithEncod
 from adapters.temporal.tests.codec_server import CodecServer, Encryption, codec_server
 from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
 from mcp_workflows.adapter import Ref, Status
-from mcp_workflows.config import load_config
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
+from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.dev_server import DevServer
 

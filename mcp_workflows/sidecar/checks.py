@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -16,18 +18,73 @@ from rich.text import Text
 
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
-from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposes, Finding, Verifies
+from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposed, Exposes, Finding, Verifies
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.check_exposed import Looks
-from mcp_workflows.check_tasks import LiveTasks, count_live_tasks
-from mcp_workflows.config import Config, Engine, StoreSettings
-from mcp_workflows.config_source import Where
-from mcp_workflows.config_telemetry import AuditSettings
 from mcp_workflows.engines.registry import PATIENCE, Engines
-from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
+from mcp_workflows.sidecar.config.load import Config, Engine, StoreSettings
+from mcp_workflows.sidecar.config.models import AuditSettings
+from mcp_workflows.sidecar.config.yaml import Where
+from mcp_workflows.sidecar.discovery import Marked, compose
 from mcp_workflows.tools.tool import Kind as ToolKind
 from mcp_workflows.tools.tool import Tool
+
+_PAGES = 3  # so many times the patience for one call: it may take several
+
+
+@dataclass(slots=True)
+class Looks:
+    """What was seen on the engines that are to be looked at; filled while it is found out."""
+
+    adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
+    exposed: dict[str, Sequence[Exposed]] = field(default_factory=dict[str, Sequence[Exposed]])
+    trouble: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
+        """At one engine, which is open."""
+        longest = patience * _PAGES
+        try:
+            with anyio.fail_after(longest):
+                async with engines.calling(engine, bounded=False) as opened:
+                    self.adapters[engine], self.exposed[engine] = opened, list(await adapter.exposed())
+        except EngineError as error:
+            self.trouble[engine] = str(error)
+        except TimeoutError:
+            self.trouble[engine] = f"no answer within {longest:g} s"
+
+    def findings(self, config: Config) -> Sequence[tuple[str, Mapping[str, str], Finding]]:
+        """Each marked workflow and each engine without any: its name, its details, and what becomes of it."""
+        my_tasks, laying = config.server.my_tasks, config.laying
+        marked = compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, laying=laying)
+        found = [(each.exposed.name, _details(each), _finding(each)) for each in marked]
+        nothing = Finding(ok=True, text="nothing is marked there")
+        found += [(name, {"engine": name}, nothing) for name, exposed in self.exposed.items() if not exposed]
+        lost = {
+            name: Finding(ok=False, text=f"cannot see what is marked there: {why}")
+            for name, why in self.trouble.items()
+        }
+        return [*found, *((name, {"engine": name}, finding) for name, finding in lost.items())]
+
+
+def _details(marked: Marked) -> Mapping[str, str]:
+    return {"engine": marked.engine, "workflow": marked.exposed.workflow}
+
+
+def _finding(marked: Marked) -> Finding:
+    if marked.wrong:
+        return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
+    said = (
+        f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
+    )
+    return Finding(ok=True, text=said, hint=None if marked.named else _suggestion(marked.exposed))
+
+
+def _suggestion(exposed: Exposed) -> str | None:
+    """A schema that its owner may correct and set; nothing of it counts before."""
+    if exposed.draft is None:
+        return None
+    return f"its input schema might be, correct it and set it: {json.dumps(exposed.draft)}"
 
 
 class Kind(StrEnum):
@@ -359,3 +416,60 @@ async def _within(patience: float, look: Callable[[], Awaitable[Finding]]) -> Fi
         return Finding(ok=False, text=f"no answer within {patience:g} s")
     except WorkflowsError as error:
         return Finding(ok=False, text=str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTasks:
+    """How many tasks have not ended; those of removed tools and on removed engines, by name."""
+
+    total: int = 0
+    removed_tools: Mapping[str, int] = field(default_factory=dict[str, int])
+    removed_engines: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def as_json(self) -> Mapping[str, Any]:
+        """For programs."""
+        return {"live": self.total, "removed_tools": self.removed_tools, "removed_engines": self.removed_engines}
+
+    def findings(self) -> Mapping[str, Finding]:
+        """For people; a task of a removed tool is fine, as it has the settings it started with."""
+        removed = self.removed_tools or self.removed_engines
+        total = _tasks(self.total) + ("" if removed or not self.total else ", all of tools that are configured")
+        return {
+            "live": Finding(ok=True, text=total),
+            **{f"tool {name}": _of_removed_tool(count) for name, count in self.removed_tools.items()},
+            **{f"engine {name}": _on_removed_engine(name, count) for name, count in self.removed_engines.items()},
+        }
+
+
+async def count_live_tasks(config: Config) -> LiveTasks:
+    """Count them in the store.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    async with config.store.open() as store:
+        tally = await store.tally(datetime.now(UTC))
+    configured = {tool.name for tool in config.tools}
+    tools, engines = Counter[str](), Counter[str]()
+    for (tool, engine), count in tally.items():
+        tools[tool] += count
+        engines[engine] += count
+    return LiveTasks(
+        total=sum(tally.values()),
+        removed_tools={name: count for name, count in tools.items() if name not in configured},
+        removed_engines={name: count for name, count in engines.items() if name not in config.engines},
+    )
+
+
+def _tasks(count: int) -> str:
+    return "1 live task" if count == 1 else f"{count} live tasks"
+
+
+def _of_removed_tool(count: int) -> Finding:
+    text = f"{_tasks(count)} of a tool that is not in the configuration any more: still to be read, answered, cancelled"
+    return Finding(ok=True, text=text)
+
+
+def _on_removed_engine(name: str, count: int) -> Finding:
+    text = f"{_tasks(count)} on an engine that is not in the configuration any more: nobody can look at them"
+    return Finding(ok=False, text=text, hint=f"put engine {name} back until they have ended")

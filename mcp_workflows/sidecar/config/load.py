@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
@@ -30,28 +32,52 @@ from mcp_workflows.adapter import (
     is_fleeting,
     load_adapter,
 )
-from mcp_workflows.config_cancel import split_cancel
-from mcp_workflows.config_code import load_authorizer
-from mcp_workflows.config_layers import counts
-from mcp_workflows.config_problems import Report, did_you_mean, known_keys, names
-from mcp_workflows.config_schema import (
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.receiver.companions.definitions import clashes
+from mcp_workflows.sidecar.config.cancel_option import split_cancel
+from mcp_workflows.sidecar.config.includes import REFERENCE, Composed, counts, is_schema_file, read_config
+from mcp_workflows.sidecar.config.models import (
     SECTIONS,
     TOOL_KEYS,
+    AuditSettings,
     Config,
     Engine,
     ServerSettings,
     StoreSettings,
+    TelemetrySettings,
     config_schema,
+    located,
 )
-from mcp_workflows.config_source import Source, Where, read_text
-from mcp_workflows.config_teams import REFERENCE, Composed, is_schema_file, read_config
-from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings, located
-from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.companions.definitions import clashes
+from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, names
+from mcp_workflows.sidecar.config.yaml import Source, Where, read_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.compatibility import misfits
 from mcp_workflows.tools.json_schema import Schema, check_schema
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
+
+
+def load_authorizer(reference: str) -> Authorizer:
+    """The authorizer of that name.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no async function of one argument.
+    """
+    found = _attribute(reference)
+    if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
+        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
+    return cast("Authorizer", found)
+
+
+def _attribute(reference: str) -> Any:  # Any: whatever is there
+    module, _, path = reference.partition(":")
+    try:
+        found: Any = import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
+    return found
+
 
 __all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema", "load_config", "load_engines"]
 

@@ -16,11 +16,11 @@ from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # o
 
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.config import Config, Engine, ServerSettings, load_config
-from mcp_workflows.config_source import read_text
-from mcp_workflows.config_teams import files_in, included_globs
 from mcp_workflows.errors import ConfigError, WorkflowsError
-from mcp_workflows.sidecar import Sidecar
+from mcp_workflows.sidecar.app import Sidecar
+from mcp_workflows.sidecar.config.includes import files_in, included_globs
+from mcp_workflows.sidecar.config.load import Config, Engine, ServerSettings, load_config
+from mcp_workflows.sidecar.config.yaml import read_text
 
 logger = logging.getLogger(__name__)
 

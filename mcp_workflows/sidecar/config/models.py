@@ -4,35 +4,112 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Annotated, Any, Self, cast
+from pathlib import Path
+from typing import Annotated, Any, Final, Self, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
 from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
-from mcp_workflows.config_cancel import CANCEL, cancel_entry
-from mcp_workflows.config_include import Include
-from mcp_workflows.config_problems import known_keys
-from mcp_workflows.config_source import Where
-from mcp_workflows.config_store import EncryptionSettings
-from mcp_workflows.config_teams import POLICY
-from mcp_workflows.config_telemetry import AuditSettings, TelemetrySettings
+from mcp_workflows.audit_event import Payload
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.exposing import Laying, as_found
-from mcp_workflows.request_headers import exact_origin, host, origin
+from mcp_workflows.sidecar.config.cancel_option import CANCEL, cancel_entry
+from mcp_workflows.sidecar.config.includes import POLICY, Include
+from mcp_workflows.sidecar.config.problems import known_keys
+from mcp_workflows.sidecar.config.yaml import Where
+from mcp_workflows.sidecar.discovery import Laying, as_found
+from mcp_workflows.sidecar.request_headers import exact_origin, host, origin
+from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tools.gates import ToolGate
 from mcp_workflows.tools.json_schema import Schema
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import Duration, parse_duration, write_duration
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
+
+_FOR_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: so are secrets mounted in Kubernetes
+_LARGEST: Final = 100_000  # bytes; a thousand keys would fit
+
+
+class EncryptionSettings(BaseModel):
+    """What arguments, results and notes of adapters are encrypted with. The first key encrypts, all decrypt."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: list[SecretStr] = Field(
+        default_factory=list[SecretStr],
+        description="Keys, as `mcp-workflows store key` prints them; from the environment: `${STORE_KEY}`.",
+        examples=[["${STORE_KEY}"]],
+    )
+    key_file: Path | None = Field(
+        default=None,
+        description="A file with a key on each line, in their place; only its user (and group) may read it. A relative "
+        "path starts at the folder of this file.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if bool(self.keys) == bool(self.key_file):
+            raise ValueError("needs either keys or a key_file; print a key with: mcp-workflows store key")
+        return self
+
+    def cipher(self) -> Cipher:
+        """What encrypts and decrypts; the file is read now.
+
+        Raises:
+            ConfigError: a key is none, or the file cannot be read, or everybody can read it.
+        """
+        if self.key_file is None:
+            return Cipher([key.get_secret_value() for key in self.keys])
+        return Cipher(read_keys(self.key_file))
+
+    def located(self, folder: Path) -> EncryptionSettings:
+        """The same, a relative path taken from this folder."""
+        return self.model_copy(update={"key_file": folder.resolve() / self.key_file}) if self.key_file else self
+
+
+def read_keys(path: Path) -> list[str]:
+    """The keys of a file, one on each line; empty lines and those that begin with # are none.
+
+    Raises:
+        ConfigError: it cannot be read, or not only its user and group can.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_LARGEST).decode("ascii", "replace")
+    except OSError as error:
+        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
+    if os.name == "posix" and mode & _FOR_OTHERS:
+        raise ConfigError(
+            f"the key file {path} can be read or changed by others (mode {stat.S_IMODE(mode):04o}): "
+            f"chmod 600 {path}, and if others could read it, make a new key"
+        )
+    lines = (line.strip() for line in text.splitlines())
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"the key file {path} has no key in it; print one with: mcp-workflows store key")
+    return keys
+
 
 logger = logging.getLogger(__name__)
 
@@ -403,3 +480,72 @@ def _inside(key: str, value: Any) -> Any:  # any JSON value
     if key in {"items", "additionalProperties"} and isinstance(value, dict):
         return _or_substituted(cast("Schema", value))
     return value
+
+
+STDOUT: Final = "stdout"
+STDERR: Final = "stderr"
+OTLP: Final = "otlp"
+_NO_FILES: Final = frozenset({STDOUT, STDERR, OTLP})
+
+
+class AuditSettings(BaseModel):
+    """The record of who did what: see `mcp-workflows docs observability`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    to: str = Field(
+        min_length=1,
+        description="Where events go, one JSON object per line: `stdout`, `stderr`, a file (relative to the folder of "
+        "this file), or `otlp`, as logs to where `telemetry.otlp` says. `stdout` only over HTTP.",
+    )
+    include: list[Payload] = Field(
+        default_factory=list[Payload],
+        description="What is left out otherwise: the `arguments` of calls, the `results` that were given out.",
+    )
+
+    @property
+    def file(self) -> Path | None:
+        """The file, if it is one."""
+        return None if self.to in _NO_FILES else Path(self.to)
+
+
+class OtlpSettings(BaseModel):
+    """A collector of OpenTelemetry that takes OTLP over HTTP. Needs `mcp-workflows[otlp]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    endpoint: str | None = Field(
+        default=None,
+        description="Its address, without a path: http://collector:4318. Default: what OTEL_EXPORTER_OTLP_ENDPOINT "
+        "says, or else http://localhost:4318.",
+    )
+    headers: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr], description="Sent with each request.")
+    traces: bool = Field(default=True, description="Send traces.")
+    metrics: bool = Field(default=True, description="Send metrics.")
+    every: Duration = Field(default=timedelta(minutes=1), description="How often metrics are sent.")
+    sample: float = Field(
+        default=1, ge=0, le=1, description="The share of traces that begin here which is sent; others: as their parent."
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _an_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("an address begins with http:// or https://")
+        return value if value is None else value.rstrip("/")
+
+
+class TelemetrySettings(BaseModel):
+    """Where traces and metrics go; metrics can also be scraped: `serve --ops HOST:PORT`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    otlp: OtlpSettings | None = Field(default=None, description="A collector; `{}` for one on this machine.")
+
+
+def located(settings: AuditSettings, folder: Path) -> AuditSettings:
+    """The same, a relative file taken from this folder."""
+    file = settings.file
+    if file is None or file.is_absolute():
+        return settings
+    return settings.model_copy(update={"to": str(folder.resolve() / file)})

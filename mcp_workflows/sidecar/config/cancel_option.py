@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, cast, get_args
 from pydantic import BaseModel
 
 from mcp_workflows.adapter import Adapter, takes_grace
-from mcp_workflows.config_problems import Report, known_keys
-from mcp_workflows.config_source import Where
+from mcp_workflows.sidecar.config.problems import Report, known_keys
+from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.tools.json_schema import Schema
 from mcp_workflows.tools.tool import AfterCancel
 

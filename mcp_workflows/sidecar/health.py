@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.receiver.attach import Workflows
-from mcp_workflows.stopping import Ending
+from mcp_workflows.sidecar.shutdown import Ending
 
 ASK_EVERY: Final = 1.0  # seconds: who asks how the engines are may be anybody, and must not make work for engines
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]

@@ -15,14 +15,16 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken, TokenVerifier, principal_components
 from mcp.server.auth.routes import cors_middleware
 from mcp.server.auth.settings import AuthSettings as SdkSettings
 from pydantic import AnyHttpUrl, Field, PrivateAttr
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.access import Principal, owner_id
 from mcp_workflows.access.audit import Audit, Event, record_of, silent
@@ -30,7 +32,7 @@ from mcp_workflows.access.authn.identity import Identity, moment
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.access.rate_limits import network_of
-from mcp_workflows.errors import AccessError, IssuerUnavailable
+from mcp_workflows.errors import AccessError, IssuerUnavailable, TokenRefused
 
 logger = logging.getLogger(__name__)
 
@@ -237,3 +239,62 @@ def _text(value: bytes) -> str:
 def _has_token(headers: Mapping[str, Sequence[str]]) -> bool:
     """Whoever comes with a token is taken at that, and nothing else said of them counts."""
     return any(value.lower().startswith("bearer ") for value in headers.get("authorization", ()))
+
+
+_LATER: Final = {"Retry-After": "5"}
+
+
+class Admitting:
+    """ASGI middleware right outside the SDK's authentication: proxies, 503 and challenges.
+
+    Both serve `/mcp` alone, so a token that is sent to another path is never examined.
+    """
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app = app
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        peer = scope.get("client")
+        came_from = peer_now.set(peer[0] if peer else None)
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            peer_now.reset(came_from)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            identity = self._admission.proxied(scope)
+        except TokenRefused as error:
+            self._admission.deny(str(error))
+            identity = None
+        passed = scope if identity is None else self._admission.with_word(scope)
+        set_to = proxied_now.set(identity)
+        try:
+            await self._app(passed, receive, _Challenging(self._admission, passed, send))
+        except IssuerUnavailable:
+            body = {"error": "temporarily_unavailable", "error_description": "try again later"}
+            await JSONResponse(body, status_code=503, headers=_LATER)(scope, receive, send)
+        finally:
+            proxied_now.reset(set_to)
+
+
+class _Challenging:
+    """`send`, which completes the challenge of a 401 or 403, and tells of the latter."""
+
+    def __init__(self, admission: Admission, scope: Scope, send: Send) -> None:
+        self._admission, self._scope, self._send = admission, scope, send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] in {401, 403}:
+            headers = MutableHeaders(scope=message)
+            if (found := headers.get("www-authenticate")) is not None:
+                headers["www-authenticate"] = self._admission.challenge(found)
+                user = self._scope.get("user")
+                if message["status"] == 403 and isinstance(user, AuthenticatedUser):
+                    self._admission.deny("a required scope is missing", principal_of(user.access_token, Owner.CLIENT))
+        await self._send(message)

@@ -19,9 +19,9 @@ from typing import Any, cast
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
-from mcp_workflows.config_schema import config_schema
-from mcp_workflows.config_source import Source, Where
-from mcp_workflows.config_teams import read_config
+from mcp_workflows.sidecar.config.includes import read_config
+from mcp_workflows.sidecar.config.models import config_schema
+from mcp_workflows.sidecar.config.yaml import Source, Where
 from mcp_workflows.tools.json_schema import Schema
 
 HIDDEN = "***"

@@ -2,18 +2,138 @@
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 
-from mcp_workflows.config_include import Share, files_for, globs_in, shares
-from mcp_workflows.config_layers import Layer, Layers, Settings, merge
-from mcp_workflows.config_left_empty import left_empty
-from mcp_workflows.config_problems import Report
-from mcp_workflows.config_source import Outside, Problem, Source, Where, read_source, variables_in
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from mcp_workflows.access.authn.settings import one_or_more
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.problems import Report, did_you_mean, left_empty, names
+from mcp_workflows.sidecar.config.yaml import Outside, Problem, Source, Where, read_source, variables_in
+
+_PART = r"[A-Za-z0-9_-]+"
+
+
+_TEXT = {"type": "string"}
+_ONE_OR_MORE = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]})
+
+
+class Include(BaseModel):
+    """Some files with tools, and what they may do. A glob alone will do for files of your own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    files: Annotated[list[str], Field(min_length=1), BeforeValidator(one_or_more), _ONE_OR_MORE] = Field(
+        description="The files, as a glob (`teams/orders/*.yaml`) or a list of them, from the folder of this file on. "
+        "They stay in that folder, and each glob must find something.",
+    )
+    namespace: str | None = Field(
+        default=None,
+        pattern=rf"^{_PART}(\.{_PART})*$",
+        description="What the names of their tools begin with: `orders` makes `create` the tool `orders.create`.",
+    )
+    separator: str = Field(
+        default=".", pattern=r"^[._-]{1,2}$", description="What stands between the namespace and the name."
+    )
+    engines: list[str] = Field(min_length=1, description="The engines that they may use.")
+    env: list[str] = Field(
+        default_factory=list, description="The variables of the environment that they may use, as `${NAME}`."
+    )
+    code: bool = Field(
+        default=False,
+        description="Whether they may name code to read schemas from (`input: module:Class`), which is run here.",
+    )
+    defaults: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of their tools, where those say nothing themselves."
+    )
+
+
+class Share(BaseModel):
+    """What one entry of `include` gives its files."""
+
+    model_config = ConfigDict(frozen=True)
+
+    where: Where
+    files: Mapping[str, Where]  # the globs, and where each of them stands
+    engines: frozenset[str] | None = None  # None: all
+    env: frozenset[str] = frozenset()
+    code: bool = False
+    prefix: str = ""
+    defaults: Mapping[str, Any] = Field(default_factory=dict)
+
+
+def shares(report: Report, source: Source) -> Sequence[Share]:
+    """The entries of `include` that can be used; what is wrong with the others is reported."""
+    written = source.data.get("include")
+    if written is not None and not isinstance(written, list):
+        report.add(("include",), "must be a list, of globs or of mappings with files and engines")
+    entries = cast("Sequence[object]", written if isinstance(written, list) else [])
+    engines = source.data.get("engines")
+    known = frozenset(cast("Mapping[str, object]", engines)) if isinstance(engines, dict) else frozenset[str]()
+    found = [_share(report, entry, ("include", index), known) for index, entry in enumerate(entries)]
+    return [share for share in found if share]
+
+
+def _share(report: Report, entry: object, where: Where, known: frozenset[str]) -> Share | None:
+    if isinstance(entry, str):
+        return Share(where=where, files={entry: where})
+    include = report.validate(Include, entry, where)
+    if include is None:
+        return None
+    for index, engine in enumerate(include.engines):
+        if engine not in known:
+            hint = did_you_mean(engine, known)
+            report.add((*where, "engines", index), f"no engine named {engine!r}{hint} (engines: {names(known)})")
+    listed = isinstance(cast("Mapping[str, object]", entry)["files"], list)
+    at = (*where, "files")
+    return Share(
+        where=where,
+        files={pattern: (*at, index) if listed else at for index, pattern in enumerate(include.files)},
+        engines=frozenset(include.engines),
+        env=frozenset(include.env),
+        code=include.code,
+        prefix=f"{include.namespace}{include.separator}" if include.namespace else "",
+        defaults=include.defaults,
+    )
+
+
+def globs_in(data: Mapping[str, Any]) -> Sequence[str]:
+    """The globs of a configuration, which may be wrong."""
+    entries = data.get("include")
+    found: list[object] = []
+    for entry in cast("Sequence[object]", entries if isinstance(entries, list) else []):
+        files = cast("Mapping[str, object]", entry).get("files") if isinstance(entry, dict) else entry
+        found += cast("Sequence[object]", files if isinstance(files, list) else [files])
+    return [each for each in found if isinstance(each, str)]
+
+
+def files_for(config: Path, pattern: str) -> Sequence[Path]:
+    """The files that a glob of this configuration finds, sorted by name; hidden ones only if it says so.
+
+    They must be in its folder, symbolic links followed: what a team can write is then seen where it is included.
+
+    Raises:
+        ConfigError: it leads out of the folder, or there is no such file.
+    """
+    folder = config.parent
+    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise ConfigError(f"{pattern}: files in the folder of {config.name} only, and no ..")
+    found = sorted(glob.glob(pattern, root_dir=folder, recursive=True))
+    files = [folder / name for name in found if (folder / name).is_file()]
+    others = [file for file in files if not file.samefile(config)]
+    for file in others:
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(f"{file} leads out of the folder of {config.name}; put the file itself there")
+    if not others:
+        raise ConfigError(f"{pattern}: there is no such file")
+    return others
+
 
 TEAM_SECTIONS = ("tools",)
 COMPOSED = ("include", "defaults", "rules")  # what there is no more of in the whole
@@ -269,3 +389,93 @@ class _Team:
         if strange := [name for name in folders if not name.isidentifier()]:
             raise ConfigError(f"{reference}: code cannot be imported from a folder named {strange[0]!r}; rename that")
         return ".".join((*folders, reference))
+
+
+Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value; checked by the models of the config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Some settings, and where they stand."""
+
+    source: Source
+    where: Where
+    values: Settings
+    default: bool = False  # it says nothing of a tool that it does not count for
+
+
+def merge(layers: Sequence[Layer]) -> tuple[Settings, Mapping[str, tuple[Source, Where]]]:
+    """The settings of all of them, later ones over earlier ones, and where each of them comes from."""
+    on_top: dict[str, Layer] = {}
+    for layer in layers:
+        for key, value in layer.values.items():
+            if value is not None or key not in on_top:
+                on_top[key] = layer
+    own_first = sorted(layers, key=lambda layer: layer.default)
+    values = {key: on_top[key].values[key] for layer in own_first for key in layer.values}
+    counting = {key: on_top[key] for key in values if not on_top[key].default or counts(key, values)}
+    origins = {key: (layer.source, (*layer.where, key)) for key, layer in counting.items()}
+    return {key: values[key] for key in counting}, origins
+
+
+def counts(key: str, settings: Settings) -> bool:
+    """Whether a default says anything about a tool of these settings; written out it would be a mistake there."""
+    needs = _ONLY_FOR.get(key)
+    return needs is None or needs(settings)
+
+
+def _optional(settings: Settings) -> bool:
+    return bool(settings.get("tasks", "optional") == "optional")
+
+
+def _is_task(settings: Settings) -> bool:
+    return bool(settings.get("tasks") != "forbidden")
+
+
+def _watches(settings: Settings) -> bool:
+    return bool(settings.get("kind") == "watch")
+
+
+def _starts(settings: Settings) -> bool:
+    return not _watches(settings)
+
+
+def _may_cancel(settings: Settings) -> bool:
+    return _starts(settings) or settings.get("allow_cancel") is True
+
+
+_ONLY_FOR: Mapping[str, Callable[[Settings], bool]] = {
+    "fallback": _optional,
+    "wait": lambda settings: _optional(settings) and settings.get("fallback", "tools") == "tools",
+    "adaptive": _is_task,
+    "allow_answer": _watches,
+    "allow_cancel": _watches,
+    "input": _starts,
+    "args": _starts,
+    "send": _starts,
+    "ask": _starts,
+    "dedupe": _starts,
+    "on_behalf_of": _starts,
+    "cancel": _may_cancel,
+    "cancel_on_disconnect": _may_cancel,
+    "on_expire": _may_cancel,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """The platform's own: what lies under every tool, and what lies over those whose names fit."""
+
+    defaults: Settings = field(default_factory=dict[str, Any])
+    rules: Mapping[str, Settings] = field(default_factory=dict[str, Settings])
+
+    def over(self, name: str, found: Settings, *, known: Collection[str]) -> Settings:
+        """The settings of a tool that stands in no file, with those of these that are known."""
+        layers = [self.defaults, found, *(self.rules[pattern] for pattern in self.rules_for(name))]
+        ours = [{key: value for key, value in layer.items() if key in known or layer is found} for layer in layers]
+        nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), lost=frozenset())
+        return merge([Layer(source=nowhere, where=(), values=each, default=each is ours[0]) for each in ours])[0]
+
+    def rules_for(self, name: str) -> Sequence[str]:
+        """The patterns that fit this name, in the order of the file."""
+        return [pattern for pattern in self.rules if fnmatchcase(name, pattern)]

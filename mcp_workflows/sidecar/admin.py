@@ -22,12 +22,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from mcp_workflows import probes
 from mcp_workflows.access import is_loopback
 from mcp_workflows.exporting import Scrape
 from mcp_workflows.receiver.attach import Workflows
-from mcp_workflows.request_headers import AllowedHosts, BoundedHeaders, hosts_of
-from mcp_workflows.stopping import Ending
+from mcp_workflows.sidecar import health as probes
+from mcp_workflows.sidecar.request_headers import AllowedHosts, BoundedHeaders, hosts_of
+from mcp_workflows.sidecar.shutdown import Ending
 
 logger = logging.getLogger(__name__)
 

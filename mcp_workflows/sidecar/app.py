@@ -22,23 +22,29 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
-from mcp_workflows import probes
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limits import Limits
-from mcp_workflows.config import Config
-from mcp_workflows.config_telemetry import STDERR, STDOUT
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.exporting import Exporting
-from mcp_workflows.offering import Offering
-from mcp_workflows.ops import ops_app, serve_ops
-from mcp_workflows.receiver.admission import Admission
-from mcp_workflows.receiver.admitting import Admitting
 from mcp_workflows.receiver.attach import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
-from mcp_workflows.request_headers import USUAL_PORTS, AllowedHosts, BoundedHeaders, CleanHeaders, Cors, hosts_of
-from mcp_workflows.stopping import Beginning, DrainingServer, Ended, Ending, ending_on_signals
+from mcp_workflows.sidecar import health as probes
+from mcp_workflows.sidecar.admin import ops_app, serve_ops
+from mcp_workflows.sidecar.auth import Admission, Admitting
+from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.config.models import STDERR, STDOUT
+from mcp_workflows.sidecar.discovery import Offering
+from mcp_workflows.sidecar.request_headers import (
+    USUAL_PORTS,
+    AllowedHosts,
+    BoundedHeaders,
+    CleanHeaders,
+    Cors,
+    hosts_of,
+)
+from mcp_workflows.sidecar.shutdown import Beginning, DrainingServer, Ended, Ending, ending_on_signals
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""workflows.yaml: its text, its models and what is wrong with it."""
