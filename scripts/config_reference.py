@@ -20,7 +20,6 @@ from pydantic import BaseModel
 
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
-from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.sidecar.config.includes import Include
 from mcp_workflows.sidecar.config.models import (
     TOOL_KEYS,
@@ -30,6 +29,7 @@ from mcp_workflows.sidecar.config.models import (
     StoreSettings,
     TelemetrySettings,
 )
+from mcp_workflows.sidecar.telemetry.audit_log import AuditEvent
 from mcp_workflows.tools.tool import Tool
 
 ROOT = Path(__file__).parent.parent

@@ -22,13 +22,12 @@ from starlette.routing import Route
 from mcp_workflows.access.audit import Event, Record, task_hash
 from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.exporting import Exporting
-from mcp_workflows.recording import WAITING, Recording, to_file
 from mcp_workflows.sidecar.app import build, http_app, run_stdio
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.telemetry.audit_log import WAITING, AuditEvent, Recording, to_file
+from mcp_workflows.sidecar.telemetry.setup import Exporting
 from mcp_workflows.telemetry import Telemetry
 from tests.here import until
 from tests.served import Peer, peer, serving, site
@@ -274,7 +273,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, written: str, wron
 
 
 def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "mcp_workflows.telemetry_otlp", raising=False)
+    monkeypatch.delitem(sys.modules, "mcp_workflows.sidecar.telemetry.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)  # as if it were not installed
     path = tmp_path / "workflows.yaml"
     path.write_text(CONFIG.format(audit="{to: otlp}", more="", name="x"))

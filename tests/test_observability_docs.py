@@ -10,10 +10,10 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from mcp_workflows.access.audit import Event
-from mcp_workflows.audit_event import AuditEvent
 from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import AuditSettings, OtlpSettings
+from mcp_workflows.sidecar.telemetry.audit_log import AuditEvent
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "observability.md").read_text(encoding="utf-8")

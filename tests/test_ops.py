@@ -24,9 +24,9 @@ from ruamel.yaml import YAML
 
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.exporting import Exporting
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
 from mcp_workflows.sidecar.shutdown import Ending
+from mcp_workflows.sidecar.telemetry.setup import Exporting
 from scripts.processes import free_port
 from tests.here import over_http, scene
 from tests.served import peer, site
@@ -268,7 +268,7 @@ def in_time(url: str) -> str:
 
 
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "mcp_workflows.telemetry_prometheus", raising=False)
+    monkeypatch.delitem(sys.modules, "mcp_workflows.sidecar.telemetry.prometheus", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"serve --ops needs .* pip install 'mcp-workflows\[ops\]'"):
         Exporting(name="x", version="1", scraped=True)

@@ -14,11 +14,11 @@ import pytest
 from mcp.server.streamable_http import EventCallback, EventStore
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.exporting import Exporting
 from mcp_workflows.sidecar.admin import ops_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.request_headers import exact_origin, host, is_allowed, origin
 from mcp_workflows.sidecar.shutdown import Ending
+from mcp_workflows.sidecar.telemetry.setup import Exporting
 from tests.here import OLD, elder, hello, over_http, scene
 from tests.identified import House, house, jwks
 from tests.served import VERSION, Peer, peer, serving, site

@@ -23,11 +23,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mcp_workflows.access import is_loopback
-from mcp_workflows.exporting import Scrape
 from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar import health as probes
 from mcp_workflows.sidecar.request_headers import AllowedHosts, BoundedHeaders, hosts_of
 from mcp_workflows.sidecar.shutdown import Ending
+from mcp_workflows.sidecar.telemetry.setup import Scrape
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.exporting import Exporting
 from mcp_workflows.receiver.attach import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.sidecar import health as probes
@@ -45,6 +44,7 @@ from mcp_workflows.sidecar.request_headers import (
     hosts_of,
 )
 from mcp_workflows.sidecar.shutdown import Beginning, DrainingServer, Ended, Ending, ending_on_signals
+from mcp_workflows.sidecar.telemetry.setup import Exporting
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from mcp_workflows.access import Authorizer
 from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
 from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
-from mcp_workflows.audit_event import Payload
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.cancel_option import CANCEL, cancel_entry
 from mcp_workflows.sidecar.config.includes import POLICY, Include
@@ -38,6 +37,7 @@ from mcp_workflows.sidecar.config.problems import known_keys
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import Laying, as_found
 from mcp_workflows.sidecar.request_headers import exact_origin, host, origin
+from mcp_workflows.sidecar.telemetry.audit_log import Payload
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tools.gates import ToolGate

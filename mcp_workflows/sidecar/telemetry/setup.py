@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.recording import Opened, Recording, finish, to_file, to_stderr, to_stdout
 from mcp_workflows.sidecar.config.models import OTLP, STDERR, STDOUT, AuditSettings, OtlpSettings, TelemetrySettings
+from mcp_workflows.sidecar.telemetry.audit_log import Opened, Recording, finish, to_file, to_stderr, to_stdout
 from mcp_workflows.telemetry import Telemetry
 
 Scrape = Callable[[str], tuple[bytes, str]]
@@ -55,17 +55,17 @@ class Exporting:
         readers: list[Any] = []  # Any: of modules that may not be there
         processors: list[Any] = []
         if scraped:
-            prometheus = _loaded("telemetry_prometheus", "ops", "serve --ops").Scraped()
+            prometheus = _loaded("prometheus", "ops", "serve --ops").Scraped()
             self.scrape = prometheus.text
             readers.append(prometheus.reader)
         if otlp is not None:
-            exporters = _loaded("telemetry_otlp", OTLP, "telemetry.otlp")
+            exporters = _loaded("otlp", OTLP, "telemetry.otlp")
             readers += [exporters.reader(otlp)] if otlp.metrics else []
             processors += [exporters.spans(otlp)] if otlp.traces else []
         if not readers and not processors:
             return Telemetry()
         sample = 1.0 if otlp is None else otlp.sample
-        providers = _loaded("telemetry_sdk", "ops", "telemetry").Providers
+        providers = _loaded("sdk", "ops", "telemetry").Providers
         self._providers = providers(self._service, readers=readers, processors=processors, sample=sample)
         found: Telemetry = self._providers.telemetry
         return found
@@ -74,7 +74,7 @@ class Exporting:
         if audit.file is not None:
             return to_file(audit.file)
         if audit.to == OTLP:
-            logs, settings = _loaded("telemetry_otlp", OTLP, "audit.to: otlp").AuditLogs, otlp or OtlpSettings()
+            logs, settings = _loaded("otlp", OTLP, "audit.to: otlp").AuditLogs, otlp or OtlpSettings()
             return lambda: logs(settings, self._service)
         return {STDOUT: to_stdout, STDERR: to_stderr}[audit.to]
 
@@ -103,7 +103,7 @@ def _loaded(module: str, extra: str, wanted_by: str) -> ModuleType:
         ConfigError: the extra is not installed.
     """
     try:
-        return import_module(f"mcp_workflows.{module}")
+        return import_module(f"mcp_workflows.sidecar.telemetry.{module}")
     except ImportError as error:
         missing = f" ({error.name} is missing)" if error.name else ""
         raise ConfigError(

@@ -1,0 +1,1 @@
+"""Exporters of traces, metrics and audit events, as configured."""
