@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from mcp_workflows.completion import ASKED_BY_SHELL, complete
+from mcp_workflows.sidecar.cli.completion import ASKED_BY_SHELL, complete
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     """
     if ASKED_BY_SHELL in os.environ:
         complete()
-    import_module("mcp_workflows.cli").main()
+    import_module("mcp_workflows.sidecar.cli").main()
 
 
 if __name__ == "__main__":

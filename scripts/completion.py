@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperArgument, TyperGroup
 
 import mcp_workflows
-from mcp_workflows.cli.app import command_line
+from mcp_workflows.sidecar.cli.app import command_line
 
 _TYPERS_OWN = frozenset({"install_completion", "show_completion"})
 

@@ -22,11 +22,11 @@ import mcp_types as types
 import pytest
 
 from mcp_workflows.access.authn.static_tokens import sha256_of
-from mcp_workflows.cli import main
-from mcp_workflows.cli.answering import Answer, Answers, Key
-from mcp_workflows.cli.arguments import WrongUsage, read_arguments, read_pair
-from mcp_workflows.cli.outcome import Outcome
-from mcp_workflows.cli.screen import Screen
+from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
+from mcp_workflows.sidecar.cli.progress import Screen
+from mcp_workflows.sidecar.cli.prompts import Answer, Answers, Key
+from mcp_workflows.sidecar.cli.result import Outcome
 from scripts.processes import free_port
 from scripts.stack import SAMPLES
 from tests.dev_server import DevServer
@@ -405,7 +405,7 @@ def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> 
 
 PROMPT = """
 import anyio
-from mcp_workflows.cli.screen import Screen
+from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.client import TaskState
 
 async def main():

@@ -14,7 +14,7 @@ import pytest
 from typer.core import TyperArgument
 
 from mcp_workflows.__main__ import main
-from mcp_workflows.completion import ASKED_BY_SHELL
+from mcp_workflows.sidecar.cli.completion import ASKED_BY_SHELL
 from scripts.completion import TABLE, text
 from tests.sidecars import COMMAND
 

@@ -20,8 +20,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mcp_workflows.adapter import Ref, Start, Status
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.testing import lossy_proxy
 from scripts.processes import free_port
 from tests.served import peer, serving

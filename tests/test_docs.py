@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_workflows.cli.docs import headings, pages, section
+from mcp_workflows.sidecar.cli.docs import headings, pages, section
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.dev_server import DevServer, temporal_binary
@@ -285,7 +285,7 @@ def test_a_wheel_that_is_made_of_the_sdist_brings_the_pages_and_shows_them(tmp_p
     brought = {path.name: path.read_text() for path in (installed / "mcp_workflows" / "docs").iterdir()}
     assert brought == {path.name: path.read_text() for path in (ROOT / "docs").glob("*.*")}
 
-    code = "import sys; from mcp_workflows.cli import main; sys.argv[1:] = ['docs', 'gates']; main()"
+    code = "import sys; from mcp_workflows.sidecar.cli import main; sys.argv[1:] = ['docs', 'gates']; main()"
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

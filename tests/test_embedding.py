@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.cli.app import app
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "mcp-workflows")
 

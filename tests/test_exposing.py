@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from mcp_workflows.adapter import JSON, Exposed
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import Config, load_config
 from mcp_workflows.sidecar.reload import Reloading
 from mcp_workflows.testing import Role, Subject

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mcp_workflows.cli.app import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
 from mcp_workflows.receiver.log_limits import LIMITED, LineLimit
+from mcp_workflows.sidecar.cli.app import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
 from tests.in_memory import MODERN
 from tests.sidecars import Process, sidecar
 

@@ -21,12 +21,12 @@ from rich.console import Console
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter import Adapter, Finding, Gate, InputRequest, Ref, Start, Status
-from mcp_workflows.cli import main
-from mcp_workflows.cli.screen import say
-from mcp_workflows.cli.telling import brief, message_of, page, span, table, told, whole
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import Checkup, Kind, Row
+from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.format import brief, message_of, page, span, table, told, whole
+from mcp_workflows.sidecar.cli.progress import say
 from mcp_workflows.sidecar.operator import Operator, Wanted
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task

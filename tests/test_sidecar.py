@@ -18,10 +18,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server import _streamable_http_modern as modern_http
 from sse_starlette import EventSourceResponse
 
-from mcp_workflows.cli.serving import read_address, refuse_many_users, tell_what_guards_it
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import FOR_OWN, companions
 from mcp_workflows.sidecar.app import Address
+from mcp_workflows.sidecar.cli.serve import read_address, refuse_many_users, tell_what_guards_it
 from mcp_workflows.sidecar.config.load import load_config
 from tests.here import elder, over_http, scene
 from tests.served import peer

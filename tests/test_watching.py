@@ -21,16 +21,16 @@ from mcp_workflows import Question, Tool, ToolGate, attach
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.cli import main
-from mcp_workflows.cli.answering import Answers
-from mcp_workflows.cli.previewing import preview
-from mcp_workflows.cli.screen import Screen
-from mcp_workflows.cli.serving import tell_what_is_hidden
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.sidecar.app import Address
 from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.dry_run import preview
+from mcp_workflows.sidecar.cli.progress import Screen
+from mcp_workflows.sidecar.cli.prompts import Answers
+from mcp_workflows.sidecar.cli.serve import tell_what_is_hidden
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task

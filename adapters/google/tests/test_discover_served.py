@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from adapters.google.tests import flows
 from adapters.google.tests.configured import client_of
 from adapters.google.tests.scene import INBOUND
-from mcp_workflows.cli.app import app
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from tests.google_engine import LOCATION, PROJECT, GoogleEngine
 from tests.served import Peer

@@ -23,7 +23,7 @@ from adapters.google.tests.configured import YES, asked, called, client_of, conf
 from adapters.google.tests.elsewhere import cancel, deliver
 from adapters.google.tests.scene import environment
 from mcp_workflows import TasksClient
-from mcp_workflows.cli.app import app
+from mcp_workflows.sidecar.cli.app import app
 from scripts.processes import free_port
 from tests.google_engine import GoogleEngine
 from tests.served import Peer

@@ -17,8 +17,8 @@ from adapters.stepfunctions.tests.configured import asked, called, client_of, co
 from adapters.stepfunctions.tests.injecting import Injecting, error, injecting
 from adapters.stepfunctions.tests.refused import POLICY, TOKEN, WHO_WE_ARE, no
 from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, execution, play, question
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.served import Peer

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.adapter import Discovered
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.stepfunctions_engine import StepFunctions

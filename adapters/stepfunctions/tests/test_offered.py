@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.test_exposing import Owner
-from mcp_workflows.cli.app import app
 from mcp_workflows.sidecar.app import build, http_app
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from tests.served import Peer, peer, serving
 from tests.stepfunctions_engine import StepFunctions

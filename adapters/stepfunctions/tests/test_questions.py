@@ -28,7 +28,7 @@ from adapters.stepfunctions.tests.configured import (
 from adapters.stepfunctions.tests.executions import Run
 from adapters.stepfunctions.tests.test_gates import foreign
 from mcp_workflows import TasksClient
-from mcp_workflows.cli.app import app
+from mcp_workflows.sidecar.cli.app import app
 from tests.served import Peer, peer
 from tests.sidecars import sidecar
 from tests.stepfunctions_engine import StepFunctions

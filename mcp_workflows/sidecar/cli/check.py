@@ -10,9 +10,9 @@ import anyio
 import typer
 from rich.console import Console
 
-from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.checks import check as check_all
+from mcp_workflows.sidecar.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
 
 UNBROKEN = 10_000  # characters of a line
 

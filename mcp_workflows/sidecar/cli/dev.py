@@ -11,8 +11,9 @@ from typing import Annotated
 import anyio
 import typer
 
-from mcp_workflows.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
-from mcp_workflows.cli.serving import (
+from mcp_workflows.sidecar.app import Address, run_http, run_stdio
+from mcp_workflows.sidecar.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
+from mcp_workflows.sidecar.cli.serve import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     read_address,
@@ -21,7 +22,6 @@ from mcp_workflows.cli.serving import (
     tell_what_is_hidden,
     warn_of_strangers,
 )
-from mcp_workflows.sidecar.app import Address, run_http, run_stdio
 from mcp_workflows.sidecar.reload import Reloading
 
 _HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"

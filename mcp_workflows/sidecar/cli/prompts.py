@@ -10,8 +10,8 @@ from typing import Any, cast
 import anyio
 import mcp_types as types
 
-from mcp_workflows.cli.arguments import Pair, Schema, WrongUsage, typed
-from mcp_workflows.cli.screen import Screen
+from mcp_workflows.sidecar.cli.arguments import Pair, Schema, WrongUsage, typed
+from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.tools.json_schema import violations
 from mcp_workflows.tools.questions import NAME_META, is_called, name_of

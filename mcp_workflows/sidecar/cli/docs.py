@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.problems import did_you_mean, names
 
 _PACKAGE = Path(str(files("mcp_workflows")))

@@ -11,10 +11,10 @@ import anyio
 import typer
 
 from mcp_workflows.adapter import Discovered, Discovers, one_workflow
-from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, existing, log
-from mcp_workflows.cli.screen import say
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
+from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, existing, log
+from mcp_workflows.sidecar.cli.progress import say
 from mcp_workflows.sidecar.config.draft import draft
 from mcp_workflows.sidecar.config.load import Engine, load_engines
 from mcp_workflows.sidecar.config.problems import did_you_mean, names

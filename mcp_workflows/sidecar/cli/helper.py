@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from mcp_workflows.adapter import Embeds, installed_adapters, load_adapter
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.cli.app import app
 
 
 @app.command(name="helper")

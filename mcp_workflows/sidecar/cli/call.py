@@ -15,17 +15,17 @@ import typer
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.access import LOCAL, Principal
-from mcp_workflows.cli.answering import Answer, Answers
-from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
-from mcp_workflows.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
-from mcp_workflows.cli.order import Order, check_usage, is_it_running, left_behind, read_json, read_token
-from mcp_workflows.cli.outcome import Outcome
-from mcp_workflows.cli.previewing import preview
-from mcp_workflows.cli.screen import INTERRUPTED, Screen
 from mcp_workflows.client.connection import Begun, Connection, Era, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.sidecar.app import Looking, Sidecar, build, exporting_of
+from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.sidecar.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
+from mcp_workflows.sidecar.cli.dry_run import preview
+from mcp_workflows.sidecar.cli.options import Order, check_usage, is_it_running, left_behind, read_json, read_token
+from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
+from mcp_workflows.sidecar.cli.prompts import Answer, Answers
+from mcp_workflows.sidecar.cli.result import Outcome
 from mcp_workflows.sidecar.config.load import Config
 from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.sidecar.operator import named_task

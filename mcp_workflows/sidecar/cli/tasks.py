@@ -17,12 +17,12 @@ from rich.console import Console
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.access.audit import Audit
 from mcp_workflows.adapter import JSON, Explanation, can_terminate
-from mcp_workflows.cli.answering import Action
-from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
-from mcp_workflows.cli.arguments import WrongUsage
-from mcp_workflows.cli.open_questions import OpenQuestion, answer_to, command, open_questions
-from mcp_workflows.cli.screen import INTERRUPTED, Screen, say
-from mcp_workflows.cli.telling import (
+from mcp_workflows.engines.registry import Engines
+from mcp_workflows.errors import OperatorError
+from mcp_workflows.sidecar.app import exporting_of
+from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.sidecar.cli.arguments import WrongUsage
+from mcp_workflows.sidecar.cli.format import (
     STATUSES,
     State,
     brief,
@@ -33,9 +33,9 @@ from mcp_workflows.cli.telling import (
     told,
     whole,
 )
-from mcp_workflows.engines.registry import Engines
-from mcp_workflows.errors import OperatorError
-from mcp_workflows.sidecar.app import exporting_of
+from mcp_workflows.sidecar.cli.open_questions import OpenQuestion, answer_to, command, open_questions
+from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen, say
+from mcp_workflows.sidecar.cli.prompts import Action
 from mcp_workflows.sidecar.config.load import Config
 from mcp_workflows.sidecar.config.models import DISTRIBUTION
 from mcp_workflows.sidecar.operator import Look, Operator, Wanted

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import typer
 
 from mcp_workflows.access import is_loopback
-from mcp_workflows.cli.app import DEFAULT_CONFIG
-from mcp_workflows.cli.arguments import WrongUsage
 from mcp_workflows.client.connection import Era
+from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG
+from mcp_workflows.sidecar.cli.arguments import WrongUsage
 from mcp_workflows.sidecar.config.models import DISTRIBUTION
 
 

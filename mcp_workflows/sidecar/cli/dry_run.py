@@ -9,7 +9,7 @@ from typing import Any
 
 from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Previews, Start
-from mcp_workflows.cli.answering import Answers, Key
+from mcp_workflows.sidecar.cli.prompts import Answers, Key
 from mcp_workflows.sidecar.config.load import Config
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
 from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool, on_behalf_of

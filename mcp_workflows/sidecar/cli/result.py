@@ -12,9 +12,9 @@ import mcp_types as types
 import typer
 from mcp.shared.exceptions import MCPError
 
-from mcp_workflows.cli.screen import harmless
 from mcp_workflows.client import TaskState
 from mcp_workflows.errors import TaskCancelled
+from mcp_workflows.sidecar.cli.progress import harmless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from typing import Annotated
 
 import typer
 
-from mcp_workflows.cli.app import DEFAULT_CONFIG, ConfigOption, app, load
-from mcp_workflows.cli.serving import DEFAULT_HOST, DEFAULT_PORT
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import PATH
+from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG, ConfigOption, app, load
+from mcp_workflows.sidecar.cli.serve import DEFAULT_HOST, DEFAULT_PORT
 from mcp_workflows.sidecar.config.includes import variables_of
 from mcp_workflows.sidecar.config.load import config_schema
 from mcp_workflows.sidecar.config.models import DISTRIBUTION, ServerSettings, team_schema

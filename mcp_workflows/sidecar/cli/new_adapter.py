@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from mcp_workflows.adapter import installed_adapters
-from mcp_workflows.cli.app import app
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.models import DISTRIBUTION
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -62,7 +62,7 @@ def write_package(folder: Path, values: Mapping[str, str]) -> None:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder}: exists already, and nothing is overwritten; name another with --path")
-        for place, text in _filled(files("mcp_workflows.cli") / _FILES, Path(), values).items():
+        for place, text in _filled(files("mcp_workflows.sidecar.cli") / _FILES, Path(), values).items():
             target = folder / place
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")

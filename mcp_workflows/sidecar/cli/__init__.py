@@ -9,27 +9,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from mcp_workflows.cli import (
-    calling,
-    checking,
-    connecting,
-    developing,
-    docs,
-    embedding,
-    handing_out,
-    importing,
-    init,
-    new_adapter,
-    permitting,
-    replaying,
-    serving,
-    showing,
-    storing,
-    tasks,
-)
-from mcp_workflows.cli.app import command_line
-from mcp_workflows.cli.screen import say
 from mcp_workflows.errors import WorkflowsError
+from mcp_workflows.sidecar.cli import call as calling
+from mcp_workflows.sidecar.cli import check as checking
+from mcp_workflows.sidecar.cli import config as showing
+from mcp_workflows.sidecar.cli import connect as connecting
+from mcp_workflows.sidecar.cli import dev as developing
+from mcp_workflows.sidecar.cli import docs, init, new_adapter, tasks
+from mcp_workflows.sidecar.cli import helper as embedding
+from mcp_workflows.sidecar.cli import iam as permitting
+from mcp_workflows.sidecar.cli import import_ as importing
+from mcp_workflows.sidecar.cli import replay as replaying
+from mcp_workflows.sidecar.cli import serve as serving
+from mcp_workflows.sidecar.cli import store as storing
+from mcp_workflows.sidecar.cli import token as handing_out
+from mcp_workflows.sidecar.cli.app import command_line
+from mcp_workflows.sidecar.cli.progress import say
 from mcp_workflows.sidecar.config.models import DISTRIBUTION
 
 __all__ = ["COMMANDS", "main"]
