@@ -24,8 +24,8 @@ from temporalio.worker import Worker
 from mcp_workflows import TasksClient
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
-from mcp_workflows.client.listening import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, Changes
-from mcp_workflows.client.sending import SHORTEST_PAUSE_SECONDS
+from mcp_workflows.client.retries import SHORTEST_PAUSE_SECONDS
+from mcp_workflows.client.subscriptions import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, Changes
 from mcp_workflows.errors import (
     AnswerRejected,
     ClientError,

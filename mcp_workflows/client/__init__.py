@@ -18,11 +18,11 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_workflows.client.following import Following, OnStatus, Ways
 from mcp_workflows.client.handle import TaskHandle
 from mcp_workflows.client.http import reconnecting_http
-from mcp_workflows.client.listening import Listening
 from mcp_workflows.client.messages import CreatedTask, TaskState, idempotency
+from mcp_workflows.client.polling import Following, OnStatus, Ways
+from mcp_workflows.client.subscriptions import Listening
 from mcp_workflows.errors import ClientError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
 

@@ -18,8 +18,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.client import OnStatus, TaskHandle, TasksClient, TaskState
-from mcp_workflows.client.in_core import InCoreTasks
-from mcp_workflows.client.listening import bare
+from mcp_workflows.client.subscriptions import bare
+from mcp_workflows.client.v2025_11_25 import InCoreTasks
 from mcp_workflows.errors import ClientError, OperatorError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
 

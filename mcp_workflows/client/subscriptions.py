@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from mcp_workflows.client.messages import TaskState, listen_to
-from mcp_workflows.client.sending import LOST, SHORTEST_PAUSE_SECONDS, pauses, spread
+from mcp_workflows.client.retries import LOST, SHORTEST_PAUSE_SECONDS, pauses, spread
 
 logger = logging.getLogger(__name__)
 

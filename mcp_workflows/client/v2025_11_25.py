@@ -15,10 +15,10 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from mcp_workflows.client.following import OnStatus
-from mcp_workflows.client.listening import Changes, bare
 from mcp_workflows.client.messages import TaskState, idempotency, visible
-from mcp_workflows.client.sending import pauses, unknown
+from mcp_workflows.client.polling import OnStatus
+from mcp_workflows.client.retries import pauses, unknown
+from mcp_workflows.client.subscriptions import Changes, bare
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 
 _TAKES_TASKS: Final = frozenset({"optional", "required"})
