@@ -16,7 +16,7 @@ def main() -> None:
     """
     if ASKED_BY_SHELL in os.environ:
         complete()
-    import_module("mcp_workflows.sidecar.cli").main()
+    import_module("mcp_workflows.sidecar.cli.main").main()
 
 
 if __name__ == "__main__":

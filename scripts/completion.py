@@ -1,4 +1,4 @@
-"""Write mcp_workflows/completion.json: the commands and options that shells complete.
+"""Write mcp_workflows/sidecar/cli/completion.json: the commands and options that shells complete.
 
 .venv/bin/python -m scripts.completion
 """
@@ -13,12 +13,14 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperGroup
 
-import mcp_workflows
+from mcp_workflows.sidecar.cli import completion
 from mcp_workflows.sidecar.cli.app import command_line
+from mcp_workflows.sidecar.cli.main import COMMANDS
 
 _TYPERS_OWN = frozenset({"install_completion", "show_completion"})
 
-TABLE = Path(mcp_workflows.__file__).with_name("completion.json")
+assert COMMANDS  # importing them hangs them on the application
+TABLE = Path(completion.__file__).with_name("completion.json")
 
 
 def table(command: Any) -> Mapping[str, Any]:  # Any: a command of Typer's own Click; JSON

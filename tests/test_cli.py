@@ -32,7 +32,7 @@ from typer.core import TyperArgument
 from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status, Use
 from mcp_workflows.sidecar.app import Address
 from mcp_workflows.sidecar.checks import State, check
-from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.serve import read_address
 from mcp_workflows.sidecar.config.load import Config, load_config
 from mcp_workflows.testing import MemoryAdapter

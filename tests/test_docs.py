@@ -285,7 +285,7 @@ def test_a_wheel_that_is_made_of_the_sdist_brings_the_pages_and_shows_them(tmp_p
     brought = {path.name: path.read_text() for path in (installed / "mcp_workflows" / "docs").iterdir()}
     assert brought == {path.name: path.read_text() for path in (ROOT / "docs").glob("*.*")}
 
-    code = "import sys; from mcp_workflows.sidecar.cli import main; sys.argv[1:] = ['docs', 'gates']; main()"
+    code = "import sys; from mcp_workflows.sidecar.cli.main import main; sys.argv[1:] = ['docs', 'gates']; main()"
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

@@ -32,8 +32,18 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 import mcp_workflows.adapter.functions
-from mcp_workflows import Tool, attach, from_functions, http_errors
-from mcp_workflows.adapter import JSON, Adapter, Execution, InputRequest, Ref, Start, StartGuarantee, Status
+from mcp_workflows import Tool, attach, from_functions
+from mcp_workflows.adapter import (
+    JSON,
+    Adapter,
+    Execution,
+    InputRequest,
+    Ref,
+    Start,
+    StartGuarantee,
+    Status,
+    http_errors,
+)
 from mcp_workflows.adapter.functions import FunctionsAdapter
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
@@ -44,7 +54,7 @@ from mcp_workflows.errors import (
     ExecutionNotFound,
     StartConflict,
 )
-from mcp_workflows.sidecar import health as probes
+from mcp_workflows.sidecar import health
 from mcp_workflows.testing import AdapterContract, MemoryAdapter, MemorySettings, Role, Subject
 from tests.served import peer, serving
 
@@ -247,7 +257,7 @@ async def test_an_engine_whose_adapter_cannot_tell_is_neither_fine_nor_down(tmp_
     engine = from_functions(start=key, describe=running, cancel=nothing)
     tools, store = [Tool(name="print", engine="press", workflow="press")], f"sqlite:///{tmp_path}/tasks.db"
     async with attach(MCPServer("own"), tools=tools, engines={"press": engine}, store=store) as workflows:
-        response = await probes.engines(workflows)(Request({"type": "http"}))
+        response = await health.engines(workflows)(Request({"type": "http"}))
     found = {"press": {"ok": None, "text": "not checked: its adapter cannot tell", "hint": None}}
     assert (response.status_code, json.loads(bytes(response.body))) == (200, {"ok": True, "engines": found})
 

@@ -20,7 +20,7 @@ from mcp_workflows.client import reconnecting_http
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import Address, build, http_app
 from mcp_workflows.sidecar.checks import Kind, State, check
-from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.serve import refuse_strangers, warn_of_strangers
 from mcp_workflows.sidecar.config.load import Config, load_config
 from mcp_workflows.sidecar.reload import Reloading

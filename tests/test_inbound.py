@@ -26,7 +26,7 @@ from mcp_workflows.adapter import Notes
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.receiver.webhooks import MAX_BODY, Inbound
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
-from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import Config, load_config
 from mcp_workflows.sidecar.reload import Reloading
 from mcp_workflows.testing import Role, Subject

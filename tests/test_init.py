@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from mcp_workflows.adapter import first_settings, installed_adapters, load_adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.sidecars import COMMAND

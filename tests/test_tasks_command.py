@@ -21,7 +21,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from mcp_workflows.adapter import Execution, InputRequest, Status
-from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.open_questions import open_questions
 from mcp_workflows.testing import make_task
 from samples.conformance.workflows import ALL

@@ -26,8 +26,8 @@ from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.sidecar.app import Address
 from mcp_workflows.sidecar.checks import check
-from mcp_workflows.sidecar.cli import main
 from mcp_workflows.sidecar.cli.dry_run import preview
+from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answers
 from mcp_workflows.sidecar.cli.serve import tell_what_is_hidden

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from mcp_workflows.access import is_loopback
 from mcp_workflows.receiver.attach import Workflows
-from mcp_workflows.sidecar import health as probes
+from mcp_workflows.sidecar import health
 from mcp_workflows.sidecar.request_headers import AllowedHosts, BoundedHeaders, hosts_of
 from mcp_workflows.sidecar.shutdown import Ending
 from mcp_workflows.sidecar.telemetry.setup import Scrape
@@ -45,9 +45,9 @@ def ops_app(workflows: Workflows, ending: Ending, scrape: Scrape, host: str) -> 
     return Starlette(
         routes=[
             Route("/metrics", metrics),
-            Route("/healthz", probes.alive(workflows)),
-            Route("/readyz", probes.ready(workflows, ending)),
-            Route("/enginez", probes.engines(workflows)),
+            Route("/healthz", health.alive(workflows)),
+            Route("/readyz", health.ready(workflows, ending)),
+            Route("/enginez", health.engines(workflows)),
         ],
         middleware=[Middleware(AllowedHosts, hosts=hosts_of(host))] if is_loopback(host) else [],
     )

@@ -29,7 +29,7 @@ from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.attach import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
-from mcp_workflows.sidecar import health as probes
+from mcp_workflows.sidecar import health
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
 from mcp_workflows.sidecar.auth import Admission, Admitting
 from mcp_workflows.sidecar.config.load import Config
@@ -287,12 +287,12 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
     # the SDK's endpoint and middleware without its application, whose authentication covers every path
     [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
     guards = [Middleware(AllowedHosts, **_allowed(config, host))]
-    enginez = Route("/enginez", probes.engines(sidecar.workflows), middleware=guards)  # tells more than the others
+    enginez = Route("/enginez", health.engines(sidecar.workflows), middleware=guards)  # tells more than the others
     app = Starlette(
         routes=[
             Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # no other path looks at tokens
-            Route("/healthz", probes.alive(sidecar.workflows)),
-            Route("/readyz", probes.ready(sidecar.workflows, sidecar.ending)),
+            Route("/healthz", health.alive(sidecar.workflows)),
+            Route("/readyz", health.ready(sidecar.workflows, sidecar.ending)),
             *([] if sidecar.ops or admission is not None else [enginez]),
             *(() if admission is None else admission.routes),
             Mount(MOUNTED_AT, sidecar.workflows.inbound),  # whatever the Host: a token protects it

@@ -15,7 +15,7 @@ from mcp_workflows_stepfunctions.replaying import replay
 from adapters.stepfunctions.tests.events import ENVELOPE, TOKEN, Telling
 from mcp_workflows.adapter import Failure, Gate, InputRequest, Replays, Status
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.main import main
 
 CONFIG = """
 engines:

@@ -24,7 +24,7 @@ from adapters.temporal.tests.handlers import Anything, Gated, Mailed, send_appro
 from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
 from mcp_workflows.adapter import Discovered, Discovers, Finding, Verifies
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.sidecar.cli import main
+from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
 from tests.dev_server import DevServer

@@ -11,7 +11,6 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -31,7 +30,7 @@ def complete() -> None:
     Raises:
         SystemExit: always, with the exit code that the shell's script expects.
     """
-    table: Table = json.loads((files("mcp_workflows") / "completion.json").read_text("utf-8"))
+    table: Table = json.loads(Path(__file__).with_name("completion.json").read_text("utf-8"))
     _group(table)(prog_name=COMMAND)
 
 
