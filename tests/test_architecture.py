@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from mcp_workflows import Tool
+from scripts.check_names import duplicates
 from tests.in_memory import entered, line
 
 ROOT = Path(__file__).parent.parent
@@ -360,12 +361,7 @@ SEEN = [CORE, "mcp", "mcp_types", "typer", "starlette", "uvicorn", "ruamel", "op
 
 
 def test_no_public_class_name_is_defined_twice() -> None:
-    places: dict[str, list[str]] = {}
-    for name, module in HOUSE.items():
-        for node in module.tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(name)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert list(duplicates()) == []
 
 
 def test_every_rule_of_the_table_is_about_a_room() -> None:
@@ -374,7 +370,7 @@ def test_every_rule_of_the_table_is_about_a_room() -> None:
 
 
 LINES: Mapping[str, int] = {}
-"""The most lines of code of each room, without blank lines, comments and docstrings. A higher one has its reason beside it."""
+"""The most lines of code of each room, without blank lines, comments and docstrings; a raised one has its reason."""
 
 
 def lines_of_code(path: Path) -> int:

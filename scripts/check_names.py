@@ -1,0 +1,82 @@
+"""Check names and docstrings against docs/decisions/0021: `python -m scripts.check_names` prints all that is wrong."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("mcp_workflows", "conformance/mcp_tasks_conformance", "adapters/*/mcp_workflows_*")
+
+OPENERS = re.compile(r"(what|whatever|who|whom|whose|whoever|whether|how)\b", re.IGNORECASE)
+
+PARTICIPLE = re.compile(r"_?([a-z]+_)*[a-z]{2,}(ing|ed)$")
+NOUNS: Mapping[str, str] = {
+    "embedded": "the folder of source files that authors embed; its name is part of their paths",
+    "polling": "the field's word for asking again and again",
+    "settings": "a plural, no participle",
+    "testing": "the field's word for what proves an adapter; public",
+}
+"""Module names that look like participles, and the reason for each."""
+
+TWICE: Mapping[str, str] = {}
+"""Public class names that may be defined more than once, and the reason for each."""
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Every module that we ship, parsed."""
+    for package in PACKAGES:
+        for folder in sorted(ROOT.glob(package)):
+            for path in sorted(folder.rglob("*.py")):
+                yield path, ast.parse(path.read_text("utf-8"), str(path))
+
+
+def place(path: Path) -> str:
+    """The path of a file as a message names it."""
+    return str(path.relative_to(ROOT))
+
+
+def wrong_openers(path: Path, tree: ast.Module) -> Iterator[str]:
+    """Docstrings, those of attributes too, that begin with a pronoun instead of a subject or a verb."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))) if found := OPENERS.match(text.lstrip()):
+                yield f"{place(path)}:{node.lineno}: a docstring opens with {found[0]!r}: begin with the subject or a verb"
+            case _:
+                pass
+
+
+def participles(path: Path) -> Iterator[str]:
+    """Modules and packages whose names are participles."""
+    name = path.parent.name if path.name == "__init__.py" else path.stem
+    if PARTICIPLE.match(name) and name not in NOUNS:
+        yield f"{place(path)}:1: the module name {name!r} is a participle: take a noun for what it holds"
+
+
+def duplicates() -> Iterator[str]:
+    """Public classes that are defined more than once."""
+    places: dict[str, list[str]] = {}
+    for path, tree in modules():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{place(path)}:{node.lineno}")
+    for name, found in sorted(places.items()):
+        if len(found) > 1 and name not in TWICE:
+            yield f"{found[0]}: the class {name} is defined {len(found)} times, also in {', '.join(found[1:])}"
+
+
+def problems() -> Iterator[str]:
+    """All that is wrong, a line each."""
+    for path, tree in modules():
+        yield from wrong_openers(path, tree)
+        yield from participles(path)
+    yield from duplicates()
+
+
+if __name__ == "__main__":
+    found = list(problems())
+    print(*found, sep="\n", file=sys.stderr)
+    sys.exit(1 if found else 0)
