@@ -44,7 +44,7 @@ def wrong_openers(path: Path, tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))) if found := OPENERS.match(text.lstrip()):
-                yield f"{place(path)}:{node.lineno}: a docstring opens with {found[0]!r}: begin with the subject or a verb"
+                yield f"{place(path)}:{node.lineno}: a docstring opens with {found[0]!r}: begin with a noun or a verb"
             case _:
                 pass
 
