@@ -8,9 +8,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
-    "tests.dev_server",
-    "tests.google_engine",
-    "tests.stepfunctions_engine",
-    "tests.tokens",
+    "tests.support.dev_server",
+    "tests.support.google_engine",
+    "tests.support.stepfunctions_engine",
+    "tests.support.tokens",
     "adapters.temporal.tests.typescript_worker",
 ]

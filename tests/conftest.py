@@ -23,7 +23,7 @@ def fresh_log_limits() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell how many inputs fuzzing has tried (tests/fuzzing.py), and what tests have to say (`said`)."""
+    """Tell how many inputs fuzzing has tried (tests/support/fuzzing.py), and what tests have to say (`said`)."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     told = [pair for report in reports for pair in getattr(report, "user_properties", ())]
     counts = [count for name, count in told if name == "fuzzed"]

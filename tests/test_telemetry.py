@@ -31,8 +31,8 @@ from mcp_workflows.errors import (
     StartConflict,
 )
 from mcp_workflows.telemetry import Telemetry
-from tests.here import until
-from tests.served import Peer, peer, site
+from tests.support.here import until
+from tests.support.served import Peer, peer, site
 
 pytestmark = pytest.mark.anyio
 

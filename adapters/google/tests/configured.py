@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adapters.google.tests.scene import INBOUND
-from tests.configured import KEY, YES, asked, by_flags, called, client_of, operating, written
-from tests.google_engine import LOCATION, PROJECT, GoogleEngine
+from tests.support.configured import KEY, YES, asked, by_flags, called, client_of, operating, written
+from tests.support.google_engine import LOCATION, PROJECT, GoogleEngine
 
 __all__ = ["KEY", "YES", "asked", "by_flags", "called", "client_of", "configured", "executions", "operating"]
 

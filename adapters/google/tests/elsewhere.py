@@ -9,7 +9,7 @@ import anyio
 import httpx2
 from google.api_core.exceptions import FailedPrecondition
 
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 
 async def callbacks(engine: GoogleEngine, execution: str) -> dict[str, str]:

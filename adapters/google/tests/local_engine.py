@@ -19,7 +19,7 @@ from mcp_workflows_google.local.home import Home
 from mcp_workflows_google.local.server import Settings, serving
 
 from scripts.processes import free_port
-from tests.google_engine import LOCATION, NUMBER, PROJECT
+from tests.support.google_engine import LOCATION, NUMBER, PROJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from starlette.routing import Mount
 from mcp_workflows.adapter import Notes
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.receiver.webhooks import MOUNTED_AT, Inbound
-from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
-from tests.served import serving
+from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+from tests.support.served import serving
 
 AUDIENCE: Final = "https://mcp.example.com"
 INBOUND: Final = {"audience": AUDIENCE, "accounts": [ACCOUNT]}

@@ -19,7 +19,7 @@ from adapters.google.tests.local_engine import local_engine
 from adapters.google.tests.test_exposing import READS, settings
 from mcp_workflows.adapter import Execution, Failure, Finding, Status
 from scripts.processes import free_port
-from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 
 pytestmark = pytest.mark.anyio
 

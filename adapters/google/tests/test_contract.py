@@ -21,7 +21,7 @@ from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 from mcp_workflows.testing.subject import cancelled_afterwards, new_start, ref_of, until_ended
 from scripts.processes import free_port
-from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from adapters.google.tests.worlds import SERVER, World, run
 from mcp_workflows.adapter import Embeds, Failure, Ref, Start
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.sidecar.config.load import load_config
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "google-contract.md").read_text()
 ORDER: Final = {"order_id": "A1"}

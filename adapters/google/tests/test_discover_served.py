@@ -18,8 +18,8 @@ from adapters.google.tests.configured import client_of
 from adapters.google.tests.scene import INBOUND
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
-from tests.google_engine import LOCATION, PROJECT, GoogleEngine
-from tests.served import Peer
+from tests.support.google_engine import LOCATION, PROJECT, GoogleEngine
+from tests.support.served import Peer
 
 pytestmark = pytest.mark.anyio
 

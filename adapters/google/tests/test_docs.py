@@ -16,7 +16,7 @@ from mcp_workflows_google.settings import GoogleSettings
 
 from mcp_workflows.adapter import Use
 from mcp_workflows.sidecar.config.load import load_config
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("google", "google-access")

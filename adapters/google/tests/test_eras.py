@@ -14,7 +14,7 @@ from adapters.google.tests.scene import environment
 from mcp_workflows.conformance_2025.session import opened
 from mcp_workflows.conformance_2025.traffic import Traffic
 from scripts.processes import free_port
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from adapters.google.tests.injecting import CUT, HANG, LOST, Fault, Injecting, R
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.testing.lossy import LossyProxy
 from scripts.processes import free_port
-from tests.stopwatch import stopwatch
+from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from mcp_workflows_google.settings import GoogleSettings
 
 from mcp_workflows.errors import EngineUnavailable
 from scripts.processes import free_port
-from tests.google_engine import LOCATION, PROJECT, GoogleEngine
+from tests.support.google_engine import LOCATION, PROJECT, GoogleEngine
 
 pytestmark = pytest.mark.anyio
 

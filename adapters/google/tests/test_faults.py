@@ -13,7 +13,7 @@ from google.cloud.workflows import executions_v1
 from adapters.google.tests.configured import KEY, called, client_of, configured
 from adapters.google.tests.injecting import CUT, LOST, Fault, Injecting
 from adapters.google.tests.stubbed import running_stub, stub
-from tests.served import Peer
+from tests.support.served import Peer
 
 pytestmark = pytest.mark.anyio
 __all__ = ["running_stub", "stub"]

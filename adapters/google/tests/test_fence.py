@@ -19,8 +19,8 @@ from adapters.google.tests.elsewhere import cancel, deliver
 from adapters.google.tests.local_listener import Listener, listening
 from adapters.google.tests.scene import environment
 from scripts.processes import free_port
-from tests.google_engine import GoogleEngine
-from tests.served import Peer
+from tests.support.google_engine import GoogleEngine
+from tests.support.served import Peer
 
 pytestmark = pytest.mark.anyio
 

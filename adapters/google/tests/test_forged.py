@@ -23,10 +23,10 @@ from adapters.google.tests.local_listener import listening
 from adapters.google.tests.scene import AUDIENCE, INBOUND
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import open_store
-from tests.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
-from tests.served import peer
-from tests.sidecars import Process, sidecar
-from tests.tokens import ISSUER, KeyServer, by_hand, key_server, signer
+from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+from tests.support.served import peer
+from tests.support.sidecars import Process, sidecar
+from tests.support.tokens import ISSUER, KeyServer, by_hand, key_server, signer
 
 pytestmark = pytest.mark.anyio
 __all__ = ["key_server"]

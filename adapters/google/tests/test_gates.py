@@ -16,7 +16,7 @@ from mcp_workflows_google import GoogleAdapter
 
 from adapters.google.tests import scene
 from mcp_workflows.adapter import Execution, Gate, InputRequest, Ref, Start, Status
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 pytestmark = pytest.mark.anyio
 

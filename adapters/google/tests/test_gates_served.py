@@ -17,8 +17,8 @@ from adapters.google.tests.configured import asked, by_flags, called, client_of,
 from adapters.google.tests.elsewhere import deliver
 from adapters.google.tests.scene import environment
 from scripts.processes import free_port
-from tests.google_engine import GoogleEngine
-from tests.served import Peer
+from tests.support.google_engine import GoogleEngine
+from tests.support.served import Peer
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,10 @@ from adapters.google.tests import flows
 from adapters.google.tests.configured import KEY, YES, asked, called, configured, executions
 from adapters.google.tests.scene import environment
 from scripts.processes import free_port
-from tests.configured import killed_while_creating, one_task_that_completes
-from tests.google_engine import GoogleEngine
-from tests.served import Peer, peer
-from tests.sidecars import dying_sidecar, sidecar
+from tests.support.configured import killed_while_creating, one_task_that_completes
+from tests.support.google_engine import GoogleEngine
+from tests.support.served import Peer, peer
+from tests.support.sidecars import dying_sidecar, sidecar
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 from google.cloud.workflows.executions_v1 import Execution
 
 from adapters.google.tests.local_flows import ASK, LATER
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 State = Execution.State
 TOKEN = {"Authorization": "Bearer anything"}

@@ -21,7 +21,7 @@ from mcp_workflows_google.local.refusing import LocalEngineError
 from adapters.google.tests.local_engine import local_engine
 from adapters.google.tests.local_flows import HELLO, SLEEP
 from scripts.processes import free_port
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 ROOT = Path(__file__).parents[3]
 

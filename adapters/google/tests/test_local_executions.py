@@ -14,7 +14,7 @@ from google.cloud.workflows.executions_v1 import Execution, ExecutionView
 
 from adapters.google.tests.local_engine import local_engine
 from adapters.google.tests.local_flows import ASK, ENVIRONMENT, FAIL, HELLO, SLEEP
-from tests.google_engine import ACCOUNT, GoogleEngine
+from tests.support.google_engine import ACCOUNT, GoogleEngine
 
 State = Execution.State
 NAME = re.compile(r"projects/123456789012/locations/us-central1/workflows/[a-z0-9-]+/executions/[0-9a-f-]{36}")

@@ -13,7 +13,7 @@ from google.cloud.workflows.executions_v1 import Execution
 from adapters.google.tests.local_flows import FETCH
 from adapters.google.tests.local_listener import Listener, listening
 from scripts.processes import free_port
-from tests.google_engine import ACCOUNT, GoogleEngine
+from tests.support.google_engine import ACCOUNT, GoogleEngine
 
 State = Execution.State
 

@@ -17,7 +17,7 @@ from adapters.google.tests.local_engine import InProcess, local_engine
 from adapters.google.tests.local_flows import ASK, HELLO, LATER, RESTART
 from adapters.google.tests.local_listener import Listener, listening
 from scripts.processes import free_port
-from tests.google_engine import GoogleEngine
+from tests.support.google_engine import GoogleEngine
 
 State = Execution.State
 TOKEN = {"Authorization": "Bearer anything"}

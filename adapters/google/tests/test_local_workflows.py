@@ -12,7 +12,7 @@ from google.cloud.workflows_v1 import Workflow
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from adapters.google.tests.local_flows import HELLO, SLEEP
-from tests.google_engine import ACCOUNT, GoogleEngine
+from tests.support.google_engine import ACCOUNT, GoogleEngine
 
 OTHER = "main: {steps: [{answer: {return: other}}]}"
 

@@ -16,9 +16,9 @@ from mcp_workflows_google.embedding import completed, embedded_files
 from scripts.engines import ENGINES, SAMPLES
 from scripts.processes import free_port
 from scripts.stack import samples
-from tests.google_engine import GoogleEngine
-from tests.served import Peer, peer
-from tests.sidecars import COMMAND, Process
+from tests.support.google_engine import GoogleEngine
+from tests.support.served import Peer, peer
+from tests.support.sidecars import COMMAND, Process
 
 pytestmark = pytest.mark.anyio
 

@@ -25,8 +25,8 @@ from adapters.google.tests.scene import environment
 from mcp_workflows import TasksClient
 from mcp_workflows.sidecar.cli.app import app
 from scripts.processes import free_port
-from tests.google_engine import GoogleEngine
-from tests.served import Peer
+from tests.support.google_engine import GoogleEngine
+from tests.support.served import Peer
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from mcp_workflows_google.settings import GoogleSettings
 from adapters.google.tests.injecting import Injecting, Reply, injecting
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from scripts.processes import free_port
-from tests.stopwatch import stopwatch
+from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 

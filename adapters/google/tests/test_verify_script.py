@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.processes import free_port
-from tests.google_engine import LOCATION, GoogleEngine
+from tests.support.google_engine import LOCATION, GoogleEngine
 
 ROOT = Path(__file__).parents[3]
 

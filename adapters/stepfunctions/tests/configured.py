@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.configured import KEY, YES, asked, by_flags, called, client_of, operating, written
-from tests.stepfunctions_engine import REGION, StepFunctions
+from tests.support.configured import KEY, YES, asked, by_flags, called, client_of, operating, written
+from tests.support.stepfunctions_engine import REGION, StepFunctions
 
 __all__ = ["KEY", "YES", "asked", "by_flags", "called", "client_of", "configured", "executions", "operating", "types"]
 

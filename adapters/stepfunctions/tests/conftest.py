@@ -12,7 +12,7 @@ from mcp_workflows_stepfunctions import StepFunctionsAdapter
 
 from adapters.stepfunctions.tests import scene
 from adapters.stepfunctions.tests.executions import Run, Runs, start
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from mcp_workflows_stepfunctions.envelope import find_envelope
 from mcp_workflows_stepfunctions.fold import Fold
 
 from mcp_workflows.adapter import Gate
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 _NO_GATES: Final[Mapping[str, Gate]] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 
 def new_queue(engine: StepFunctions) -> str:

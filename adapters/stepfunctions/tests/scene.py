@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
 
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 
 def settings(engine: StepFunctions, **more: Any) -> StepFunctionsSettings:

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from adapters.stepfunctions.tests.injecting import Answer, Injecting
-from tests.stepfunctions_engine import ACCOUNT, REGION
+from tests.support.stepfunctions_engine import ACCOUNT, REGION
 
 MACHINE: Final = f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:orders"
 EXECUTION: Final = f"arn:aws:states:{REGION}:{ACCOUNT}:execution:orders:o-1"

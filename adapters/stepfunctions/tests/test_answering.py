@@ -14,7 +14,7 @@ from adapters.stepfunctions.tests.injecting import Answer, Injecting, error, inj
 from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, play
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused
-from tests.stepfunctions_engine import REGION
+from tests.support.stepfunctions_engine import REGION
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,9 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
-from tests.served import Peer
-from tests.sidecars import COMMAND
-from tests.stepfunctions_engine import ACCOUNT, REGION, StepFunctions
+from tests.support.served import Peer
+from tests.support.sidecars import COMMAND
+from tests.support.stepfunctions_engine import ACCOUNT, REGION, StepFunctions
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows import Tool
 from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.errors import EngineRefused
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from mcp_workflows.adapter import Adapter, Status
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from mcp_workflows.testing.subject import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
 from scripts.processes import free_port
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 
 class TestStepFunctionsAdapter(AdapterContract):

@@ -22,7 +22,7 @@ from adapters.stepfunctions.tests.executions import Run, Runs
 from mcp_workflows.adapter import Embeds
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.sidecar.config.load import load_config
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "stepfunctions-contract.md").read_text()
 ORDER: Final = {"order_id": "A1"}

@@ -18,7 +18,7 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 SUCCEED = {"StartAt": "A", "States": {"A": {"Type": "Succeed"}}}
 

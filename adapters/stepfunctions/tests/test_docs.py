@@ -11,7 +11,7 @@ import pytest
 
 from adapters.stepfunctions.tests import machines
 from mcp_workflows.sidecar.config.load import load_config
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "stepfunctions.md"

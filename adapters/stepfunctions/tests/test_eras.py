@@ -12,7 +12,7 @@ from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.configured import client_of, configured, executions
 from mcp_workflows.conformance_2025.session import opened
 from mcp_workflows.conformance_2025.traffic import Traffic
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

@@ -37,7 +37,7 @@ from adapters.stepfunctions.tests.refused import (
 )
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from scripts.processes import free_port
-from tests.stopwatch import stopwatch
+from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 

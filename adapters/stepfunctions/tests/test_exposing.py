@@ -19,7 +19,7 @@ from adapters.stepfunctions.tests.refusing import refusing
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from scripts.processes import free_port
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
 

@@ -12,7 +12,7 @@ from adapters.stepfunctions.tests.looks import until_ended
 from adapters.stepfunctions.tests.test_start import a_start
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

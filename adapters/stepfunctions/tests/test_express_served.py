@@ -14,9 +14,9 @@ from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.configured import KEY, client_of, configured
 from adapters.stepfunctions.tests.injecting import HANG, LOST, Answer, injecting, wait_for
 from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, play
-from tests.served import peer
-from tests.sidecars import sidecar
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.served import peer
+from tests.support.sidecars import sidecar
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

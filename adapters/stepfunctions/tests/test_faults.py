@@ -20,8 +20,8 @@ from adapters.stepfunctions.tests.configured import (
 from adapters.stepfunctions.tests.injecting import error, injecting
 from adapters.stepfunctions.tests.losing import losing
 from adapters.stepfunctions.tests.stubbed import MACHINE, execution, play
-from tests.served import told
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.served import told
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from adapters.stepfunctions.tests.stubbed import EXECUTION, MACHINE, play, quest
 from adapters.stepfunctions.tests.test_iam_used import watch
 from mcp_workflows.adapter import Execution, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from adapters.stepfunctions.tests.refusing import refusing
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from scripts.processes import free_port
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 PATIENCE = 30.0  # seconds
 DOCS = Path(__file__).parents[3] / "docs" / "stepfunctions-events.md"

@@ -20,8 +20,8 @@ from adapters.stepfunctions.tests.lag import watched_loop
 from adapters.stepfunctions.tests.stubbed import EXECUTION, execution, play
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineUnavailable
-from tests.stepfunctions_engine import REGION
-from tests.stopwatch import stopwatch
+from tests.support.stepfunctions_engine import REGION
+from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 

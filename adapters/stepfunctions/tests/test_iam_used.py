@@ -15,7 +15,7 @@ from adapters.stepfunctions.tests.looks import PATIENCE, until_asked, until_ende
 from adapters.stepfunctions.tests.queues import arn, event, left_in, new_queue, send
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows.adapter import Gate, InputRequest, Ref, Start, Use
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 SERVICES: Final[Mapping[str, str]] = {"stepfunctions": "states", "sqs": "sqs", "resourcegroupstaggingapi": "tag"}
 NAMES: Final[Mapping[str, str]] = {"sqs:DeleteMessageBatch": "sqs:DeleteMessage"}  # one action for two operations

@@ -11,10 +11,10 @@ import pytest
 
 from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.configured import KEY, YES, asked, called, configured, executions, types
-from tests.configured import killed_while_creating, one_task_that_completes
-from tests.served import Peer, peer
-from tests.sidecars import dying_sidecar, sidecar
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.configured import killed_while_creating, one_task_that_completes
+from tests.support.served import Peer, peer
+from tests.support.sidecars import dying_sidecar, sidecar
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

@@ -23,9 +23,9 @@ from ruamel.yaml import YAML
 
 from adapters.stepfunctions.tests.local_machines import SLEEP
 from scripts.processes import free_port
-from tests.served import peer
-from tests.sidecars import COMMAND, Process
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.served import peer
+from tests.support.sidecars import COMMAND, Process
+from tests.support.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/stepfunctions-local.md"

@@ -9,7 +9,7 @@ from typing import Any
 
 from adapters.stepfunctions.tests.local_machines import SLEEP, asking, only
 from adapters.stepfunctions.tests.test_local_tokens import asked
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 
 def queue_of(engine: StepFunctions, pattern: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from adapters.stepfunctions.tests.local_machines import ASK, FAIL, PASS, SLEEP, code, only
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 
 def start(engine: StepFunctions, arn: str, name: str | None = None, given: str = "{}") -> str:

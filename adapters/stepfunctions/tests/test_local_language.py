@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapters.stepfunctions.tests.local_machines import QUESTION
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 AWKWARD = 'a "quoted" \\ line\nand {braces}'
 

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from adapters.stepfunctions.tests.local_machines import ASK, PASS, code, only
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 OTHER = only({"Type": "Pass", "Result": "other"})
 

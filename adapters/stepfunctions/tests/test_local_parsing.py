@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from adapters.stepfunctions.tests.local_machines import PASS, code, only
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 AT_ONCE = 12
 STATES = 40  # so that parsing them takes long enough to be interrupted

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.stepfunctions.tests.local_machines import ASK, PASS, asking
 from adapters.stepfunctions.tests.test_local_tokens import asked, refused, token_of
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 LAST = {"first.$": "$.first", "answer.$": "$.answer", "kept.$": "$kept"}
 TWO_STEPS = {

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from adapters.stepfunctions.tests.local_machines import ASK, asking, code, only
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 
 def token_of(event: Any) -> str:

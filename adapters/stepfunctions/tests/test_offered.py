@@ -16,8 +16,8 @@ from adapters.stepfunctions.tests.test_exposing import Owner
 from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
-from tests.served import Peer, peer, serving
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.served import Peer, peer, serving
+from tests.support.stepfunctions_engine import StepFunctions
 
 PATIENCE = 20.0  # seconds
 CONFIG = """\

@@ -15,7 +15,7 @@ from adapters.stepfunctions.tests.executions import Run
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.engines import ENGINES, SAMPLES
 from scripts.stack import samples
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 FOLDER: Final = SAMPLES / "questions" / "stepfunctions"
 README: Final = (FOLDER / "README.md").read_text()

@@ -29,9 +29,9 @@ from adapters.stepfunctions.tests.executions import Run
 from adapters.stepfunctions.tests.test_gates import foreign
 from mcp_workflows import TasksClient
 from mcp_workflows.sidecar.cli.app import app
-from tests.served import Peer, peer
-from tests.sidecars import sidecar
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.served import Peer, peer
+from tests.support.sidecars import sidecar
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

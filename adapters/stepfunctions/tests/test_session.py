@@ -24,8 +24,8 @@ from adapters.stepfunctions.tests.refused import EXECUTION
 from mcp_workflows.adapter.token_bucket import Buckets, Key, Limits
 from mcp_workflows.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
 from scripts.processes import free_port
-from tests.stepfunctions_engine import StepFunctions
-from tests.stopwatch import stopwatch
+from tests.support.stepfunctions_engine import StepFunctions
+from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 

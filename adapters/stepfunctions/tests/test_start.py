@@ -16,7 +16,7 @@ from mcp_workflows_stepfunctions.starting import execution_name, one_input, requ
 from adapters.stepfunctions.tests import machines, scene
 from mcp_workflows.adapter import JSON, Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, StartConflict
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ import pytest
 from adapters.stepfunctions.tests.configured import called, client_of, configured
 from adapters.stepfunctions.tests.injecting import Answer, Injecting, error, injecting
 from adapters.stepfunctions.tests.stubbed import MACHINE, execution, play
-from tests.served import Peer
-from tests.stopwatch import stopwatch
+from tests.support.served import Peer
+from tests.support.stopwatch import stopwatch
 
 pytestmark = pytest.mark.anyio
 

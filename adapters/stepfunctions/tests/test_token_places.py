@@ -16,7 +16,7 @@ from adapters.stepfunctions.tests.looks import until, until_ended
 from adapters.stepfunctions.tests.machines import one_state
 from adapters.stepfunctions.tests.queues import new_queue
 from mcp_workflows.adapter import Gate, InputRequest, Ref, Start
-from tests.stepfunctions_engine import StepFunctions
+from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
 

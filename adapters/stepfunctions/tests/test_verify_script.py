@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stepfunctions_engine import ROLE, StepFunctions
+from tests.support.stepfunctions_engine import ROLE, StepFunctions
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,7 +9,7 @@ from mcp_workflows_temporal import TemporalAdapter
 from temporalio.client import Client
 
 from adapters.temporal.tests.scene import Scene, connect, open_adapter
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 
 @pytest.fixture

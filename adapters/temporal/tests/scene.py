@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 
 from adapters.temporal.tests.workflows import ACTIVITIES, WORKFLOWS
 from mcp_workflows.adapter import Execution, Ref, Start, Status
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 PATIENCE = 60.0  # seconds
 

@@ -18,8 +18,8 @@ from temporalio.api.workflowservice.v1 import (
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter, workflow_id
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
-from tests.dev_server import DevServer
-from tests.stopwatch import stopwatch
+from tests.support.dev_server import DevServer
+from tests.support.stopwatch import stopwatch
 
 YES = {"action": "accept", "content": {"size": "S"}}
 

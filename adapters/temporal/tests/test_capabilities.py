@@ -16,7 +16,7 @@ from adapters.temporal.tests.scene import PATIENCE, Scene, workflow_id
 from adapters.temporal.tests.troubled import troubled_worker
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 ODD_IDS = ("it's", "x') OR ('1'='1", "per%cent_", "ü☕", "a`b", 'say "hi"', "back\\slash", "new\nline", "a/b", "\\'")
 

@@ -8,7 +8,7 @@ from temporalio.client import Client
 from adapters.temporal.tests.scene import Scene, open_adapter, plan
 from mcp_workflows.adapter import Ref, Status
 from scripts.processes import free_port
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 
 async def test_an_engine_that_answers_is_fine(scene: Scene) -> None:

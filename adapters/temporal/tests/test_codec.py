@@ -19,7 +19,7 @@ from temporalio.converter import DataConverter, PayloadCodec
 from adapters.temporal.tests.scene import Scene, open_adapter
 from mcp_workflows.adapter import Status
 from mcp_workflows.errors import EngineUnavailable
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 FLIP = bytes(range(255, -1, -1))
 

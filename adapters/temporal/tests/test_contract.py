@@ -14,7 +14,7 @@ from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.testing import AdapterContract, LossyProxy, Role, Subject, lossy_proxy
 from scripts.processes import free_port
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 SECRET = "s3cret"
 

@@ -27,8 +27,8 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
-from tests.dev_server import DevServer
-from tests.sidecars import COMMAND
+from tests.support.dev_server import DevServer
+from tests.support.sidecars import COMMAND
 
 GATE = {
     "when": {"query": "status", "equals": "waiting"},

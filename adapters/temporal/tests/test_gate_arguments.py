@@ -17,7 +17,7 @@ from adapters.temporal.tests.test_gates import AWAITING, handled, only_key, shop
 from mcp_workflows.adapter import JSON, Explanation, Finding, ReadsHandlers, Ref
 from mcp_workflows.errors import ConfigError, EngineUnavailable
 from mcp_workflows.sidecar.config.load import load_config
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 WORKFLOW = "adapters.temporal.tests.gated:ShipByVote"
 CONFIG = """

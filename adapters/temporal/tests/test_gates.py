@@ -42,9 +42,9 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import open_store
-from tests.configured import by_flags, written
-from tests.dev_server import DevServer
-from tests.served import Peer, peer, site
+from tests.support.configured import by_flags, written
+from tests.support.dev_server import DevServer
+from tests.support.served import Peer, peer, site
 
 ASK = InputRequest(
     method="elicitation/create",

@@ -18,9 +18,9 @@ import pytest
 from adapters.temporal.tests.scene import PATIENCE
 from adapters.temporal.tests.typescript_worker import Factory
 from scripts.processes import free_port
-from tests.dev_server import DevServer
-from tests.served import Peer, peer
-from tests.sidecars import COMMAND, Process
+from tests.support.dev_server import DevServer
+from tests.support.served import Peer, peer
+from tests.support.sidecars import COMMAND, Process
 
 DOCS = Path(__file__).parents[3] / "docs" / "gates.md"
 SHIP = Path(__file__).with_name("typescript") / "workflows" / "ship.ts"

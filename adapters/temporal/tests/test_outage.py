@@ -15,8 +15,8 @@ from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from scripts.processes import free_port
-from tests.dev_server import DevServer
-from tests.stopwatch import stopwatch
+from tests.support.dev_server import DevServer
+from tests.support.stopwatch import stopwatch
 
 YES = {"action": "accept", "content": {"size": "S"}}
 NOBODY = Ref(workflow="Waits", handle="nobody/nothing")

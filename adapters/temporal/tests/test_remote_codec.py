@@ -25,7 +25,7 @@ from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 TOKEN = "Bearer hush-hush"
 OWN = "adapters.temporal.tests.own_converter"

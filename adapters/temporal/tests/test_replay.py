@@ -29,7 +29,7 @@ from adapters.temporal.tests.test_gates import (
 from mcp_workflows.adapter import Progress, Ref, Replayed, Replays, Status
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.main import main
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 CONFIG = """
 engines:

@@ -17,7 +17,7 @@ from temporalio.converter import PayloadConverter
 from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.errors import EngineRefused, StartConflict
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 
 async def count(scene: Scene, ref: Ref) -> int:

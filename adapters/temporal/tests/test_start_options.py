@@ -20,7 +20,7 @@ from adapters.temporal.tests.cancelled_by_signal import StopsBySignal
 from adapters.temporal.tests.scene import PATIENCE, Scene, plan, workflow_id
 from mcp_workflows.adapter import Previews, Ref, Start
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 ATTRIBUTES = {
     "McpOrder": "Keyword",

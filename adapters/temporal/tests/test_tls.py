@@ -17,7 +17,7 @@ from mcp_workflows_temporal.connection import Place
 from adapters.temporal.tests.scene import PATIENCE
 from adapters.temporal.tests.tls_proxy import Authority, TLSProxy, tls_proxy
 from mcp_workflows.errors import ConfigError, EngineUnavailable
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
 from adapters.temporal.tests.typescript_worker import Factory
 from mcp_workflows.adapter import Progress, Ref, Status
 from mcp_workflows.errors import EngineRefused
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 SIZE = {
     "type": "object",

@@ -34,7 +34,7 @@ from adapters.temporal.tests.test_codec import Upside
 from adapters.temporal.tests.troubled import troubled_worker
 from mcp_workflows.adapter import Explanation, Ref, Status
 from mcp_workflows.errors import ExecutionNotFound
-from tests.dev_server import DevServer, temporal_binary
+from tests.support.dev_server import DevServer, temporal_binary
 
 LONG_TIMER = re.compile(r"1, the next fires .* UTC, in (2 h|119 min)")
 WORKFLOW_QUEUE = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW

@@ -14,7 +14,7 @@ from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_KEY
 from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
 from mcp_workflows.adapter import Ref, Start, Status
 from mcp_workflows.errors import EngineRefused, StartConflict
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 
 def order(

@@ -20,7 +20,7 @@ import pytest
 from mcp_workflows_temporal import TemporalAdapter
 
 from adapters.temporal.tests.installed import installed, run
-from tests.dev_server import DevServer
+from tests.support.dev_server import DevServer
 
 SOURCE = Path(__file__).with_name("typescript")
 INSTALL = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")

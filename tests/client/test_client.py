@@ -1,0 +1,320 @@
+"""TasksClient: the SDK's client with the tasks extension, against our server and against others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.client import Client, ClientRequestContext, Transport
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.exceptions import MCPError
+
+from mcp_workflows import Ask, TasksClient, Tool, attach
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.client import TaskHandle, TaskState, idempotency
+from mcp_workflows.client.connection import Era, connect
+from mcp_workflows.errors import ServerUnreachable, TaskCancelled, TaskNotFound
+from scripts.processes import free_port
+from tests.support.served import memory_tools, serving, site
+from tests.support.stopwatch import stopwatch
+
+pytestmark = pytest.mark.anyio
+
+ASKED_BEFORE = Tool(
+    name="asked_before",
+    engine="memory",
+    workflow="echo",
+    ask={
+        "first": Ask(message="First?", schema={"type": "string"}),
+        "second": Ask(message="Second?", schema={"type": "string"}),
+    },
+)
+
+
+@dataclass(slots=True)
+class Person:
+    """Answers what it is asked, and remembers what it saw."""
+
+    says: str = "yes"
+    states: list[TaskState] = field(default_factory=list[TaskState])
+    asked: list[str] = field(default_factory=list[str])
+    refuses: bool = False
+
+    async def see(self, state: TaskState) -> None:
+        self.states.append(state)
+
+    async def answer(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        self.asked.append(str(context.request_id))
+        if self.refuses:
+            return types.ErrorData(code=-1, message="nobody is there")
+        assert isinstance(params, types.ElicitRequestFormParams)
+        return types.ElicitResult(
+            action="accept", content=dict.fromkeys(params.requested_schema["properties"], self.says)
+        )
+
+    @property
+    def seen(self) -> list[str]:
+        return [state.status for state in self.states]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A person's client of a server."""
+
+    person: Person
+    tasks: TasksClient
+    client: Client
+
+    async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> TaskHandle:
+        begun = await self.tasks.start(self.client, tool, arguments, **more)
+        assert isinstance(begun, TaskHandle)
+        return begun
+
+
+@asynccontextmanager
+async def scene(url: str | Transport, person: Person | None = None, **settings: Any) -> AsyncGenerator[Scene]:
+    person = person or Person()
+    tasks = TasksClient(on_status=person.see, **settings)
+    async with Client(url, extensions=[tasks], elicitation_callback=person.answer) as client:
+        yield Scene(person, tasks, client)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncGenerator[str]:
+    """A server with a tool for each workflow in memory, over HTTP; it insists on the headers of the specification."""
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with site(store=store, tools=[*memory_tools(), ASKED_BEFORE], strict_headers=True) as found:
+        yield found.url
+
+
+async def until(condition: Callable[[], bool], within: float = 10) -> None:
+    with anyio.fail_after(within):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+async def test_a_call_that_becomes_a_task_returns_the_final_result(served: str) -> None:
+    async with scene(served) as found:
+        result = await found.client.call_tool("sleep", {"seconds": 0.3})
+        assert result.structured_content == {"slept": 0.3}
+        assert (found.person.seen[0], found.person.seen[-1]) == ("working", "completed")
+
+
+async def test_each_state_is_told_once(served: str) -> None:
+    async with scene(served) as found:
+        await found.client.call_tool("ask_in_turn")
+        told = [(s.status, s.status_message, tuple(s.input_requests or {})) for s in found.person.states]
+        assert len(told) == len(set(told))
+
+
+async def test_questions_of_a_task_go_to_the_clients_own_callback_one_round_after_the_other(served: str) -> None:
+    async with scene(served) as found:
+        result = await found.client.call_tool("ask_in_turn")
+        assert found.person.asked == ["first", "second"]
+        assert result.structured_content == {"first": {"answer": "yes"}, "second": {"answer": "yes"}}
+
+
+async def test_questions_before_the_start_are_answered_too(served: str) -> None:
+    async with scene(served) as found:
+        result = await found.client.call_tool("asked_before", {"a": 1})
+        assert result.structured_content == {"a": 1, "first": "yes", "second": "yes"}
+        assert found.person.asked == ["first", "second"]
+
+
+async def test_a_failed_workflow_is_an_error_result_and_a_protocol_error_is_raised(served: str) -> None:
+    async with scene(served) as found:
+        assert (await found.client.call_tool("fail")).is_error
+        with pytest.raises(MCPError, match="no such order") as raised:
+            await found.client.call_tool("protocol_error")
+        assert (raised.value.code, raised.value.data) == (-32602, {"order": "o-1"})
+
+
+async def test_a_cancelled_task_raises_and_names_itself(served: str) -> None:
+    async with scene(served) as found:
+        begun = await found.start("forever")
+        await begun.cancel()
+        with pytest.raises(TaskCancelled) as raised:
+            await begun.result()
+        assert raised.value.task_id == begun.id
+
+
+async def test_a_later_client_comes_back_to_a_task_by_its_id(served: str) -> None:
+    async with scene(served) as before:
+        task_id = (await before.start("ask")).id
+    async with scene(served, Person(says="later")) as after:
+        handle = after.tasks.handle(after.client, task_id)
+        assert (await handle.result()).structured_content == {"answer": "later"}
+        assert (await handle.status()).status == "completed"
+
+
+async def test_a_handle_of_a_client_that_was_left_says_so_at_once(served: str) -> None:
+    async with scene(served) as found:
+        handle = await found.start("ask")
+    with stopwatch() as seconds:
+        with pytest.raises(ServerUnreachable):
+            await handle.status()
+        assert seconds() < 1
+
+
+async def test_a_task_nobody_knows_is_an_error_at_once(served: str) -> None:
+    async with scene(served) as found:
+        handle = found.tasks.handle(found.client, "nonsense")
+        accepted = types.ElicitResult(action="accept", content={})
+        for asked in (handle.result, handle.status, handle.cancel, lambda: handle.answer({"a": accepted})):
+            with pytest.raises(TaskNotFound, match="not found") as raised:
+                await asked()
+            assert (raised.value.task_id, raised.value.code) == ("nonsense", -32602)
+            assert isinstance(raised.value, MCPError)
+
+
+async def test_the_same_idempotency_key_starts_one_workflow(served: str) -> None:
+    async with scene(served) as found:
+        first = await found.start("forever", {"a": 1}, idempotency_key="k" * 32)
+        again = await found.start("forever", {"a": 1}, idempotency_key="k" * 32)
+        assert first.id == again.id
+        with pytest.raises(MCPError, match="other arguments"):
+            await found.client.call_tool("forever", {"a": 2}, meta=idempotency("k" * 32))
+
+
+async def test_a_question_that_is_answered_elsewhere_goes_away(served: str) -> None:
+    class Thinking(Person):
+        async def answer(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> Any:
+            self.asked.append(str(context.request_id))
+            await anyio.sleep_forever()
+
+    thinking = Thinking()
+    async with scene(served, thinking) as slow, scene(served) as quick, anyio.create_task_group() as group:
+        begun = await slow.start("ask")
+        results: list[types.CallToolResult] = []
+
+        async def wait() -> None:
+            results.append(await begun.result())
+
+        group.start_soon(wait)
+        await until(lambda: thinking.asked == ["question"])
+        accepted = types.ElicitResult(action="accept", content={"answer": "from elsewhere"})
+        await quick.tasks.handle(quick.client, begun.id).answer({"question": accepted})
+        await until(lambda: bool(results))
+        assert results[0].structured_content == {"answer": "from elsewhere"}
+
+
+async def test_a_refused_question_is_the_callers_error_and_the_task_goes_on(served: str) -> None:
+    async with scene(served, Person(refuses=True)) as found:
+        with pytest.raises(MCPError, match="nobody is there"):
+            await found.client.call_tool("ask")
+        handle = found.tasks.handle(found.client, found.person.states[-1].task_id)
+        assert (await handle.status()).status == "input_required"
+        with pytest.raises(MCPError, match="nobody is there"):
+            await found.tasks.start(found.client, "asked_before")
+
+
+# --- listening and polling
+
+
+@asynccontextmanager
+async def counted(tmp_path: Path, *, listening: bool) -> AsyncGenerator[tuple[str, list[str]]]:
+    """A server that writes down what it is asked; the one that does not listen refuses subscriptions."""
+    methods: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncGenerator[None]:
+        async with workflows:
+            yield
+
+    async def count(ctx: ServerRequestContext[Any, Any], call_next: Callable[..., Awaitable[Any]]) -> Any:
+        methods.append(ctx.method)
+        if ctx.method == "subscriptions/listen" and not listening:
+            raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
+        return await call_next(ctx)
+
+    server: Server[Any] = Server(
+        "counted", version="1", lifespan=lifespan, on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus())
+    )
+    server.middleware.append(count)
+    engines = {"memory": MemoryAdapter(MemorySettings())}
+    workflows = attach(server, tools=memory_tools(), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
+    async with serving(server.streamable_http_app()) as url:
+        yield url, methods
+
+
+@pytest.mark.parametrize("listening", [True, False])
+async def test_a_task_is_listened_to_where_that_is_offered_and_polled_where_not(
+    tmp_path: Path, listening: bool
+) -> None:
+    async with counted(tmp_path, listening=listening) as (url, methods), scene(url) as found:
+        result = await found.client.call_tool("sleep", {"seconds": 0.2})
+        assert result.structured_content == {"slept": 0.2}
+        assert methods.count("subscriptions/listen") == 1
+        await found.client.call_tool("ask_two")
+        assert found.person.seen.count("completed") == 2
+
+
+async def test_who_listens_hears_of_the_end_without_polling_for_it(tmp_path: Path) -> None:
+    async with counted(tmp_path, listening=True) as (url, methods), scene(url) as found:
+        begun = await found.start("forever")
+        looks = 0
+        async with anyio.create_task_group() as group:
+
+            async def wait() -> None:
+                with pytest.raises(TaskCancelled):
+                    await begun.result()
+
+            group.start_soon(wait)
+            await until(lambda: "subscriptions/listen" in methods)
+            await anyio.sleep(2.5)  # more than two polls; nothing may happen, so there is nothing to wait for
+            looks = methods.count("tasks/get")
+            await begun.cancel()
+        assert looks <= 3
+        assert methods.count("tasks/get") <= looks + 2
+
+
+# --- the same as a host of another era
+
+
+@pytest.mark.parametrize("era", list(Era))
+async def test_every_era_gets_the_result(served: str, era: Era) -> None:
+    seen: list[TaskState] = []
+    messages: list[str | None] = []
+
+    async def see(state: TaskState) -> None:
+        seen.append(state)
+
+    async def step(progress: float, total: float | None, message: str | None) -> None:
+        messages.append(message)
+
+    async def elicit(key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content={"answer": "yes"})
+
+    async with connect(served, era=era, on_status=see, elicit=elicit) as found:
+        tools = {tool.name: tool for tool in await found.tools()}
+
+        async def call(tool: str, **arguments: Any) -> Any:
+            begun = await found.start(tools[tool], arguments, progress=step)
+            result = begun if isinstance(begun, types.CallToolResult) else await found.result(begun)
+            return result.structured_content
+
+        assert await call("sleep", seconds=0.4) == {"slept": 0.4}
+        assert bool(seen) == (era is not Era.NONE)
+        assert ("sleeping" in messages) == (era is Era.NONE)
+        assert await call("ask") == {"answer": "yes"}
+
+
+async def test_a_server_that_is_not_there_is_one_clear_error() -> None:
+    async def see(state: TaskState) -> None: ...
+
+    async def elicit(key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
+        raise AssertionError("nothing is asked")
+
+    with pytest.raises(ServerUnreachable, match="no answer"):
+        async with connect(f"http://127.0.0.1:{free_port()}/mcp", era=Era.TASKS, on_status=see, elicit=elicit):
+            pass

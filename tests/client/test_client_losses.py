@@ -1,0 +1,394 @@
+"""TasksClient where something goes wrong: answers lost on the way, servers away, and servers with ways of their own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import httpx2
+import mcp_types as types
+import pytest
+from mcp.client import Client, ClientRequestContext
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_workflows_temporal.connection import quiet_runtime
+from temporalio.client import Client as Temporal
+from temporalio.worker import Worker
+
+from mcp_workflows import TasksClient
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
+from mcp_workflows.client.retries import SHORTEST_PAUSE_SECONDS
+from mcp_workflows.client.subscriptions import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, Changes
+from mcp_workflows.errors import (
+    AnswerRejected,
+    ClientError,
+    ServerUnreachable,
+    TaskCancelled,
+    TaskExpired,
+    TaskFailed,
+)
+from mcp_workflows.testing import lossy_proxy
+from samples.conformance.workflows import ALL
+from scripts.processes import free_port
+from tests.support.dev_server import DevServer
+from tests.support.served import site
+from tests.support.sidecars import sidecar, write_config
+
+pytestmark = pytest.mark.anyio
+
+LOST = MCPError(types.CONNECTION_CLOSED, "lost on the way")
+YES = types.ElicitResult(action="accept", content={"answer": "yes"})
+QUESTION = {
+    "method": "elicitation/create",
+    "params": {
+        "message": "Well?",
+        "requestedSchema": {"type": "object", "properties": {"answer": {"type": "string"}}},
+    },
+}
+
+
+async def until(condition: Callable[[], bool], within: float = 10) -> None:
+    with anyio.fail_after(within):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+async def yes(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+    return YES
+
+
+# --- a server we did not write
+
+
+@dataclass(slots=True)
+class Foreign:
+    """A server whose every answer is written down: what it says to each request of a method, the last for ever."""
+
+    looks: Sequence[Any]  # states without their id, or errors
+    updates: Sequence[Any] = ({},)
+    cancels: Sequence[Any] = ({},)
+    listens: Sequence[Any] = (MCPError(types.METHOD_NOT_FOUND, "Method not found"),)
+    heard: list[str] = field(default_factory=list[str])
+    answers: list[Any] = field(default_factory=list[Any])
+
+    async def tools(self, ctx: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="x", input_schema={"type": "object"})])
+
+    def next(self, method: str) -> Any:
+        """What it says now; None is nothing, ever."""
+        said: dict[str, Sequence[Any]] = {
+            "tools/call": [{"resultType": "task", "status": "working"}],
+            "tasks/get": self.looks,
+            "tasks/update": self.updates,
+            "tasks/cancel": self.cancels,
+            "subscriptions/listen": self.listens,
+        }
+        script = said[method]
+        return script[min(self.heard.count(method), len(script) - 1)]
+
+    async def speak(self, ctx: ServerRequestContext[Any, Any], call_next: Callable[..., Awaitable[Any]]) -> Any:
+        if not ctx.method.startswith("tasks/") and ctx.method not in ("tools/call", "subscriptions/listen"):
+            return await call_next(ctx)
+        if ctx.method == "tasks/update":
+            self.answers.append((ctx.params or {})["inputResponses"])
+        answer = self.next(ctx.method)
+        self.heard.append(ctx.method)
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, Mapping):
+            await anyio.sleep_forever()
+        state = cast("Mapping[str, Any]", answer)
+        return {"resultType": "complete", "taskId": "t-1", "pollIntervalMs": 1, **state}
+
+
+@asynccontextmanager
+async def foreign(server: Foreign, **settings: Any) -> AsyncGenerator[tuple[Client, TasksClient]]:
+    lowlevel: Server[Any] = Server("foreign", version="1", on_list_tools=server.tools)
+    lowlevel.middleware.append(server.speak)
+    tasks = TasksClient(**settings)
+    async with Client(lowlevel, extensions=[tasks]) as client:
+        yield client, tasks
+
+
+WORKING = {"status": "working"}
+ASKING = {"status": "input_required", "inputRequests": {"question": QUESTION}}
+DONE: Mapping[str, Any] = {"status": "completed", "result": {"content": [], "structuredContent": {"done": True}}}
+
+
+async def test_a_look_that_is_lost_is_looked_again() -> None:
+    server = Foreign([LOST, MCPError(types.INTERNAL_ERROR, "HTTP 502"), WORKING, LOST, DONE])
+    async with foreign(server) as (client, _):
+        assert (await client.call_tool("x")).structured_content == {"done": True}
+    assert server.heard.count("tasks/get") == 5
+
+
+async def test_a_server_that_stays_away_is_an_error_once_patience_is_over() -> None:
+    async with foreign(Foreign([LOST]), patience_seconds=0.4) as (client, tasks):
+        with pytest.raises(ServerUnreachable, match=r"no answer to tasks/get \(lost on the way\)"):
+            await client.call_tool("x")
+        with pytest.raises(ServerUnreachable):
+            await tasks.handle(client, "t-1").status()
+
+
+async def test_an_answer_whose_reply_is_lost_is_sent_again_and_nobody_is_asked_twice() -> None:
+    asked: list[str] = []
+
+    async def ask(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(str(context.request_id))
+        return YES
+
+    server = Foreign([ASKING] * 8 + [DONE], updates=[LOST, LOST, {}])
+    async with foreign(server, on_elicitation=ask) as (client, _):
+        assert (await client.call_tool("x")).structured_content == {"done": True}
+    assert asked == ["question"]
+    assert server.answers == [{"question": {"action": "accept", "content": {"answer": "yes"}}}] * 3
+
+
+async def test_a_server_that_goes_on_asking_what_was_answered_is_answered_once_and_polled_on() -> None:
+    server = Foreign([ASKING] * 6 + [{"status": "input_required"}] * 2 + [DONE])
+    async with foreign(server, on_elicitation=yes) as (client, _):
+        assert (await client.call_tool("x")).structured_content == {"done": True}
+    assert len(server.answers) == 1
+
+
+async def test_a_question_that_comes_back_unanswered_is_asked_again() -> None:
+    asked: list[str] = []
+
+    async def ask(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(str(context.request_id))
+        if len(asked) == 1:
+            await anyio.sleep_forever()
+        return YES
+
+    server = Foreign([ASKING, ASKING, WORKING, ASKING, ASKING, ASKING, DONE])
+    async with foreign(server, on_elicitation=ask) as (client, _):
+        assert (await client.call_tool("x")).structured_content == {"done": True}
+    assert (len(asked), len(server.answers)) == (2, 1)
+
+
+async def test_an_answer_that_does_not_fit_is_the_callers_error_and_the_task_still_asks() -> None:
+    server = Foreign([ASKING], updates=[MCPError(types.INVALID_PARAMS, "question: 'yes' is not a boolean")])
+    async with foreign(server, on_elicitation=yes) as (client, tasks):
+        with pytest.raises(AnswerRejected, match="is not a boolean") as raised:
+            await client.call_tool("x")
+        assert (raised.value.task_id, raised.value.code) == ("t-1", types.INVALID_PARAMS)
+        handle = tasks.handle(client, "t-1")
+        with pytest.raises(AnswerRejected):
+            await handle.answer({"question": YES})
+        assert (await handle.status()).input_requests
+
+
+async def test_what_can_become_of_a_task_has_an_error_each() -> None:
+    error = {"code": -32000, "message": "broken", "data": {"order": 1}}
+    expired = MCPError(types.INVALID_PARAMS, "Task expired: its time to live is over")
+    server = Foreign([{"status": "failed", "error": error}, {"status": "cancelled"}, expired, {"status": "completed"}])
+    async with foreign(server) as (client, _):
+        with pytest.raises(TaskFailed, match="broken") as failed:
+            await client.call_tool("x")
+        assert (failed.value.task_id, failed.value.code, failed.value.data) == ("t-1", -32000, {"order": 1})
+        with pytest.raises(TaskCancelled):
+            await client.call_tool("x")
+        with pytest.raises(TaskExpired):
+            await client.call_tool("x")
+        with pytest.raises(ClientError, match="does not keep to the protocol"):
+            await client.call_tool("x")
+    async with foreign(Foreign([{"status": "lost"}])) as (client, tasks):
+        with pytest.raises(ClientError, match="does not keep to the protocol"):
+            await tasks.handle(client, "t-1").status()
+
+
+async def test_a_stream_of_changes_that_ends_is_opened_again_and_polling_never_stops() -> None:
+    server = Foreign([WORKING] * 16 + [DONE], listens=[{}, LOST, {}, None])
+    async with foreign(server) as (client, _):
+        assert (await client.call_tool("x")).structured_content == {"done": True}
+    assert server.heard.count("subscriptions/listen") == 4
+
+
+async def test_many_tasks_of_one_client_keep_few_streams_open() -> None:
+    server = Foreign([WORKING] * 100 + [DONE], listens=[None])
+    async with foreign(server) as (client, _), anyio.create_task_group() as group:
+        for _ in range(MAX_STREAMS + 10):
+            group.start_soon(client.call_tool, "x")
+    assert server.heard.count("subscriptions/listen") == MAX_STREAMS
+
+
+async def test_a_client_of_another_version_says_that_it_has_no_such_tasks(tmp_path: Path) -> None:
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db") as found:
+        tasks = TasksClient()
+        async with Client(found.url, mode="legacy", extensions=[tasks]) as client:
+            with pytest.raises(ClientError, match="this one speaks 2025-11-25"):
+                tasks.handle(client, "t-1")
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [(None, 1), (0, SHORTEST_PAUSE_SECONDS), (-5, SHORTEST_PAUSE_SECONDS), (1500.5, 1.5005), (1e12, 60), (2000, 2)],
+)
+def test_the_servers_interval_is_kept_within_reason(said: float | None, seconds: float) -> None:
+    changes = Changes("t-1")
+    state = TaskState(task_id="t-1", status="working", poll_interval_ms=said)
+    assert changes.pause(state) == seconds
+    changes.hear()
+    assert changes.pause(state) == max(seconds, LISTENING_SECONDS) <= LONGEST_POLL_SECONDS
+    changes.lose()
+    assert changes.pause(state) == seconds
+
+
+# --- who waits goes away
+
+
+async def test_the_task_is_cancelled_with_what_waits_for_it_only_if_that_is_wanted() -> None:
+    for wanted in (True, False):
+        server = Foreign([WORKING], cancels=[LOST, {}])
+        async with foreign(server, cancel_on_abandon=wanted) as (client, _):
+            with anyio.move_on_after(0.2) as scope:
+                await client.call_tool("x")
+            assert scope.cancelled_caught
+        assert server.heard.count("tasks/cancel") == (2 if wanted else 0)
+
+
+@pytest.mark.slow
+async def test_a_server_that_does_not_answer_holds_up_nobody_who_goes_away() -> None:
+    async with foreign(Foreign([WORKING], cancels=[None]), cancel_on_abandon=True) as (client, _):
+        with anyio.fail_after(8), anyio.move_on_after(0.2):
+            await client.call_tool("x")
+
+
+# --- a handle
+
+
+async def test_updates_come_once_each_up_to_the_end_and_may_be_left(tmp_path: Path) -> None:
+    server = Foreign([WORKING, WORKING, ASKING, WORKING, WORKING, DONE])
+    async with foreign(server) as (client, tasks):
+        handle = tasks.handle(client, "t-1")
+        assert [state.status async for state in handle.updates()] == [
+            "working",
+            "input_required",
+            "working",
+            "completed",
+        ]
+        assert server.answers == []
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db") as found:
+        tasks = TasksClient()
+        async with Client(found.url, extensions=[tasks]) as client:
+            handle = await tasks.start(client, "ask_in_turn")
+            assert isinstance(handle, TaskHandle)
+            keys: list[str] = []
+            async for state in handle.updates():
+                for key in state.input_requests or {}:
+                    keys.append(key)
+                    await handle.answer({key: YES})
+            assert keys == ["first", "second"]
+            async for state in handle.updates():
+                assert state.ended
+                break
+            assert (await handle.result()).structured_content == {"first": YES.content, "second": YES.content}
+
+
+# --- a server that is started again, and replies lost on a real connection
+
+
+async def test_a_call_outlives_a_server_that_is_started_again(tmp_path: Path) -> None:
+    port = free_port()
+    engine = {"memory": MemoryAdapter(MemorySettings(name=uuid.uuid4().hex))}
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    asked, results = anyio.Event(), list[Any]()
+    back = anyio.Event()
+
+    async def ask(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.set()
+        await back.wait()
+        return YES
+
+    transport = reconnecting_http(f"http://127.0.0.1:{port}/mcp")
+    async with anyio.create_task_group() as group:
+
+        async def call() -> None:
+            async with Client(transport, extensions=[TasksClient(on_elicitation=ask)]) as client:
+                results.append((await client.call_tool("ask")).structured_content)
+
+        async with site(store=store, adapters=engine, port=port):
+            group.start_soon(call)
+            await asked.wait()
+        back.set()  # now: the answer finds nobody
+        async with site(store=store, adapters=engine, port=port):
+            await until(lambda: results == [{"answer": "yes"}])
+
+
+async def test_nobody_there_to_begin_with_is_no_server_of_another_version() -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with Client(reconnecting_http(f"http://127.0.0.1:{free_port()}/mcp")):
+            raise AssertionError("nobody is there")
+    assert raised.group_contains(httpx2.ConnectError)
+
+
+async def test_replies_lost_on_the_connection_are_asked_for_again(tmp_path: Path) -> None:
+    losing, lost = anyio.Event(), anyio.Event()
+
+    async def ask(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        losing.set()
+        await lost.wait()
+        return YES
+
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db") as found, anyio.create_task_group() as group:
+        target = int(found.url.split(":")[2].partition("/")[0])
+        async with lossy_proxy(target) as proxy:
+
+            async def lose() -> None:
+                await losing.wait()
+                async with proxy.losing():
+                    lost.set()
+                    async with Client(found.url, extensions=[seeing]) as other:
+                        handle = seeing.handle(other, task_id())
+                        await handle.result()  # the answer has arrived, its reply has not
+
+            states: list[TaskState] = []
+            seeing = TasksClient()
+
+            async def see(state: TaskState) -> None:
+                states.append(state)
+
+            def task_id() -> str:
+                return states[0].task_id
+
+            group.start_soon(lose)
+            transport = reconnecting_http(f"http://127.0.0.1:{proxy.port}/mcp")
+            async with Client(transport, extensions=[TasksClient(on_elicitation=ask, on_status=see)]) as client:
+                assert (await client.call_tool("ask")).structured_content == {"answer": "yes"}
+
+
+@pytest.mark.slow
+async def test_a_call_outlives_a_sidecar_that_is_killed(dev_server: DevServer, tmp_path: Path) -> None:
+    queue = f"q-{uuid.uuid4().hex}"
+    temporal = await Temporal.connect(dev_server.address, runtime=quiet_runtime())
+    config = write_config(tmp_path, dev_server.address, queue)
+    seen, results = list[str](), list[Any]()
+
+    async def see(state: TaskState) -> None:
+        seen.append(state.status)
+
+    async def confirm(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content={"confirm": True})
+
+    async with Worker(temporal, task_queue=queue, workflows=ALL), anyio.create_task_group() as group:
+        with sidecar(config) as first:
+
+            async def call() -> None:
+                tasks = TasksClient(on_status=see, on_elicitation=confirm)
+                async with Client(reconnecting_http(first.url), extensions=[tasks]) as client:
+                    results.append(await client.call_tool("slow", {"seconds": 1, "label": "a"}))
+
+            group.start_soon(call)
+            await until(lambda: "working" in seen)
+            first.process.kill()
+        with sidecar(config, port=first.port):
+            await until(lambda: bool(results), within=30)
+    assert not results[0].is_error
+    assert seen[-1] == "completed"

@@ -1,0 +1,293 @@
+"""The watch over many executions: sweeps, open waits, one cap for all that is asked in the background."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_workflows.access import ANONYMOUS
+from mcp_workflows.adapter import Ref, Status
+from mcp_workflows.adapter.memory import MemorySettings
+from mcp_workflows.engines.polling.rate import Budget, Pacing
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.wire.commands import Update
+from tests.support.places import Counting, Place, Slow, Swept, place, until
+
+pytestmark = pytest.mark.anyio
+
+MANY = 60
+
+
+class Waited(Counting):
+    """Can be waited for."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self.waiting: set[str] = set()
+        self.most = 0
+        self.broken = False
+
+    async def wait(self, ref: Ref) -> None:
+        """Until it has ended."""
+        self.calls["wait"] += 1
+        if self.broken:
+            raise EngineUnavailable("too many open requests")
+        self.waiting.add(ref.handle)
+        self.most = max(self.most, len(self.waiting))
+        try:
+            while not self._look(ref).terminal:
+                await anyio.sleep(0.01)
+        finally:
+            self.waiting.discard(ref.handle)
+
+
+# --- the cap
+
+
+async def test_pollers_of_more_tasks_than_an_engine_may_be_asked_for_are_answered_from_what_is_known(
+    tmp_path: Path,
+) -> None:
+    engine = Counting(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
+        ids = await here.start("forever", MANY)
+        polls = 0
+        stop_at, too_late = time.monotonic() + 4, time.monotonic() + 30  # 3 s are enough for each on an idle machine
+
+        async def poll(task_id: str) -> None:
+            nonlocal polls
+            while time.monotonic() < (stop_at if len(engine.looked_at) == MANY else too_late):
+                await here.get(task_id)
+                polls += 1
+                await anyio.sleep(0.05)
+
+        async with anyio.create_task_group() as group:
+            for task_id in ids:
+                group.start_soon(poll, task_id)
+        assert engine.busiest(0.99) <= 20
+        assert polls > 10 * len(engine.times)
+        assert min(engine.looked_at.values()) >= 1  # each gets its turn
+        assert len(engine.looked_at) == MANY
+
+
+async def test_calls_that_a_stall_has_held_up_are_not_joined_by_those_of_the_next_second() -> None:
+    budget = Budget(5)
+    for name in range(5):
+        budget.spend(name)  # decided now
+    await anyio.sleep(0.5)  # the event loop stalls, or the store is slow
+    held_up = time.monotonic()
+    for name in range(5):
+        budget.made(name)
+    assert not budget.roomy
+    with anyio.fail_after(10):
+        await budget.turn()
+    assert time.monotonic() - held_up >= 0.99
+
+
+async def test_clients_are_told_to_poll_less_when_there_are_many(tmp_path: Path) -> None:
+    engine = Counting(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
+        first, *others = await here.start("forever", MANY)
+        assert (await here.get(first)).poll_interval_ms == 250
+        async with here.listening(others):
+            await until(lambda: len(here.told) == MANY - 1)
+            assert (await here.get(first)).poll_interval_ms == 1000 * MANY / 20
+
+
+async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_keep_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.tasks.refresh.LATE", 0.05)
+    engine = Counting(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=0.5)) as here:
+        (task_id,) = await here.start("forever", 1)
+        await here.get(task_id)
+        with anyio.fail_after(10):
+            while "as of" not in ((await here.get(task_id)).message or ""):
+                await anyio.sleep(0.02)
+
+
+async def test_who_asks_does_not_wait_for_all_that_is_only_followed(tmp_path: Path) -> None:
+    engine = Counting(MemorySettings(name=str(tmp_path)))
+    async with (
+        place(tmp_path, engine, Pacing(looks_per_second=20)) as here,
+        here.listening(await here.start("forever", 200)),  # 10 s of looks
+    ):
+        await until(lambda: len(here.told) == 200 and len(engine.looked_at) >= 20)
+        (task_id,) = await here.start("echo", 1)
+        assert (await here.get(task_id)).status is Status.SUCCEEDED
+
+
+async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: Path) -> None:
+    engine = Counting(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=1)) as here:
+        (task_id,) = await here.start("ask", 1)
+        others = await here.start("forever", 5)
+        async with here.listening([task_id, *others]):
+            with anyio.fail_after(20):
+                while (await here.get(task_id)).status is not Status.INPUT_REQUIRED:
+                    await anyio.sleep(0.02)
+            response = {"question": {"action": "accept", "content": {"answer": "yes"}}}
+            await here.bridge.update(Update(task_id=task_id, responses=response), ANONYMOUS)
+            assert (await here.get(task_id)).status is Status.SUCCEEDED
+            await until(lambda: here.ended([task_id]) == 1, within=1)
+
+
+# --- sweeps
+
+
+async def test_many_followed_executions_are_asked_for_in_batches(tmp_path: Path) -> None:
+    engine = Swept(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing()) as here:
+        ids = await here.start("forever", 700)
+        async with here.listening(ids):
+            await until(lambda: sum(engine.batches) >= 3 * 700)
+        assert max(engine.batches) == 500
+        assert engine.busiest(0.99) <= 50
+        assert max(engine.looked_at.values()) == 1  # once to confirm; nothing changed since
+
+
+async def test_what_a_sweep_shows_as_ended_is_confirmed_by_one_look_and_told(tmp_path: Path) -> None:
+    engine = Swept(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=1000)) as here:
+        resting = await here.start("forever", MANY)
+        async with here.listening(resting):
+            await until(lambda: len(engine.looked_at) == MANY)  # all are known
+            brief = await here.start("ask", 3)
+            async with here.listening(brief):
+                await until(lambda: here.told.keys() >= set(brief))
+                await until(lambda: all(here.told[name][-1].status is Status.INPUT_REQUIRED for name in brief))
+                looks = engine.looked_at.copy()
+                for task in await here.tasks(brief):  # behind our back: nobody here knows
+                    answered = {"question": {"action": "accept", "content": {"answer": "yes"}}}
+                    await engine.answer(Ref(workflow="ask", handle=task.handle or ""), answered)
+                await until(lambda: here.ended(brief) == 3)
+        again = {handle: count - looks[handle] for handle, count in engine.looked_at.items() if count > looks[handle]}
+        assert len(again) == 3
+        assert set(again.values()) == {1}
+
+
+async def test_executions_that_a_sweep_leaves_out_are_looked_at(tmp_path: Path) -> None:
+    engine = Swept(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=1000)) as here:
+        ids = await here.start("forever", MANY)
+        engine.hidden = set(engine.handles[:2])
+        async with here.listening(ids):
+            await until(lambda: all(engine.looked_at[handle] >= 3 for handle in engine.hidden))
+            seen = [count for handle, count in engine.looked_at.items() if handle not in engine.hidden]
+            assert max(seen) == 1
+
+
+async def test_what_sweeps_never_show_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    engine = Swept(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
+        gated = await here.start("forever", 4 * MANY)
+        engine.hidden = set(engine.handles)
+        (brief,) = await here.start("sleep", 1, seconds=1)
+        engine.failing = set(engine.handles) - engine.hidden
+        async with here.listening([brief, *gated]):
+            await until(lambda: not engine.failing)  # it was looked at, in vain: only another look can tell
+            await until(lambda: here.ended([brief]) == 1)
+
+
+async def test_a_sweep_that_fails_fails_nothing(tmp_path: Path) -> None:
+    engine = Swept(MemorySettings(name=str(tmp_path)))
+    engine.faults.unavailable = frozenset({"describe_many"})
+    async with place(tmp_path, engine, Pacing(looks_per_second=1000)) as here:
+        ids = await here.start("sleep", MANY, seconds=2)
+        async with here.listening(ids):
+            await until(lambda: here.ended(ids) == MANY)
+        assert 1 <= engine.calls["describe_many"] <= 3  # it backs off
+        assert not engine.batches
+
+
+async def test_few_executions_are_not_swept(tmp_path: Path) -> None:
+    engine = Swept(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing()) as here:
+        ids = await here.start("sleep", 20, seconds=1)
+        async with here.listening(ids):
+            await until(lambda: here.ended(ids) == 20)
+        assert not engine.calls["describe_many"]
+
+
+async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told(tmp_path: Path) -> None:
+    engine = Slow(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing()) as here:
+        (task_id,) = await here.start("sleep", 1, seconds=0)
+        async with here.listening([task_id]):
+            await engine.looking.wait()
+            (row,) = await here.tasks([task_id])
+            await here.ledger.cancel(row)  # it nudges, while the look that will see the end is under way
+            engine.go_on.set()
+            await until(lambda: here.ended([task_id]) == 1, within=5)
+
+
+async def test_who_follows_is_never_told_again_what_was_before(tmp_path: Path) -> None:
+    engine = Slow(MemorySettings(name=str(tmp_path)))
+    engine.go_on.set()
+    async with place(tmp_path, engine, Pacing()) as here:
+        (task_id,) = await here.start("ask_two", 1)
+        async with here.listening([task_id]):
+            await until(lambda: asked(here, task_id) == {"first", "second"})
+            engine.looking, engine.go_on = anyio.Event(), anyio.Event()
+            await engine.looking.wait()
+            response = {"first": {"action": "accept", "content": {"answer": "yes"}}}
+            await here.bridge.update(Update(task_id=task_id, responses=response), ANONYMOUS)
+            engine.go_on.set()  # the look that took off before the answer lands after it
+            await until(lambda: asked(here, task_id) == {"second"})
+        statuses = [view.status for view in here.told[task_id]]
+        assert Status.RUNNING not in statuses[statuses.index(Status.INPUT_REQUIRED) :]
+
+
+def asked(here: Place, task_id: str) -> set[str]:
+    """What those who listen were told last that it asks."""
+    return {*here.told[task_id][-1].requests} if here.told.get(task_id) else set()
+
+
+# --- waits
+
+
+async def test_an_execution_that_is_waited_for_is_told_to_have_ended_at_once(tmp_path: Path) -> None:
+    engine = Waited(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(looks_per_second=0.05)) as here:  # looks alone would take 20 s
+        (task_id,) = await here.start("sleep", 1, seconds=0.5)
+        async with here.listening([task_id]):
+            await until(lambda: here.ended([task_id]) == 1, within=10)
+
+
+async def test_slots_are_bounded_and_go_to_others_when_they_are_free(tmp_path: Path) -> None:
+    engine = Waited(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing(open_waits=3)) as here:
+        brief = await here.start("sleep", 3, seconds=1)
+        longer = await here.start("forever", 4)
+        async with here.listening(longer):
+            await until(lambda: len(engine.waiting) == 3)
+            async with here.listening(brief):
+                await until(lambda: here.ended(brief) == 3)  # without a slot
+        await until(lambda: not engine.waiting)  # nobody listens any more
+        async with here.listening(longer[:2]):
+            await until(lambda: len(engine.waiting) == 2)
+            async with here.listening(longer[2:]):
+                await until(lambda: len(engine.waiting) == 3)
+        assert engine.most == 3
+
+
+async def test_an_engine_that_cannot_be_waited_for_fails_nothing(tmp_path: Path) -> None:
+    engine = Waited(MemorySettings(name=str(tmp_path)))
+    engine.broken = True
+    async with place(tmp_path, engine, Pacing()) as here:
+        ids = await here.start("sleep", 5, seconds=1.5)
+        async with here.listening(ids):
+            await until(lambda: here.ended(ids) == 5)
+        assert 5 <= engine.calls["wait"] <= 15  # it backs off
+
+
+async def test_what_can_be_waited_for_is_waited_for_once_however_many_listen(tmp_path: Path) -> None:
+    engine = Waited(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, Pacing()) as here:
+        (task_id,) = await here.start("sleep", 1, seconds=1)
+        async with here.listening([task_id]), here.listening([task_id]), here.listening([task_id]):
+            await until(lambda: here.ended([task_id]) == 1)
+        assert engine.calls["wait"] == 1

@@ -1,0 +1,254 @@
+"""An engine that gives no answer: reads are answered in time, at once when that is known; writes are still tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_workflows.access import ANONYMOUS
+from mcp_workflows.adapter import Execution, Ref, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.engines.polling.rate import SHIPPED
+from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
+from mcp_workflows.store.sqlite.store import SQLiteStore
+from mcp_workflows.task import Task
+from mcp_workflows.tasks.maintenance import HEAL_AT_ONCE
+from mcp_workflows.wire.commands import Cancel, Listen, Update
+from tests.support.places import Place, place
+from tests.support.served import told
+from tests.support.stopwatch import stopwatch
+from tests.tasks.test_authorization import ALICE, APPROVED, BOB, tool
+from tests.tasks.test_authorization import place as ruled
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = 0.3  # seconds
+PATIENCE = 0.5  # seconds for a call to the engine
+
+
+class Frozen(MemoryAdapter):
+    """Keeps the calls of some verbs waiting, as a process that was stopped does, until it is thawed."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self.waiting: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self._verbs: frozenset[str] = frozenset()
+        self._thawed = anyio.Event()
+
+    def freeze(self, *verbs: str) -> None:
+        """These get no answer from now on."""
+        self._verbs, self._thawed = frozenset(verbs), anyio.Event()
+
+    def thaw(self) -> None:
+        """All calls that wait are answered, and all that come."""
+        self._verbs = frozenset()
+        self._thawed.set()
+
+    async def _call(self, verb: str) -> None:
+        if verb in self._verbs:
+            self.waiting[verb] += 1
+            self.most[verb] = max(self.most[verb], self.waiting[verb])
+            try:
+                await self._thawed.wait()
+            finally:
+                self.waiting[verb] -= 1
+        await super()._call(verb)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Frozen:
+    return Frozen(MemorySettings(name=str(tmp_path)))
+
+
+async def message(here: Place, task_id: str) -> str:
+    return (await here.get(task_id)).message or ""
+
+
+async def known_silent(here: Place, task_id: str) -> None:
+    with anyio.fail_after(20):
+        while "no answer since" not in await message(here, task_id):
+            await anyio.sleep(0.05)
+
+
+async def heard_again(here: Place, task_id: str) -> None:
+    with anyio.fail_after(20):
+        while "engine memory" in await message(here, task_id):
+            await anyio.sleep(0.05)
+
+
+async def test_polls_of_an_engine_known_to_be_silent_are_answered_at_once_and_recovery_is_seen_soon(
+    tmp_path: Path, engine: Frozen
+) -> None:
+    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+        ids = await here.start("forever", 5)
+        assert [(await here.get(task_id)).message for task_id in ids] == ["working"] * 5
+        engine.freeze("describe")
+        await known_silent(here, ids[0])
+        engine.most.clear()
+        for _ in range(10):
+            for task_id in ids:
+                with stopwatch() as seconds:
+                    said = await message(here, task_id)
+                    assert seconds() < AT_ONCE
+                assert said.startswith("engine memory: no answer since ")
+                assert said.endswith("; last known: working")
+            await anyio.sleep(0.2)
+        assert engine.most["describe"] == 1  # one probe at a time
+        engine.thaw()
+        with stopwatch() as seconds:
+            for task_id in ids:
+                await heard_again(here, task_id)
+            assert seconds() < 6
+
+
+async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent(
+    tmp_path: Path, engine: Frozen
+) -> None:
+    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+        asks, goes_on = [*await here.start("ask", 1), *await here.start("forever", 1)]
+        assert (await here.get(asks)).status is Status.INPUT_REQUIRED
+        engine.freeze("describe")
+        await known_silent(here, asks)
+        (another,) = await here.start("forever", 1)
+        answer = {"question": {"action": "accept", "content": {"answer": "yes"}}}
+        await here.bridge.update(Update(task_id=asks, responses=answer), ANONYMOUS)
+        await here.bridge.cancel(Cancel(task_id=goes_on), ANONYMOUS)
+        assert (engine.calls["start"], engine.calls["answer"], engine.calls["cancel"]) == (3, 1, 1)
+        engine.thaw()
+        await heard_again(here, another)
+        await heard_again(here, asks)
+        assert (await here.get(asks)).status is Status.SUCCEEDED
+
+
+async def test_a_task_that_is_still_starting_is_not_waited_for_either(tmp_path: Path, engine: Frozen) -> None:
+    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+        engine.freeze("start")
+        (task_id,) = await here.start("forever", 1)
+        await known_silent(here, task_id)
+        for _ in range(10):
+            with stopwatch() as seconds:
+                assert "last known: starting" in await message(here, task_id)
+                assert seconds() < AT_ONCE
+            await anyio.sleep(0.1)
+        engine.thaw()
+        await heard_again(here, task_id)
+        assert len(engine.handles) == 1
+
+
+async def test_starts_are_made_good_a_few_at_a_time(
+    tmp_path: Path, engine: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+        engine.freeze("start")
+        async with anyio.create_task_group() as group:
+            for _ in range(30):
+                group.start_soon(here.start, "forever", 1)
+    engine.thaw()
+    engine.freeze("start")
+    engine.most.clear()
+    monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
+    async with place(tmp_path, engine, SHIPPED):
+        with anyio.fail_after(20):
+            while engine.waiting["start"] < HEAL_AT_ONCE:
+                await anyio.sleep(0.01)
+        engine.thaw()
+        with anyio.fail_after(20):
+            while len(engine.handles) < 30:
+                await anyio.sleep(0.05)
+    assert engine.most["start"] == HEAL_AT_ONCE
+
+
+async def test_a_read_is_answered_by_its_deadline_however_many_looks_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.tasks.refresh.PATIENCE", 1.0)
+    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
+    async with ruled(tmp_path, tool(allow=APPROVED)) as here:
+        alice, bob = await here.peer(ALICE), await here.peer(BOB)
+        ids = [(await alice.call("order")).result["taskId"] for _ in range(4)]
+        for task_id in ids:
+            assert (await bob.get(task_id))["status"] == "input_required"
+        engine.faults.silent = frozenset({"describe"})
+        await told(bob, ids[0], "no answer yet")  # what was seen before is not good enough any more
+        with stopwatch() as seconds:
+            assert "no answer yet" in (await bob.get(ids[0]))["statusMessage"]  # looks for their rights, and for more
+            assert seconds() < 1.6
+        with stopwatch() as seconds:
+            async with bob.stream("subscriptions/listen", {"notifications": {"taskIds": ids}}) as (_, frames):
+                await anext(aiter(frames))
+            assert seconds() < 1.6
+
+
+class OneSlow(MemoryAdapter):
+    """Gives no answer about one execution, and all the others at once."""
+
+    slow = ""
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look."""
+        if ref.handle == self.slow:
+            await anyio.sleep_forever()
+        return await super().describe(ref)
+
+
+async def probe_is_due(here: Place) -> None:
+    """The circuit lets one look through now."""
+    with anyio.fail_after(20):
+        while True:
+            with suppress(EngineUnavailable), here.engines.admitted("memory"):
+                return
+            await anyio.sleep(0.02)
+
+
+async def test_an_execution_of_which_nothing_can_be_told_hides_no_other(tmp_path: Path) -> None:
+    engine = OneSlow(MemorySettings(name=str(tmp_path)))
+    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+        slow, other = await here.start("forever", 2)
+        engine.slow = engine.handles[0]
+        await known_silent(here, slow)
+        await probe_is_due(here)
+        assert await message(here, other) == "working"
+
+
+class Slow(SQLiteStore):
+    """A store that gives no answer once it is told to."""
+
+    slow = False
+
+    async def get(self, task_id: str, owner: str) -> Task | None:
+        """The row, or nothing for ever."""
+        if self.slow:
+            await anyio.sleep_forever()
+        return await super().get(task_id, owner)
+
+
+async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
+    tmp_path: Path, engine: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_workflows.tasks.refresh.PATIENCE", 0.5)
+    store = Slow(f"sqlite:///{tmp_path}/tasks.db")
+    async with place(tmp_path, engine, SHIPPED, store=store) as here:
+        (task_id,) = await here.start("forever", 1)
+        store.slow = True
+        with stopwatch() as seconds:
+            with pytest.raises(StoreUnavailable, match="the store did not answer within"):
+                await here.get(task_id)
+            with pytest.raises(StoreUnavailable, match="the store did not answer within"):
+                await here.bridge.listen(Listen(task_ids=(task_id,)), ANONYMOUS)
+            assert seconds() < 1.8
+
+
+async def test_the_health_of_engines_says_since_when_looks_get_no_answer(tmp_path: Path, engine: Frozen) -> None:
+    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+        (task_id,) = await here.start("forever", 1)
+        engine.freeze("describe")
+        await known_silent(here, task_id)
+        engine.faults.unavailable = frozenset({"describe"})  # so that its check says no
+        assert "does not answer; looks at tasks: no answer since" in (await here.engines.check())["memory"].text
+        engine.thaw()

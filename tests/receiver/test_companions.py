@@ -1,0 +1,652 @@
+"""Companion tools: how a client without tasks goes on with what a call handed it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.client import Client
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
+
+from mcp_workflows import Fallback, TaskSupport, Tool, attach
+from mcp_workflows.adapter import Execution, InputRequest, Ref, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, companions
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.tasks.service import PAGE
+from tests.support.in_memory import MODERN, Line, entered, line
+from tests.support.served import peer, site
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "clients-without-tasks.md"
+DECLARED: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+ELICITS: Mapping[str, Any] = {"elicitation": {"form": {}}}
+YES: Mapping[str, Any] = {"answer": "yes"}
+NAMES = ("echo", "sleep", "forever", "stubborn", "ask", "ask_two", "fail", "protocol_error")
+
+
+def handing(*names: str, wait: float = 0.05) -> list[Tool]:
+    """Tools that hand over almost at once."""
+    bound = timedelta(seconds=wait)
+    return [Tool(name=name, engine="memory", workflow=name, wait=bound) for name in names or NAMES]
+
+
+@asynccontextmanager
+async def server_of(folder: Path, *tools: Tool, **more: Any) -> AsyncGenerator[Server[Any]]:
+    """A server with these tools."""
+    store = f"sqlite:///{folder}/tasks.db"
+    async with entered(tools or handing(), store=store, engine=str(folder), **more) as (server, _):
+        yield server
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncGenerator[Server[Any]]:
+    """A server whose tools hand over almost at once."""
+    async with server_of(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def client(server: Server[Any]) -> AsyncGenerator[Line]:
+    """A client of 2026-07-28 that knows no tasks and cannot ask a person."""
+    async with line(server) as found:
+        yield found
+
+
+async def handed(client: Line, tool: str, arguments: Mapping[str, Any] | None = None) -> str:
+    """The id of the task that a call was answered with."""
+    task_id: str = (await client.tool(tool, arguments))["structuredContent"]["taskId"]
+    return task_id
+
+
+def told(result: Mapping[str, Any]) -> str:
+    """The text of a result."""
+    return "\n".join(block["text"] for block in result["content"] if block["type"] == "text")
+
+
+class Shouting(MemoryAdapter):
+    """An engine whose workflows say more than can be seen."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        form = {"type": "object", "properties": {"ok": {"type": "boolean", "title": "Yes\u202e\x1b[2J"}}}
+        params = {"message": "Go?\n\u200b\x1b[2J\u202eno", "requestedSchema": form}
+        request = InputRequest(method="elicitation/create", params=params)
+        return Execution(status=Status.INPUT_REQUIRED, message="wor\u200bking\x1b]0;x\x07", requests={"go": request})
+
+
+CLIENTS: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
+    (MODERN, DECLARED, {}),
+    (MODERN, {}, {}),
+    ("2025-11-25", {}, {"task": {"ttl": 60_000}}),
+    ("2025-11-25", {}, {}),
+]
+
+
+@pytest.mark.parametrize(("version", "capabilities", "params"), CLIENTS)
+async def test_what_a_workflow_says_reaches_a_person_without_what_cannot_be_seen(
+    tmp_path: Path, version: str, capabilities: Mapping[str, Any], params: Mapping[str, Any]
+) -> None:
+    server: Server[Any] = Server("test", version="1")
+    engines = {"memory": Shouting(MemorySettings(name=str(tmp_path)))}
+    async with (
+        attach(server, tools=handing("ask"), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db"),
+        line(server, version, capabilities) as client,
+    ):
+        called = (await client.call("ask", **params))["result"]
+        task_id = called.get("taskId") or called.get("task", {}).get("taskId")
+        said: Mapping[str, Any] = called
+        with anyio.fail_after(10):
+            while task_id and "Go?" not in str(said):
+                said = (await client.send("tasks/get", {"taskId": task_id}))["result"]
+    text = json.dumps(said, ensure_ascii=False)
+    assert "Go?\\n[2Jno" in text
+    assert not [letter for letter in text if not letter.isprintable()]
+    assert "\\u00" not in text
+
+
+# --- what a handle says
+
+
+async def test_a_handle_says_what_to_do_next_with_a_task_that_works(client: Line) -> None:
+    result = await client.tool("sleep", {"seconds": 60})
+    found = result["structuredContent"]
+    assert (found["tool"], found["status"], found["message"]) == ("sleep", "working", "sleeping")
+    assert found["progress"] == {"value": 0, "total": 60}
+    assert found["next"] == f'call task_wait with {{"taskId": "{found["taskId"]}"}} for its result'
+    assert found["next"] in told(result)
+    assert "do not call sleep again" in told(result)
+    assert result["isError"] is False
+    assert len(told(result)) < 300
+
+
+async def test_a_handle_that_asks_has_the_question_and_the_form_of_its_answer(client: Line) -> None:
+    result = await client.tool("ask")
+    found = result["structuredContent"]
+    form = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    assert found["status"] == "input_required"
+    assert found["questions"] == {"question": {"message": "question?", "schema": form}}
+    ready = {"taskId": found["taskId"], "key": "question", "content": {"answer": "..."}}
+    assert f"task_answer with {json.dumps(ready)}, where content says" in found["next"]
+    assert '"required": ["answer"]' in told(result), "hosts may show the model nothing but the text"
+
+
+async def test_a_client_that_can_ask_gets_the_questions_in_rounds_and_no_handle(server: Server[Any]) -> None:
+    async with line(server, capabilities=ELICITS) as client:
+        asked = (await client.call("ask"))["result"]
+        assert (asked["resultType"], list(asked["inputRequests"])) == ("input_required", ["question"])
+        responses = {"question": {"action": "accept", "content": YES}}
+        done = await client.call("ask", requestState=asked["requestState"], inputResponses=responses)
+        assert done["result"]["structuredContent"] == YES
+
+
+async def test_a_tool_function_that_hands_over_may_answer_with_a_handle(tmp_path: Path) -> None:
+    server: MCPServer[None] = MCPServer("own")
+    engines = {"memory": MemoryAdapter(MemorySettings(name=str(tmp_path)))}
+    hidden = Tool(name="ship", engine="memory", workflow="forever", wait=timedelta(seconds=0.05), listed=False)
+    workflows = attach(server, tools=[hidden], engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
+
+    @server.tool()
+    async def order() -> types.CallToolResult:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
+        """Order something."""
+        return await workflows.hand_over("ship", {})
+
+    async with workflows, Client(server) as client:
+        handle = (await client.call_tool("order", {})).structured_content
+        assert handle is not None
+        assert (handle["tool"], handle["status"]) == ("ship", "working")
+        cancelled = (await client.call_tool("task_cancel", {"taskId": handle["taskId"]})).structured_content
+        assert cancelled is not None
+        assert cancelled["status"] == "cancelled"
+
+
+# --- task_wait, task_status
+
+
+async def test_waiting_returns_the_result_as_soon_as_there_is_one(client: Line) -> None:
+    task_id = await handed(client, "sleep", {"seconds": 0.4})
+    with anyio.fail_after(10):
+        result = await client.tool("task_wait", {"taskId": task_id})
+    assert told(result).splitlines() == [f"Task {task_id} (sleep) has completed; this is its result:", '{"slept":0.4}']
+    found = result["structuredContent"]
+    assert (found["taskId"], found["status"], found["result"]) == (task_id, "completed", {"slept": 0.4})
+    assert result["isError"] is False
+    assert (await client.tool("task_status", {"taskId": task_id})) == result
+
+
+async def test_waiting_returns_the_status_when_its_time_is_over(client: Line) -> None:
+    task_id = await handed(client, "forever")
+    with anyio.fail_after(10):
+        result = await client.tool("task_wait", {"taskId": task_id, "seconds": 0.1})
+    assert result["structuredContent"]["status"] == "working"
+
+
+async def test_waiting_returns_the_question_as_soon_as_one_is_asked(client: Line) -> None:
+    result = await client.tool("task_wait", {"taskId": await handed(client, "ask")})
+    assert result["structuredContent"]["status"] == "input_required"
+
+
+async def test_waiting_tells_of_progress_on_its_own_token(client: Line) -> None:
+    task_id = await handed(client, "sleep", {"seconds": 60})
+    params = {"name": "task_wait", "arguments": {"taskId": task_id}}
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(client.send, "tools/call", params, meta={"progressToken": "p"}))
+        with anyio.fail_after(20):
+            while len(client.notifications) < 2:
+                await anyio.sleep(0.05)
+        await client.tool("task_cancel", {"taskId": task_id})
+    values = [found.params["progress"] for found in client.notifications if found.params]
+    assert all(found.params and found.params["progressToken"] == "p" for found in client.notifications)
+    assert len(values) >= 2
+    assert values == sorted(set(values))
+
+
+async def test_the_blocks_of_a_result_come_after_one_line_of_text(server: Server[Any], client: Line) -> None:
+    image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+    texts = [{"type": "text", "text": "shipped"}, {"type": "text", "text": "two parcels"}]
+    async with line(server, capabilities=DECLARED) as other:
+        task_id = (await other.call("echo", {"content": [*texts, image]}))["result"]["taskId"]
+    result = await client.tool("task_wait", {"taskId": task_id})
+    assert result["content"][1:] == [*texts, image]
+    assert result["structuredContent"]["result"] == "shipped\ntwo parcels", "hosts may show nothing but the structure"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text", "found"),
+    [
+        ("fail", {}, "has failed:\nthe card was declined", {"message": "the card was declined"}),
+        (
+            "protocol_error",
+            {},
+            "has failed with error -32602: no such order",
+            {"error": {"code": -32602, "message": "no such order", "data": {"order": "o-1"}}},
+        ),
+        (
+            "echo",
+            {"content": [{"type": "text", "text": "sold out"}], "isError": True},
+            "has failed:\nsold out",
+            {"message": "sold out"},
+        ),
+    ],
+)
+async def test_a_task_that_failed_is_a_result_with_is_error(
+    server: Server[Any], client: Line, tool: str, arguments: Mapping[str, Any], text: str, found: Mapping[str, Any]
+) -> None:
+    async with line(server, capabilities=DECLARED) as other:
+        task_id = (await other.call(tool, arguments))["result"]["taskId"]
+    result = await client.tool("task_wait", {"taskId": task_id})
+    assert (result["isError"], result["structuredContent"]["status"]) == (True, "failed")
+    assert text in told(result)
+    assert result["structuredContent"].items() >= found.items()
+
+
+async def test_a_refusal_says_what_the_client_lacks_and_starts_nothing(tmp_path: Path) -> None:
+    tool = Tool(name="books", engine="memory", workflow="forever", fallback=Fallback.REFUSE)
+    async with server_of(tmp_path, tool) as server, line(server) as new, line(server, "2025-11-25") as old:
+        refused = (await new.call("books"))["error"]
+        assert (refused["code"], refused["data"]) == (-32021, {"requiredCapabilities": DECLARED})
+        assert "needs a client with tasks" in refused["message"]
+        refused = (await old.call("books"))["error"]
+        assert refused["code"] == -32601
+        assert "params.task" in refused["message"]
+    assert MemoryAdapter(MemorySettings(name=str(tmp_path))).calls["start"] == 0
+
+
+async def test_who_stops_waiting_for_a_task_ends_nothing(tmp_path: Path) -> None:
+    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
+    bound = timedelta(seconds=0.05)
+    tool = Tool(name="forever", engine="memory", workflow="forever", wait=bound, cancel_on_disconnect=True)
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with (
+        site(store=store, tools=[tool], adapters={"memory": engine}) as served,
+        peer(served.url, capabilities={}) as client,
+    ):
+        task_id = (await client.call("forever")).result["structuredContent"]["taskId"]
+        with anyio.move_on_after(0.3):
+            await client.call("task_wait", {"taskId": task_id})
+        found = (await client.call("task_status", {"taskId": task_id})).result["structuredContent"]
+        assert (found["status"], engine.calls["cancel"]) == ("working", 0)
+
+
+# --- task_answer
+
+
+async def test_the_only_open_question_needs_no_key(client: Line) -> None:
+    task_id = await handed(client, "ask")
+    result = await client.tool("task_answer", {"taskId": task_id, "content": YES})
+    assert (result["structuredContent"]["status"], result["structuredContent"]["result"]) == ("completed", YES)
+
+
+async def test_several_questions_are_answered_by_their_keys(client: Line) -> None:
+    task_id = await handed(client, "ask_two")
+    which = await client.tool("task_answer", {"taskId": task_id, "content": YES})
+    assert which["isError"] is True
+    assert "Nothing was answered: several questions are open, give the key of one: first, second." in told(which)
+    ready = {"taskId": task_id, "key": "first", "content": {"answer": "..."}}
+    assert f"once per question, with its key, such as {json.dumps(ready)}" in which["structuredContent"]["next"]
+    left = await client.tool("task_answer", {"taskId": task_id, "key": "second", "content": YES})
+    assert list(left["structuredContent"]["questions"]) == ["first"]
+    done = await client.tool("task_answer", {"taskId": task_id, "key": "first", "action": "decline"})
+    assert done["structuredContent"]["result"] == {"second": YES, "first": {"action": "decline"}}
+
+
+async def test_an_answer_without_a_key_never_answers_a_later_question(tmp_path: Path) -> None:
+    async with server_of(tmp_path, *handing("ask_in_turn")) as server, line(server) as client:
+        task_id = await handed(client, "ask_in_turn")
+        answer = {"taskId": task_id, "content": YES}
+        assert list((await client.tool("task_answer", answer))["structuredContent"]["questions"]) == ["second"]
+        repeated = await client.tool("task_answer", answer)  # as a host does that got no reply in time
+        assert repeated["isError"] is True
+        assert "this task has asked something else before, so give the key: second" in told(repeated)
+        done = await client.tool("task_answer", {**answer, "key": "second"})
+        assert done["structuredContent"]["result"] == {"first": YES, "second": YES}
+
+
+class Elaborate(MemoryAdapter):
+    """An engine with long keys, and forms of several fields."""
+
+    async def describe(self, ref: Ref) -> Execution:
+        seen = await super().describe(ref)
+        form = {
+            "type": "object",
+            "properties": {
+                "formal": {"type": "boolean"},
+                "tone": {"type": "string", "enum": ["warm", "cool"]},
+                "mail": {"type": "string", "format": "email"},
+                "copies": {"type": "integer", "minimum": 2},
+                "note": {"type": "string"},
+            },
+            "required": ["formal", "tone", "mail", "copies"],
+        }
+        params = {"message": "How?", "requestedSchema": form}
+        requests = {LONG: InputRequest(method="elicitation/create", params=params)} if seen.requests else {}
+        return replace(seen, requests=requests)
+
+    async def answer(self, ref: Ref, responses: Mapping[str, Any]) -> None:
+        await super().answer(ref, {"question": responses[LONG]})
+
+
+LONG = "b7e23ec2-9e2c-4f8e-9d2e-0123456789ab"
+
+
+@pytest.mark.parametrize("which", ["short", "long", "none"])
+async def test_the_example_in_the_text_can_be_sent_as_it_is(tmp_path: Path, which: str) -> None:
+    server: Server[Any] = Server("test", version="1")
+    engines = {"memory": Elaborate(MemorySettings(name=str(tmp_path)))}
+    async with (
+        attach(server, tools=handing("ask"), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db"),
+        line(server) as client,
+    ):
+        asked = await client.tool("ask")
+        found = re.search(r"call task_answer with (\{.*\}), where content", told(asked))
+        assert found, told(asked)
+        ready = json.loads(found[1])
+        content = {"formal": True, "tone": "warm", "mail": "name@example.com", "copies": 2}
+        assert (ready["content"], len(ready["key"])) == (content, 10)
+        assert list(asked["structuredContent"]["questions"]) == [ready["key"]]
+        assert LONG not in json.dumps(asked)
+        key = {"short": {"key": ready["key"]}, "long": {"key": LONG}, "none": {}}[which]
+        done = await client.tool("task_answer", {"taskId": ready["taskId"], "content": ready["content"], **key})
+        assert done["structuredContent"]["result"] == content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"content": {"answer": 1}}, "task_answer: content does not fit the question: answer: 1 is not of type"),
+        ({}, "task_answer: content must be an object when the action is accept; nothing was applied"),
+        ({"key": "other", "content": YES}, "no open question has the key «other»; there is: question."),
+        ({"content": "yes"}, 'Wrong arguments for task_answer: content: "yes" is not of type "object"'),
+        ({"action": "agree"}, 'Wrong arguments for task_answer: action: "agree" is not one of'),
+    ],
+)
+async def test_an_answer_that_does_not_fit_changes_nothing(
+    client: Line, arguments: Mapping[str, Any], text: str
+) -> None:
+    task_id = await handed(client, "ask")
+    result = await client.tool("task_answer", {"taskId": task_id, **arguments})
+    assert result["isError"] is True
+    assert text in told(result)
+    assert "inputResponses" not in told(result)
+    assert (await client.tool("task_status", {"taskId": task_id}))["structuredContent"]["status"] == "input_required"
+
+
+async def test_what_asks_nothing_cannot_be_answered(client: Line) -> None:
+    task_id = await handed(client, "forever")
+    result = await client.tool("task_answer", {"taskId": task_id, "content": YES})
+    assert result["isError"] is True
+    assert told(result).startswith("Nothing was answered: no question is open.")
+
+
+# --- task_cancel
+
+
+async def test_cancelling_says_what_came_of_it(client: Line) -> None:
+    task_id = await handed(client, "forever")
+    result = await client.tool("task_cancel", {"taskId": task_id})
+    assert told(result).startswith("Its workflow was asked to cancel.")
+    assert "was cancelled on request. There is no result." in told(result), "and not: was cancelled: cancelled ..."
+    assert result["structuredContent"]["status"] == "cancelled"
+    again = await client.tool("task_cancel", {"taskId": task_id})
+    assert told(again).startswith("There was nothing to cancel.")
+    assert again["isError"] is False
+
+
+async def test_a_workflow_that_does_not_stop_is_not_said_to_be_cancelled(client: Line) -> None:
+    task_id = await handed(client, "stubborn", {"seconds": 60})
+    result = await client.tool("task_cancel", {"taskId": task_id})
+    assert told(result).startswith("Its workflow was asked to cancel.")
+    assert result["structuredContent"]["status"] == "working"
+
+
+async def test_what_2025_11_25_was_told_is_cancelled_stays_so_to_its_companions(server: Server[Any]) -> None:
+    async with line(server, "2025-11-25") as old, line(server) as new:
+        created = await old.call("stubborn", {"seconds": 60}, task={})
+        task_id = created["result"]["task"]["taskId"]
+        await old.send("tasks/cancel", {"taskId": task_id})
+        for client, status in ((old, "cancelled"), (new, "working")):
+            result = await client.tool("task_status", {"taskId": task_id})
+            assert result["structuredContent"]["status"] == status
+
+
+# --- my_tasks
+
+
+async def test_my_tasks_are_paged_newest_first(client: Line) -> None:
+    oldest = await handed(client, "forever")
+    for n in range(PAGE - 1):
+        await client.tool("echo", {"n": n})
+    newest = await handed(client, "ask")
+    result = await client.tool("my_tasks")
+    first = result["structuredContent"]
+    assert [task["status"] for task in first["tasks"]] == ["input_required", *["completed"] * (PAGE - 1)]
+    assert (first["tasks"][0]["taskId"], first["tasks"][0]["tool"]) == (newest, "ask")
+    assert f"{newest} ask ({first['tasks'][0]['createdAt']}): input_required: waiting for an answer" in told(result)
+    last = (await client.tool("my_tasks", {"cursor": first["nextCursor"]}))["structuredContent"]
+    assert [task["taskId"] for task in last["tasks"]] == [oldest]
+    assert "nextCursor" not in last
+    wrong = await client.tool("my_tasks", {"cursor": "x"})
+    assert (wrong["isError"], "unknown cursor" in told(wrong)) == (True, True)
+
+
+async def test_my_tasks_say_why_a_task_failed_and_no_last_step_of_those_that_have_ended(client: Line) -> None:
+    task_id = await handed(client, "sleep", {"seconds": 0.1})
+    await client.tool("task_wait", {"taskId": task_id})
+    await client.tool("echo", {"content": [{"type": "text", "text": "sold\nout"}], "isError": True})
+    result = await client.tool("my_tasks")
+    refused, slept = result["structuredContent"]["tasks"]
+    assert (refused["status"], refused["message"]) == ("failed", "sold out")
+    assert (slept["status"], "message" in slept) == ("completed", False)
+    assert "): failed: sold out\n" in told(result), "a line for each"
+
+
+async def test_who_has_no_tasks_is_told_so(client: Line) -> None:
+    result = await client.tool("my_tasks")
+    assert (told(result), result["structuredContent"]["tasks"]) == ("There are no tasks.", [])
+
+
+async def test_tasks_of_others_look_like_none(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with (
+        site(store=store, tools=handing("forever"), authenticated=True) as served,
+        peer(served.url, capabilities={}, token="ann") as ann,
+        peer(served.url, capabilities={}, token="bob") as bob,
+    ):
+        task_id = (await ann.call("forever")).result["structuredContent"]["taskId"]
+        for tool in ("task_status", "task_wait", "task_answer", "task_cancel"):
+            arguments = {"taskId": task_id, **({"content": YES} if tool == "task_answer" else {})}
+            foreign = (await bob.call(tool, arguments)).result
+            unknown = (await bob.call(tool, {**arguments, "taskId": "0" * 40})).result
+            assert foreign == unknown
+            assert foreign["isError"] is True
+            assert "Task not found. Give the taskId exactly as the tool answered with it; my_tasks" in told(foreign)
+        assert (await bob.call("my_tasks")).result["structuredContent"]["tasks"] == []
+        mine = (await ann.call("my_tasks")).result["structuredContent"]["tasks"]
+        assert [(task["taskId"], task["status"]) for task in mine] == [(task_id, "working")]
+
+
+async def test_tasks_are_listed_for_nobody_who_is_not_known(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with (
+        site(store=store, tools=handing("forever"), my_tasks=True) as served,
+        peer(served.url, capabilities={}) as nobody,
+    ):
+        for declares in (DECLARED, ELICITS):
+            tools = (await nobody.send("tools/list", capabilities=declares)).result["tools"]
+            assert "my_tasks" not in {tool["name"] for tool in tools}
+        result = (await nobody.call("my_tasks")).result
+        assert result["isError"] is True
+        unknown = (await nobody.call("task_status", {"taskId": "0" * 40})).result
+        assert "my_tasks" not in told(unknown)
+
+
+async def test_clients_of_the_extension_get_a_list_of_their_tasks_if_the_server_says_so(tmp_path: Path) -> None:
+    required = Tool(name="forever", engine="memory", workflow="forever", tasks=TaskSupport.REQUIRED)
+    async with server_of(tmp_path, required, my_tasks=True) as server, line(server, capabilities=DECLARED) as client:
+        assert list(await client.tools()) == ["forever", "my_tasks"]
+        assert (await client.send("tools/list"))["result"]["cacheScope"] == "private"
+        task_id = (await client.call("forever"))["result"]["taskId"]
+        listed = (await client.tool("my_tasks"))["structuredContent"]["tasks"]
+        assert [task["taskId"] for task in listed] == [task_id]
+        assert (await client.tool("task_status", {"taskId": task_id}))["structuredContent"]["status"] == "working"
+
+
+# --- the tools themselves
+
+
+@pytest.mark.parametrize("companion", companions(), ids=lambda companion: companion.name)
+def test_a_companion_tells_a_model_when_to_use_it_and_takes_nothing_else(companion: Any) -> None:
+    tool = types.Tool.model_validate(companion.listed)
+    assert tool.title
+    assert tool.description
+    assert tool.input_schema["additionalProperties"] is False
+    assert all(schema["description"] for schema in tool.input_schema["properties"].values())
+    assert tool.output_schema is None
+    assert set(companion.listed["annotations"]) == {
+        "readOnlyHint",
+        "destructiveHint",
+        "idempotentHint",
+        "openWorldHint",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text"),
+    [
+        ("task_status", {}, "'taskId' is a required property"),
+        ("task_status", {"taskId": 1}, 'taskId: 1 is not of type "string"'),
+        ("task_status", {"taskId": ""}, 'taskId: "" is shorter than 1 character'),
+        ("task_status", {"taskId": "x", "more": 1}, "additional properties are not allowed, such as 'more'"),
+        ("task_wait", {"taskId": "x", "seconds": -1}, "seconds: -1 is less than the minimum of 0"),
+        ("task_cancel", {"taskId": None}, 'taskId: null is not of type "string"'),
+        ("my_tasks", {"cursor": 1}, 'cursor: 1 is not of type "string"'),
+    ],
+)
+async def test_wrong_arguments_are_named(client: Line, tool: str, arguments: Mapping[str, Any], text: str) -> None:
+    result = await client.tool(tool, arguments)
+    assert result["isError"] is True
+    assert told(result).startswith(f"Wrong arguments for {tool}: ")
+    assert text in told(result)
+
+
+async def test_a_companion_makes_no_task_itself(server: Server[Any]) -> None:
+    async with line(server, "2025-11-25") as client:
+        assert (await client.call("task_status", {"taskId": "x"}, task={}))["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_sdks_own_client_goes_on_with_a_handle_from_a_tool_that_promises_an_output(
+    tmp_path: Path, mode: Any
+) -> None:
+    output = {"type": "object", "properties": {"slept": {"type": "number"}}, "required": ["slept"]}
+    tool = Tool(name="nap", engine="memory", workflow="sleep", output=output, wait=timedelta(seconds=0.05))
+    async with server_of(tmp_path, tool) as server, Client(server, mode=mode) as client:
+        await client.list_tools()
+        handle = await client.call_tool("nap", {"seconds": 0.5})
+        assert handle.structured_content is not None
+        done = await client.call_tool("task_wait", {"taskId": handle.structured_content["taskId"]})
+        assert done.structured_content is not None
+        assert done.structured_content["result"] == {"slept": 0.5}
+
+
+# --- their names
+
+
+async def test_where_nothing_hands_over_there_are_no_companions(tmp_path: Path) -> None:
+    tools = [
+        Tool(name="task_status", engine="memory", workflow="echo", fallback=Fallback.WAIT),
+        Tool(name="my_tasks", engine="memory", workflow="echo", tasks=TaskSupport.FORBIDDEN),
+    ]
+    async with server_of(tmp_path, *tools) as server, line(server) as client:
+        assert list(await client.tools()) == ["task_status", "my_tasks"]
+        assert (await client.tool("task_status", {"a": 1}))["structuredContent"] == {"a": 1}
+        assert "Unknown tool" in (await client.call("task_wait", {"taskId": "x"}))["error"]["message"]
+
+
+@pytest.mark.parametrize(("fallback", "changed"), [(Fallback.TOOLS, 1), (Fallback.WAIT, 0)])
+async def test_a_client_hears_of_changed_tools_only_where_the_companions_go(
+    tmp_path: Path, fallback: Fallback, changed: int
+) -> None:
+    tool = Tool(name="quick", engine="memory", workflow="echo", fallback=fallback)
+    async with server_of(tmp_path, tool) as server, line(server, "2025-11-25") as client:
+        for _ in range(2):
+            task = (await client.call("quick", task={}))["result"]["task"]
+            await client.send("tasks/result", {"taskId": task["taskId"]})
+        told = [one.method for one in client.notifications]
+        assert told.count("notifications/tools/list_changed") == changed
+
+
+@pytest.mark.parametrize("name", sorted(COMPANION_NAMES))
+def test_a_tool_with_a_companions_name_is_refused_where_they_are_offered(name: str) -> None:
+    engines = {"memory": MemoryAdapter(MemorySettings())}
+    tools = [Tool(name=name, engine="memory", workflow="echo", fallback=Fallback.WAIT)]
+    attach(Server("fine"), tools=tools, engines=engines)
+    for wrong, my_tasks in ((tools, True), ([*tools, *handing("echo")], False)):
+        with pytest.raises(ConfigError, match=f"tool '{name}': this is the name of a companion tool"):
+            attach(Server("wrong"), tools=wrong, engines=engines, my_tasks=my_tasks)
+
+
+def test_workflows_yaml_says_where_a_companions_name_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(
+        "engines: {memory: {adapter: memory}}\n"
+        "tools:\n"
+        "  ship: {engine: memory, workflow: echo}\n"
+        "  task_wait: {engine: memory, workflow: echo, fallback: wait}\n"
+    )
+    with pytest.raises(ConfigError, match=r"workflows.yaml:4: tools.task_wait: this is the name of a companion tool"):
+        load_config(path, {})
+    path.write_text(path.read_text().replace("echo}\n", "echo, fallback: wait}\n", 1))
+    assert len(load_config(path, {}).tools) == 2
+    path.write_text("server: {my_tasks: true}\n" + path.read_text())
+    with pytest.raises(ConfigError, match=r"workflows.yaml:5: tools.task_wait: "):
+        load_config(path, {})
+
+
+async def test_a_server_with_a_tool_of_its_own_of_a_companions_name_is_not_entered(tmp_path: Path) -> None:
+    server: MCPServer[None] = MCPServer("own")
+
+    @server.tool()
+    def task_status() -> str:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
+        """Mine."""
+        return "mine"
+
+    engines = {"memory": MemoryAdapter(MemorySettings())}
+    workflows = attach(server, tools=handing("echo"), engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
+    with pytest.raises(ConfigError, match="the server has a tool of its own named task_status: this is the name"):
+        await workflows.__aenter__()
+
+
+# --- the document
+
+
+def _block(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def test_the_configuration_in_the_document_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(_block("yaml"))
+    quote, fulfil, close = load_config(path, {}).tools
+    assert (quote.adaptive, fulfil.wait, close.needs_tasks) == (timedelta(seconds=1), timedelta(seconds=20), True)
+
+
+async def test_the_handle_in_the_document_is_one(client: Line) -> None:
+    result = dict(await client.tool("sleep", {"seconds": 60}))
+    del result["_meta"], result["resultType"]
+    shown = json.dumps(result).replace(result["structuredContent"]["taskId"], "5d8e")
+    assert json.loads(shown) == json.loads(_block("json"))

@@ -1,0 +1,112 @@
+"""What the wire says of lifetimes, in both eras: a task that has expired, and one that is to be terminated."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_workflows import Tool
+from mcp_workflows.tasks.results import result_uri
+from tests.receiver.test_tasks_2025 import session
+from tests.support.served import Site, peer, site
+
+pytestmark = pytest.mark.anyio
+
+EXPIRED = "Task expired: its time to live is over"
+NOBODYS = "0" * 40
+NEW = ("tasks/get", "tasks/update", "tasks/cancel", "resources/read", "task_status", "task_wait", "task_cancel")
+OLD = ("tasks/get", "tasks/result", "tasks/cancel", "resources/read", "task_status", "task_wait", "task_cancel")
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncGenerator[Site]:
+    stubborn = {"engine": "memory", "workflow": "stubborn"}
+    tools = [
+        Tool.model_validate({"name": "brief", **stubborn, "ttl": "200ms"}),
+        Tool.model_validate({"name": "graceful", **stubborn, "cancel": {"grace": "300ms", "then": "terminate"}}),
+    ]
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools, authenticated=True) as found:
+        yield found
+
+
+def _sent(method: str, task_id: str) -> tuple[str, Mapping[str, Any]]:
+    if method.startswith("task_"):
+        return "tools/call", {"name": method, "arguments": {"taskId": task_id}}
+    if method == "resources/read":
+        return method, {"uri": result_uri(task_id)}
+    return method, {"taskId": task_id, "inputResponses": {}}
+
+
+def _said(body: Mapping[str, Any]) -> str:
+    """Of an error, or of a companion tool."""
+    return str(body["error"]["message"] if "error" in body else body["result"]["content"][0]["text"])
+
+
+async def test_the_owner_hears_in_either_era_that_a_task_has_expired_and_others_that_there_is_none(
+    served: Site,
+) -> None:
+    async with (
+        peer(served.url, token="ada") as mine,
+        peer(served.url, token="eve") as hers,
+        session(served.url) as old,
+        session(served.url, token="eve") as her_old,
+    ):
+        task_id = (await mine.call("brief", {"seconds": 60})).result["taskId"]
+        with anyio.fail_after(10):
+            while "result" in (await mine.send("tasks/get", {"taskId": task_id})).body:
+                await anyio.sleep(0.02)
+        for method in NEW:
+            capabilities: Mapping[str, Any] | None = {} if method.startswith("task_") else None
+            told = [
+                _said((await client.send(*_sent(method, found), capabilities=capabilities)).body)
+                for client, found in ((mine, task_id), (hers, task_id), (hers, NOBODYS))
+            ]
+            assert EXPIRED in told[0], method
+            assert "Task not found" in told[1], method
+            assert told[1] == told[2], method
+        for method in OLD:
+            told = [
+                _said((await client.request(*_sent(method, found))).body)
+                for client, found in ((old, task_id), (her_old, task_id), (her_old, NOBODYS))
+            ]
+            assert EXPIRED in told[0], method
+            assert "Task not found" in told[1], method
+            assert told[1] == told[2], method
+
+
+async def test_who_listens_hears_that_it_will_be_terminated_and_that_it_was(served: Site) -> None:
+    async with peer(served.url, token="ada") as client, session(served.url) as old:
+        task_id = (await client.call("graceful", {"seconds": 60})).result["taskId"]
+        heard: list[Mapping[str, Any]] = []
+        params = {"notifications": {"taskIds": [task_id]}}
+        with anyio.fail_after(20):
+            async with client.stream("subscriptions/listen", params) as (_, frames):
+                async for frame in frames:
+                    if frame.get("method") != "notifications/tasks":
+                        continue
+                    heard.append(frame["params"])
+                    if len(heard) == 1:
+                        await client.send("tasks/cancel", {"taskId": task_id})
+                    if heard[-1]["status"] == "cancelled":
+                        break
+        messages: list[str] = [each.get("statusMessage", "") for each in heard]
+        assert any(message.startswith("asked to cancel; will be terminated at ") for message in messages)
+        assert messages[-1] == "terminated: it had not ended within 0.3 s of being asked to cancel"
+        assert len(messages) <= 6  # no change each second
+        seen = (await old.request("tasks/get", {"taskId": task_id})).result
+        assert (seen["status"], seen["statusMessage"]) == ("cancelled", messages[-1])
+
+
+async def test_2025_11_25_is_told_at_once_that_it_is_cancelled_and_the_other_era_when_it_is(served: Site) -> None:
+    async with peer(served.url, token="ada") as client, session(served.url) as old:
+        task_id = (await client.call("graceful", {"seconds": 60})).result["taskId"]
+        assert (await old.request("tasks/cancel", {"taskId": task_id})).result["status"] == "cancelled"
+        result = (await old.request("tasks/result", {"taskId": task_id})).result
+        assert result["isError"] is True
+        assert result["content"][0]["text"] == f"Task {task_id} was cancelled by request"
+        assert (await client.get(task_id))["status"] == "working"
+        assert (await client.until(task_id))["status"] == "cancelled"

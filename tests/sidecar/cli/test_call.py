@@ -1,0 +1,770 @@
+"""`mcp-workflows call`, as a person types it and as a script runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import mcp_types as types
+import pytest
+
+from mcp_workflows.access.authn.static_tokens import sha256_of
+from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
+from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.progress import Screen
+from mcp_workflows.sidecar.cli.prompts import Answer, Answers, Key
+from mcp_workflows.sidecar.cli.result import Outcome
+from scripts.processes import free_port
+from scripts.stack import SAMPLES
+from tests.support.dev_server import DevServer
+from tests.support.sidecars import COMMAND, Process, sidecar
+from tests.system.test_docs import blocks, lines
+
+CALLING = Path(__file__).parents[3] / "docs" / "calling.md"
+
+CONFIG = """
+server: {name: calls}
+store: sqlite:///tasks.db
+engines:
+  here: {adapter: memory}
+  gone: {adapter: memory, name: gone, unreachable: true}
+tools:
+  echo:
+    engine: here
+    workflow: echo
+    input:
+      type: object
+      properties:
+        a: {type: integer, description: "How many"}
+        express: {type: boolean}
+        size: {enum: [small, large]}
+        tags: {type: array, items: {type: string}}
+        to: {type: object, properties: {city: {type: string}, code: {type: integer}}}
+      required: [a]
+  ship:
+    engine: here
+    workflow: echo
+    input: {type: object, properties: {a: {type: integer}, approve: {type: boolean}}, required: [a, approve]}
+    ask: {approve: {message: "Ship {{a}}?", schema: {type: boolean}, when_missing: true}}
+  sleep: {engine: here, workflow: sleep, input: {type: object, properties: {seconds: {type: number}}}}
+  ask: {engine: here, workflow: ask_in_turn}
+  fail: {engine: here, workflow: fail}
+  refused: {engine: here, workflow: protocol_error}
+  required: {engine: here, workflow: echo, tasks: required}
+  slow: {engine: here, workflow: forever, wait: 200ms}
+  lost: {engine: gone, workflow: echo}
+  gated:
+    engine: here
+    workflow: gated
+    input: {type: object, properties: {order: {type: string}}, required: [order]}
+    gates:
+      approve:
+        when: {after_seconds: 0}
+        ask: {message: "Ship {{order}}?", schema: {type: object, properties: {ok: {type: boolean}}, required: [ok]}}
+        send: {signal: approve, args: ["{{answer.ok}}"]}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs the command in a folder with a workflows.yaml, as a process; nobody sits at standard input."""
+
+    folder: Path
+    env: Mapping[str, str]
+
+    def call(self, *words: str, stdin: str = "") -> Ended:
+        done = subprocess.run(
+            [COMMAND, "call", *words],
+            cwd=self.folder,
+            env={**os.environ, **self.env},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    def typing(self, *words: str, types: Sequence[tuple[str, str]]) -> Ended:
+        """The same at a terminal: each text is typed once what comes before it is shown. `out` is all there was."""
+        pid, terminal = pty.fork()
+        if pid == 0:  # the child; who runs the tests in the background may have Ctrl-C ignored
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.chdir(self.folder)
+            os.execve(COMMAND, [COMMAND, "call", *words], {**os.environ, **self.env, "COLUMNS": "200", "TERM": "xterm"})
+        try:
+            shown = converse(terminal, list(types))
+            return Ended(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out=shown, err="")
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        finally:
+            os.close(terminal)
+
+
+def converse(terminal: int, types: list[tuple[str, str]], within: float = 60) -> str:
+    shown, read_to, deadline = "", 0, time.monotonic() + within
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 0.1)[0]:
+            continue
+        try:
+            got = os.read(terminal, 65536)
+        except OSError:  # Linux's way to say that nobody is at the other end any more
+            return shown
+        if not got:
+            return shown
+        shown += got.decode()
+        if types and types[0][0] in shown[read_to:]:
+            read_to = len(shown)
+            os.write(terminal, types.pop(0)[1].encode())
+    raise AssertionError(f"it goes on and on; so far:\n{shown}")
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Runs the command in this process, which is quicker: the same entry point, the same streams."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def call(self, *words: str) -> Ended:
+        return self.run("call", *words)
+
+    def run(self, *words: str) -> Ended:
+        self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self.capsys.readouterr()
+        return Ended(code=int(ended.value.code or 0), out=printed.out, err=printed.err)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "workflows.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+@pytest.fixture
+def here(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.chdir(folder)
+    return Here(folder, capsys, monkeypatch)
+
+
+@pytest.fixture
+def shell(folder: Path) -> Shell:
+    return Shell(folder, {})
+
+
+def _task_id(text: str) -> str:
+    found = re.search(r"--resume ([0-9a-f]{40})", text)
+    assert found, text
+    return found[1]
+
+
+# --- what it prints, and the code it ends with
+
+
+def test_the_result_goes_to_standard_output_and_everything_else_to_standard_error(here: Here) -> None:
+    ended = here.call("echo", "a=3", "express=yes", "size=large", "tags=x", "tags=y", "to.city=Ulm", "to.code=7")
+    assert ended.code == 0
+    expected = {"a": 3, "express": True, "size": "large", "tags": ["x", "y"], "to": {"city": "Ulm", "code": 7}}
+    assert ended.json == expected
+    assert re.search(r"^task [0-9a-f]{40}$", ended.err, re.MULTILINE)
+
+
+def test_each_state_is_shown_once(shell: Shell) -> None:
+    lines = shell.call("sleep", "seconds=1.2").err.splitlines()
+    assert len(lines) == len(set(lines))
+    assert "working         sleeping (1 of 1.2)" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "status"),
+    [(["echo", "a=1"], 0, "completed"), (["fail"], 1, "completed"), (["refused"], 1, "failed"), (["lost"], 1, None)],
+)
+def test_programs_get_one_json_object_and_a_code(
+    here: Here, words: Sequence[str], code: int, status: str | None
+) -> None:
+    ended = here.call(*words, "--json")
+    assert ended.code == code
+    assert ended.json["status"] == (status or "completed")
+    assert ("taskId" in ended.json) == (status is not None)
+
+
+def test_an_engine_that_is_down_is_said_and_nothing_is_started(here: Here) -> None:
+    ended = here.call("lost")
+    assert (ended.code, ended.out) == (1, "")
+    assert "Engine gone cannot be reached, nothing was started" in ended.err
+
+
+def test_a_failed_workflow_tells_why_on_standard_error(here: Here) -> None:
+    ended = here.call("fail")
+    assert (ended.code, ended.out) == (1, "")
+    assert "the card was declined" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["ech", "a=1"], "there is no tool 'ech'; did you mean 'echo'?"),
+        (["echo", "a=1", "expres=yes"], "there is no argument 'expres'; did you mean 'express'?"),
+        (["echo", "a=1", "to.cty=Ulm"], "there is no argument 'to.cty'; did you mean 'city'?"),
+        (["echo"], "missing: a (integer): How many"),
+        (["echo", "a=x"], "a: 'x' is not a whole number"),
+        (["echo", "a=--5"], "a: '--5' is not a whole number"),
+        (["echo", "a=1", "size=larg"], "size: 'larg' is none of small, large; did you mean 'large'?"),
+        (["echo", "a:={"], "a:={ is not JSON"),
+        (["echo", "a"], "'a' is not key=value"),
+        (["echo", "a=1", "--args-json", "workflows.yaml"], "--args-json: not JSON"),
+        ([], "which tool?"),
+        (["echo", "--resume", "x"], "--resume ID comes without a tool"),
+        (["--resume", "x", "--era", "none"], "--resume needs tasks"),
+        (["echo", "a=1", "--no-wait", "--era", "none"], "--no-wait needs tasks"),
+        (["echo", "a=1", "--dry-run", "--url", "http://127.0.0.1:1/mcp"], "--dry-run needs the configuration"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_before_anything_is_started(here: Here, words: Sequence[str], told: str) -> None:
+    ended = here.call(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err
+    assert "task " not in ended.err
+
+
+def test_arguments_come_from_a_file_too_and_the_line_wins(here: Here) -> None:
+    (here.folder / "arguments.json").write_text('{"a": 1, "size": "small"}')
+    assert here.call("echo", "--args-json", "arguments.json", "a=2").json == {"a": 2, "size": "small"}
+
+
+def test_standard_input_is_a_file_too_and_never_a_person(shell: Shell) -> None:
+    assert shell.call("echo", "--args-json", "-", stdin='{"a": 5}').json == {"a": 5}
+    ended = shell.call("ask", stdin="one\n")
+    assert (ended.code, "nobody can be asked here" in ended.err) == (2, True)
+
+
+# --- questions
+
+
+def test_questions_are_answered_by_flag_by_name_or_by_field(here: Here) -> None:
+    ended = here.call("ask", "--answer", "first.answer=one", "--answer", "second.answer=two")
+    assert ended.json == {"first": {"answer": "one"}, "second": {"answer": "two"}}
+    ended = here.call("ask", "--answer", "answer=both", "--answer", "nobody.asks=x")
+    assert ended.json == {"first": {"answer": "both"}, "second": {"answer": "both"}}
+    assert "note: nothing asked for nobody.asks" in ended.err
+    assert "note: nothing asked for frist.answer; did you mean 'first.answer'?" in (
+        here.call("ask", "--answer", "answer=x", "--answer", "frist.answer=y").err
+    )
+
+
+def test_a_flag_that_comes_too_early_is_told(here: Here) -> None:
+    ended = here.call("gated", "order=A1", "--no-wait", "--answer", "approve.ok=true")
+    assert (ended.code, "note: nothing asked for approve.ok (--no-wait leaves" in ended.err) == (0, True)
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--era", "none"], ["--era", "2025-11-25"]])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["gated", "order=A1", "--answer", "okk=true"],
+            "--answer okk: this tool asks for nothing of that name; did you",
+        ),
+        (["gated", "order=A1", "--answer", "aprove.ok=true"], "did you mean 'approve.ok'?"),
+        (["gated", "order=A1", "--answer", "approve.yes=1"], "question approve has no field 'yes' (there are: ok)"),
+        (
+            ["gated", "order=A1", "--decline", "approv"],
+            "--decline approv: this tool asks for nothing of that name; did",
+        ),
+        (["ship", "a=1", "--answer", "aprove=true"], "did you mean 'approve'?"),
+    ],
+)
+def test_a_slip_in_the_name_of_a_question_is_told_before_anything_is_started(
+    here: Here, words: Sequence[str], told: str, more: Sequence[str]
+) -> None:
+    ended = here.call(*words, *more)
+    assert (ended.code, ended.out, "task " in ended.err) == (2, "", False)
+    assert told in ended.err
+
+
+def test_a_flag_may_be_for_what_the_workflow_asks_beside_its_gates(here: Here) -> None:
+    ended = here.call("gated", "order=A1", "--answer", "ok=true", "--answer", "okay=true", "--answer", "answer=x")
+    assert ended.code == 0
+    assert "note: nothing asked for okay" in ended.err
+    assert "note: nothing asked for answer" in ended.err
+
+
+def test_a_question_before_the_start_is_answered_by_flag(here: Here) -> None:
+    assert here.call("ship", "a=1", "--answer", "approve=true").json == {"a": 1, "approve": True}
+    refused = here.call("ship", "a=1", "--decline", "approve")
+    assert (refused.code, "nothing was started" in refused.err) == (1, True)
+
+
+def test_a_question_is_declined_by_a_field_of_it_too(here: Here) -> None:
+    assert "> decline (by flag)" in here.call("ask", "--decline", "answer").err
+
+
+def test_a_flag_that_names_nothing_is_told_with_the_fields_that_there_are(here: Here) -> None:
+    ended = here.call("ask", "--answer", "anser=one")
+    assert (ended.code, "not asked here: anser; did you mean 'answer'? (fields: answer)" in ended.err) == (2, True)
+    assert "or refuse it with: --decline first" in ended.err
+
+
+def test_the_beginning_of_an_id_is_enough_to_come_back(here: Here) -> None:
+    task_id = here.call("ask", "--no-wait").out.strip()
+    ended = here.call("--resume", task_id[:12], "--answer", "answer=x")
+    assert (ended.code, ended.json) == (0, {"first": {"answer": "x"}, "second": {"answer": "x"}})
+    assert f"task {task_id}" in ended.err
+    here.call("ask", "--no-wait")
+    for name, complaint in (("xyz", "no task's id begins with 'xyz'"), ("", "which tool? or --resume ID")):
+        ended = here.call("--resume", name)
+        assert complaint in ended.err
+        assert ended.code != 0
+
+
+def test_a_gate_is_answered_by_its_name_although_its_keys_differ_from_round_to_round(here: Here) -> None:
+    for era in ("2026-07-28", "2025-11-25", "none"):
+        ended = here.call("gated", "order=A1", "--answer", "approve.ok=true", "--era", era)
+        assert (ended.code, "? [approve] Ship «A1»?" in ended.err) == (0, True)
+        assert ended.json == {"approve": {"signal": "approve", "args": [True]}}
+
+
+def test_an_answer_the_server_does_not_take_is_an_error_and_the_task_goes_on(here: Here) -> None:
+    ended = here.call("gated", "order=A1", "--decline", "approve")
+    assert (ended.code, "this question cannot be declined" in ended.err) == (1, True)
+    assert _task_id(ended.err)
+
+
+@pytest.mark.parametrize(
+    ("era", "question", "flag"),
+    [("2026-07-28", "[first] first?", "first.answer=..."), ("2025-11-25", "first?", "answer=...")],
+)
+def test_without_terminal_and_flag_the_error_names_both_question_and_flag_and_the_task_goes_on(
+    here: Here, era: str, question: str, flag: str
+) -> None:
+    ended = here.call("ask", "--era", era)
+    assert ended.code == 2
+    assert f"nobody can be asked here: {question}" in ended.err
+    assert f"--answer {flag}" in ended.err
+    assert "Traceback" not in ended.err
+    assert "the task goes on" in ended.err
+    assert _task_id(ended.err)
+
+
+def test_an_answer_that_does_not_fit_is_said(here: Here) -> None:
+    ended = here.call("ship", "a=1", "--answer", "approve=perhaps")
+    assert (ended.code, "'perhaps' is not true or false" in ended.err) == (2, True)
+
+
+def test_the_person_at_the_terminal_is_asked(shell: Shell) -> None:
+    types = [("approve [y/n]", "perhaps\n"), ("is not true or false", "y\n")]
+    ended = shell.typing("ship", "a=1", types=types)
+    assert ended.code == 0, ended.out
+    assert "? [approve] Ship 1?" in ended.out
+    assert '"approve": true' in ended.out
+
+
+def test_the_person_at_the_terminal_reads_which_flag_was_a_slip(shell: Shell) -> None:
+    ended = shell.typing("ask", "--answer", "anser=x", types=[("answer [text]", "y\n"), ("answer [text]", "z\n")])
+    assert ended.code == 0, ended.out
+    assert "not asked here: anser; did you mean 'answer'?" in ended.out.partition("answer [text]")[0]
+
+
+def test_the_person_may_refuse_with_a_word_or_the_end_of_input(shell: Shell) -> None:
+    ended = shell.typing("ask", types=[("answer [text]", "!decline\n"), ("answer [text]", "\x04")])
+    assert ended.code == 0
+    assert '"action": "decline"' in ended.out
+    assert '"action": "cancel"' in ended.out
+
+
+PROMPT = """
+import anyio
+from mcp_workflows.sidecar.cli.progress import Screen
+from mcp_workflows.client import TaskState
+
+async def main():
+    screen = Screen()
+    with screen.running(), screen.still():
+        async with anyio.create_task_group() as group:
+            async def meanwhile():
+                for step in range(30):
+                    await screen.progress(step, 30, f"step {step}")
+                screen.lost()
+                print("BUSY", flush=True)
+            group.start_soon(meanwhile)
+            print("GOT", await screen.line("name: "), flush=True)
+    with anyio.move_on_after(0.1):
+        with screen.still():
+            await screen.line("and: ")
+    screen.note("END")
+anyio.run(main)
+"""
+
+
+def test_no_status_line_is_printed_into_a_prompt_and_the_last_ones_follow_it() -> None:
+    terminal, other = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", PROMPT], stdin=other, stdout=other, stderr=other) as process:
+        os.close(other)
+        shown = converse(terminal, [("BUSY\r\n", "Ada\n")]).replace("\r", "")
+        assert process.wait(60) == 0
+    os.close(terminal)
+    before, _, after = shown.partition("GOT Ada\n")
+    assert re.search(r"name: BUSY\nAda\n$", before), shown
+    assert "step" not in before.partition("name: ")[2]
+    assert "step 29" in after
+    assert "connection lost" in after
+    assert "step 5" not in after  # what is long past
+    assert "and: \nEND\n" in after  # a prompt that is taken back ends its line
+
+
+def test_ctrl_c_at_a_question_leaves_with_130_and_says_how_to_come_back(shell: Shell) -> None:
+    ended = shell.typing("ask", types=[("answer [text]", "\x03")])
+    assert ended.code == 130
+    assert _task_id(ended.out)
+
+
+# --- eras, and what is only shown
+
+
+def test_every_era_gets_the_result(here: Here) -> None:
+    for era in ("2026-07-28", "2025-11-25", "none"):
+        ended = here.call("sleep", "seconds=0.3", "--era", era)
+        assert ended.json == {"slept": 0.3}
+        assert ("task " in ended.err) == (era != "none")
+        assert "sleeping" in ended.err
+
+
+def test_a_client_without_tasks_is_asked_in_rounds_of_the_call(here: Here) -> None:
+    ended = here.call("ask", "--era", "none", "--answer", "answer=x")
+    assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
+
+
+def test_a_client_of_the_older_tasks_is_asked_too(here: Here) -> None:
+    ended = here.call("ask", "--era", "2025-11-25", "--answer", "answer=x")
+    assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
+    assert (here.call("required", "--era", "2025-11-25").code, here.call("fail", "--era", "2025-11-25").code) == (0, 1)
+    refused = here.call("refused", "--era", "2025-11-25", "--json")
+    assert (refused.code, refused.json["status"], refused.json["error"]["code"]) == (1, "failed", -32602)
+
+
+def test_a_tool_that_needs_tasks_says_so_to_a_client_without(here: Here) -> None:
+    ended = here.call("required", "--era", "none")
+    assert (ended.code, "needs a client with tasks" in ended.err) == (1, True)
+    assert "a client of --era none cannot have it" in ended.err
+
+
+def test_a_client_without_tasks_that_is_handed_one_says_how_to_come_back_and_can_follow_it(here: Here) -> None:
+    ended = here.call("slow", "--era", "none", "--json")
+    task_id = ended.json["taskId"]
+    assert (ended.code, ended.json["status"]) == (0, "working"), "and not completed"
+    assert f"the task goes on; come back with: mcp-workflows call --resume {task_id}\n" in ended.err
+    waited = here.call("task_wait", f"taskId={task_id}", "seconds=0", "--era", "none")
+    assert waited.json["status"] == "working"
+
+
+def test_a_dry_run_shows_what_would_be_sent_and_leaves_no_trace(here: Here) -> None:
+    ended = here.call("ship", "a=1", "--dry-run")
+    assert ended.code == 0
+    assert ended.json["workflow"] == "echo"
+    assert ended.json["arguments"] == [{"a": 1}]
+    assert ended.json["asks"]["approve"]["message"] == "Ship 1?"
+    answered = here.call("ship", "a=1", "--dry-run", "--answer", "approve=no").json
+    assert answered["arguments"] == [{"a": 1, "approve": False}]
+    assert "asks" not in answered
+    gates = here.call("gated", "order=A1", "--dry-run").json["gates"]
+    assert gates["approve"]["request"]["params"]["message"] == "Ship «A1»?"
+    assert not (here.folder / "tasks.db").exists()
+    assert here.call("echo", "a=x", "--dry-run").code == 2
+
+
+# --- over HTTP
+
+
+def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Here) -> None:
+    with sidecar(here.folder / "workflows.yaml") as process:
+        begun = here.call("ask", "--no-wait", "--url", process.url)
+        assert begun.code == 0
+        url = ["--url", process.url]
+        ended = here.call("--resume", begun.out.strip(), "--answer", "answer=x", *url)
+        assert ended.json == {"first": {"answer": "x"}, "second": {"answer": "x"}}
+        begun = here.call("ask", "--no-wait", "--era", "2025-11-25", *url)
+        ended = here.call("--resume", begun.out.strip(), "--era", "2025-11-25", "--answer", "answer=y", *url)
+        assert ended.json == {"first": {"answer": "y"}, "second": {"answer": "y"}}
+        assert here.call("--resume", begun.out.strip()).json == ended.json  # the store's operator may, whoever's it is
+        first = here.call("sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url)
+        assert here.call("sleep", "seconds=0", "--idempotency-key", "k" * 32, "--no-wait", *url).out == first.out
+        unknown = here.call("--resume", "0" * 40, *url)
+        assert (unknown.code, "not found" in unknown.err) == (1, True)
+        assert "no MCP server answers there" in here.call("echo", "a=1", "--url", process.url + "/no").err
+
+
+def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Here) -> None:
+    auth = f"auth: {{tokens: [{{name: ci, sha256: {sha256_of('secret')}, subject: alice}}]}}"
+    config = CONFIG.replace("{name: calls}", f"{{name: calls, {auth}}}")
+    (here.folder / "asking.yaml").write_text(config)
+    (here.folder / "token").write_text("secret\n")
+    (here.folder / "other").write_text("another")
+    with sidecar(here.folder / "asking.yaml") as process:
+        url = ["--url", process.url]
+        nobody = here.call("echo", "a=1", *url)
+        assert (nobody.code, nobody.err) == (1, f"{process.url}: it wants a token; give one with --token-file\n")
+        stranger = here.call("echo", "a=1", *url, "--token-file", "other")
+        assert (stranger.code, "the token is not good there" in stranger.err) == (1, True)
+        begun = here.call("ask", *url, "--token-file", "token")
+        assert f"{process.url} --token-file token" in begun.err  # how to come back
+        for era in ("2026-07-28", "2025-11-25"):
+            known = here.call("echo", "a=1", *url, "--token-file", "token", "--era", era)
+            assert (known.code, known.json) == (0, {"a": 1})
+    assert "secret" not in nobody.err + stranger.err + begun.err + known.err
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "complaint"),
+    [
+        ([], "x", "--token-file is for --url"),
+        (["--url", "http://127.0.0.1:1/mcp"], "two words", "there must be one token in it"),
+        (["--url", "http://127.0.0.1:1/mcp"], "", "there must be one token in it"),
+    ],
+)
+def test_a_token_that_cannot_be_shown_is_wrong_usage(here: Here, words: list[str], token: str, complaint: str) -> None:
+    (here.folder / "token").write_text(token)
+    ended = here.call("echo", "a=1", "--token-file", "token", *words)
+    assert (ended.code, complaint in ended.err) == (2, True)
+    assert "two words" not in ended.err
+
+
+def test_a_server_that_is_not_there_is_one_clear_line(here: Here) -> None:
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    ended = here.call("echo", "a=1", "--url", url)
+    assert ended.code == 1
+    assert ended.err.startswith(f"{url}: no answer")
+    port = url.removesuffix("/mcp").rpartition(":")[2]
+    started = f"Start it: mcp-workflows serve workflows.yaml --http 127.0.0.1:{port}"
+    assert f"is `mcp-workflows serve` running there? {started}\n" in ended.err
+
+
+# --- the real engine
+
+
+@contextmanager
+def _worker(shell: Shell) -> Generator[None]:
+    folder = SAMPLES / "orders"
+    with (shell.folder / "worker.log").open("wb") as log:
+        environment = {**os.environ, **shell.env}
+        process = subprocess.Popen([sys.executable, "worker.py"], cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.fixture
+def orders(dev_server: DevServer, tmp_path: Path) -> Generator[Shell]:
+    """The order sample on the real engine, with a worker."""
+    env = {
+        "TEMPORAL_ADDRESS": dev_server.address,
+        "MCP_WORKFLOWS_STORE": f"sqlite:///{tmp_path}/tasks.db",
+        "SHOP_FILE": str(tmp_path / "shop.json"),
+        "SHOP_PACE": "0.5",
+        "PYTHONPATH": str(SAMPLES / "orders"),
+    }
+    config = (SAMPLES / "orders" / "workflows.yaml").read_text()
+    (tmp_path / "workflows.yaml").write_text(config)
+    shell = Shell(tmp_path, env)
+    with _worker(shell):
+        yield shell
+
+
+def test_ctrl_c_leaves_the_workflow_running_and_resume_brings_its_result(orders: Shell) -> None:
+    left = orders.typing("fulfil_order", "order_id=A-1001", "reason=x", types=[("reserving", "\x03")])
+    assert left.code == 130, left.out
+    ended = orders.call("--resume", _task_id(left.out), "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["result"]["structuredContent"]["status"] == "shipped"
+
+
+@contextmanager
+def _sidecar_of(orders: Shell, port: int) -> Generator[Process]:
+    command = [COMMAND, "serve", "workflows.yaml", "--http", f"127.0.0.1:{port}"]
+    environment = {**os.environ, **orders.env}
+    process = Process(command, port, orders.folder / "serve.log", cwd=orders.folder, env=environment)
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.process.kill()
+        process.process.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25"])
+def test_a_server_that_is_killed_and_started_again_is_found_again(orders: Shell, era: str) -> None:
+    port = free_port()
+    words = ["fulfil_order", "order_id=A-1001", "reason=x", "--url", f"http://127.0.0.1:{port}/mcp", "--era", era]
+    log = orders.folder / "call.log"
+    with log.open("wb") as shown, _sidecar_of(orders, port) as first:
+        calling = subprocess.Popen([COMMAND, "call", *words], stdout=shown, stderr=shown)
+        _until(lambda: "reserving" in log.read_text())
+        first.process.kill()
+        _until(lambda: "connection lost" in log.read_text())
+    with _sidecar_of(orders, port):
+        assert calling.wait(60) == 0, log.read_text()
+    assert '"shipped"' in log.read_text()
+
+
+def _until(condition: Callable[[], bool], within: float = 60) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_does_what_it_says(orders: Shell) -> None:
+    port = free_port()
+    with _sidecar_of(orders, port):
+        calls = [shlex.split(line.replace("8931", str(port)))[2:] for line in lines(CALLING)]
+        quoted, shipped, approved, over_http, planned = [orders.call(*words) for words in calls]
+        waited, came_back, _ = [_run(script.replace("8931", str(port)), orders) for script in blocks(CALLING, "python")]
+    assert quoted.json == over_http.json
+    assert "packing (3 of 4)" in waited
+    assert ("'note': 'fine'" in waited, "'note': 'fine'" in came_back) == (True, True)
+    assert shipped.json["status"] == "shipped"
+    assert (approved.json["status"], approved.json["note"]) == ("shipped", "fine")
+    assert "packing (3 of 4)" in approved.err
+    assert planned.json["arguments"] == ["A-1002", False, "urgent"]
+    assert planned.json["request"]["workflowType"]["name"] == "FulfilOrder"
+
+
+def _run(script: str, shell: Shell) -> str:
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, cwd=shell.folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+# --- matching and typing, without a process
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_result_is_as_it_is_in_a_pipe_and_does_not_steer_a_terminal(
+    is_error: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = types.TextContent(type="text", text="a\x1b[2J\x1b]0;b\x07\nc")
+    outcome = Outcome(result=types.CallToolResult(content=[text], is_error=is_error))
+    outcome.tell(None, as_json=False)
+    assert "".join(capsys.readouterr()) == f"{text.text}\n"
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    outcome.tell(None, as_json=False)
+    assert "".join(capsys.readouterr()) == "a [2J ]0;b \nc\n"
+
+
+def test_what_a_server_says_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen().note("one\x1b[2Jtwo\x07")
+    assert capsys.readouterr().err == "one [2Jtwo \n"
+
+
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string", "default": "-"}}}
+
+
+@pytest.mark.parametrize(
+    ("flag", "key", "content"),
+    [
+        ("ok=true", "anything", {"ok": True, "note": "-"}),
+        ("ok=true", None, {"ok": True, "note": "-"}),
+        ("approve.ok=no", "approve", {"ok": False, "note": "-"}),
+        ("approve.ok=no", "approve.17", {"ok": False, "note": "-"}),
+        ("approve.ok:=true", "approve.17", {"ok": True, "note": "-"}),
+        ("approve.ok=no", "approved", {}),
+        ("approve.ok=no", "deploy.17", {}),
+        ("approve.ok=no", None, {}),
+        ("other=no", "approve", {}),
+    ],
+)
+def test_a_flag_answers_the_questions_it_names(flag: str, key: str | None, content: Mapping[str, Any]) -> None:
+    assert Answers([Answer(read_pair(flag))], [], Screen()).by_flag(Key(key), FORM) == content
+
+
+@pytest.mark.parametrize("key", ["approve.7", "5", "approve/projects/p/callbacks/0e7a6c1b", "approve.7.4f1c-9d", None])
+@pytest.mark.parametrize("word", ["approve", "5", "other"])
+def test_a_question_is_named_by_what_the_configuration_calls_it_whatever_its_key(key: str | None, word: str) -> None:
+    asked = Answers([Answer(read_pair(f"{word}.ok=true"))], [], Screen())
+    assert bool(asked.by_flag(Key(key, "approve"), FORM)) == (word in {"approve", key})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answers", "declined", "action"),
+    [(["accept=yes"], [], "accept"), (["accept=no"], [], "decline"), ([], ["accept"], "decline"), ([], [], None)],
+)
+async def test_a_question_without_fields_is_not_accepted_by_itself(
+    answers: Sequence[str], declined: Sequence[str], action: Literal["accept", "decline"] | None
+) -> None:
+    params = types.ElicitRequestFormParams(message="Sign?", requested_schema={"type": "object", "properties": {}})
+    asked = Answers([Answer(read_pair(word)) for word in answers], declined, Screen())
+    if action is None:
+        with pytest.raises(WrongUsage, match="--answer accept=true\nor refuse it with: --decline accept"):
+            await asked("cb-1", params)
+        return
+    assert (await asked("cb-1", params)) == types.ElicitResult(
+        action=action, content={} if action == "accept" else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "words", "arguments"),
+    [
+        ({}, ["a=1", "b:=1"], {"a": "1", "b": 1}),
+        ({"a": {"type": ["integer", "null"]}}, ["a=1"], {"a": 1}),
+        ({"a": {"anyOf": [{"type": "number"}, {"type": "null"}]}}, ["a=1.5"], {"a": 1.5}),
+        ({"a": {"type": "number"}}, ["a=12"], {"a": 12}),
+        ({"a": {"type": "number"}}, ["a=1e2"], {"a": 100.0}),
+        ({"a": {"type": "string"}}, ["a=true"], {"a": "true"}),
+        ({"a": {"enum": [1, 2]}}, ["a=2"], {"a": 2}),
+        ({"a": {"type": "array", "items": {"type": "integer"}}}, ["a=1"], {"a": [1]}),
+        ({"a": {"type": "array"}}, ["a=[1, 2]"], {"a": [1, 2]}),
+        ({"a": {"$ref": "#/$defs/A"}}, ["a.b=1"], {"a": {"b": 1}}),
+        ({"a.b": {"type": "integer"}}, ["a.b=1"], {"a.b": 1}),
+        ({"a": {}}, ["a=x=y"], {"a": "x=y"}),
+    ],
+)
+def test_words_become_arguments_by_the_schema(
+    schema: Mapping[str, Any], words: Sequence[str], arguments: Mapping[str, Any]
+) -> None:
+    defs = {"A": {"type": "object", "properties": {"b": {"type": "integer"}}}}
+    whole = {"type": "object", "properties": schema, "$defs": defs}
+    found = read_arguments(map(read_pair, words), whole, {})
+    assert json.dumps(found) == json.dumps(arguments), "12 and 12.0 are equal, and read differently"
+
+
+def test_a_value_cannot_have_parts() -> None:
+    with pytest.raises(WrongUsage, match="has a value already"):
+        read_arguments(map(read_pair, ["a=1", "a.b=2"]), {}, {})

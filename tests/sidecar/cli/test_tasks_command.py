@@ -1,0 +1,345 @@
+"""`mcp-workflows tasks` as the operator runs it: beside a running sidecar, without one, and without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_temporal.connection import quiet_runtime
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from mcp_workflows.adapter import Execution, InputRequest, Status
+from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.open_questions import open_questions
+from mcp_workflows.testing import make_task
+from samples.conformance.workflows import ALL
+from tests.sidecar.cli.test_call import Here, converse
+from tests.support.dev_server import DevServer
+from tests.support.served import peer
+from tests.support.sidecars import COMMAND, sidecar, write_config
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 60.0  # seconds
+
+
+@pytest.fixture
+async def client(dev_server: DevServer) -> Client:
+    return await Client.connect(dev_server.address, runtime=quiet_runtime())
+
+
+@pytest.fixture
+async def queue(client: Client) -> AsyncGenerator[str]:
+    """A task queue of this test alone, and a worker on it."""
+    name = f"q-{uuid.uuid4().hex}"
+    async with Worker(client, task_queue=name, workflows=ALL):
+        yield name
+
+
+async def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`mcp-workflows tasks WORDS`."""
+    done = await anyio.run_process([COMMAND, "tasks", *words, "-c", str(config)], check=False)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+async def out(config: Path, *words: str) -> str:
+    """What it prints; fails the test if it fails."""
+    done = await run(config, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def read(config: Path, *words: str) -> Any:
+    return json.loads(await out(config, *words, "--json"))
+
+
+async def test_the_operator_works_beside_a_running_sidecar(
+    dev_server: DevServer, client: Client, queue: str, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, dev_server.address, queue)
+    with sidecar(config) as served:
+        async with peer(served.url) as host:
+            slow = (await host.call("slow", {"seconds": 1000})).result["taskId"]
+            asking = (await host.call("confirm", {"filename": "a.txt"})).result["taskId"]
+            while (await host.get(asking))["status"] != "input_required":  # no event tells us
+                await anyio.sleep(0.05)
+
+            listed = await out(config, "list")
+            assert re.search(rf"{slow[:12]} +slow +working +\d+ s +mcp-slow-", listed)
+            assert re.search(rf"{asking[:12]} +confirm +input_required ", listed)
+            why = await read(config, "why", asking[:10])
+            assert (why["id"], why["reason"]) == (asking, "it waits for an answer: Delete a.txt?")
+            assert f"task queue {queue}" in why["facts"]
+
+            said = await out(config, "cancel", slow)
+            assert slow in said
+            assert (await host.until(slow))["status"] == "cancelled"
+            said = await out(config, "cancel", asking, "--terminate", "--reason", "stocktaking")
+            assert said == f"{asking}: cancelled, terminated: stocktaking\n"
+            assert (await host.until(asking))["status"] == "cancelled"
+
+            plain = await client.start_workflow("SlowCompute", args=[0, "x"], id=f"plain-{queue}", task_queue=queue)
+            adopted = (await out(config, "adopt", "slow", plain.id)).strip()
+            assert (await host.until(adopted))["status"] == "completed"
+
+
+async def test_the_operator_answers_beside_a_running_sidecar_on_the_line_or_when_asked(
+    dev_server: DevServer, queue: str, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, dev_server.address, queue)
+    with sidecar(config) as served:
+        async with peer(served.url) as host:
+            ids = [(await host.call("confirm", {"filename": name})).result["taskId"] for name in ("a.txt", "b.txt")]
+            for task in ids:
+                while (await host.get(task))["status"] != "input_required":  # no event tells us
+                    await anyio.sleep(0.05)
+            why = await read(config, "why", ids[0])
+            [ready] = why["commands"]
+            assert ready.startswith(f"mcp-workflows tasks answer {ids[0]} ")
+            assert ready.endswith(f"=VALUE -c {config}")
+            words = shlex.split(ready.replace("VALUE", "true"))[2:-2]
+            said = await out(config, *words)
+            assert said.startswith(f"{ids[0]}: answered; it is ")
+            assert (await host.until(ids[0]))["status"] == "completed"
+            shown = await anyio.to_thread.run_sync(
+                typing, ["tasks", "answer", ids[1][:12], "-c", str(config)], [("[y/n", "y\n")]
+            )
+            assert "Delete b.txt?" in shown
+            assert f"{ids[1]}: answered; it is " in shown
+            assert (await host.until(ids[1]))["status"] == "completed"
+            again = await run(config, "answer", ids[1], "confirm=true")
+            assert (again.returncode, "no question is open; it is completed" in again.stderr) == (1, True)
+
+
+def typing(words: Sequence[str], types: Sequence[tuple[str, str]]) -> str:
+    """What `mcp-workflows WORDS` shows at a terminal, where each text is typed once what is before it is shown."""
+    terminal, other = pty.openpty()
+    with subprocess.Popen([COMMAND, *words], stdin=other, stdout=other, stderr=other) as process:
+        os.close(other)
+        shown = converse(terminal, list(types)).replace("\r", "")
+        assert process.wait(60) == 0, shown
+    os.close(terminal)
+    return shown
+
+
+@pytest.fixture
+def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The command in this process, with tools of the engine in memory."""
+    (tmp_path / "workflows.yaml").write_text(IN_MEMORY)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.chdir(tmp_path)
+    return Here(tmp_path, capsys, monkeypatch)
+
+
+IN_MEMORY = """
+server: {name: tasks}
+store: sqlite:///tasks.db
+audit: {to: audit.jsonl}
+engines: {here: {adapter: memory}}
+tools:
+  one: {engine: here, workflow: ask}
+  two: {engine: here, workflow: ask_two}
+  forever: {engine: here, workflow: forever}
+  stubborn: {engine: here, workflow: stubborn, input: {type: object, properties: {seconds: {type: number}}}}
+  gated:
+    engine: here
+    workflow: gated
+    gates:
+      approve:
+        when: {after_seconds: 0}
+        ask:
+          message: "Ship it?"
+          schema:
+            type: object
+            properties:
+              ok: {type: boolean}
+              note: {type: string}
+              sizes: {type: array, items: {type: string, enum: [S, M, L]}}
+            required: [ok]
+        send: {ok: "{{answer.ok}}", sizes: "{{answer.sizes}}"}
+        decline: {refused: true}
+"""
+
+
+def begun(here: Here, *words: str) -> str:
+    return here.call(*words, "--no-wait").out.strip()
+
+
+def test_a_gate_is_answered_by_its_name_with_any_json_and_declined(here: Here) -> None:
+    task = begun(here, "gated")
+    done = here.run("tasks", "answer", task[:10], "approve.ok=yes", 'approve.sizes:=["S", "M"]')
+    assert (done.code, done.out) == (0, f"{task}: answered; it is completed\n")
+    assert json.loads(here.run("tasks", "show", task, "--json").out)["result"] == {
+        "approve": {"ok": True, "sizes": ["S", "M"]}
+    }
+    task = begun(here, "gated")
+    done = here.run("tasks", "answer", task, "--decline")
+    assert (done.code, done.out) == (0, f"{task}: declined; it is completed\n")
+    events = [json.loads(line) for line in (here.folder / "audit.jsonl").read_text().splitlines()]
+    answers = [(each["principal"], each["tool"]) for each in events if each["event"] == "answer"]
+    assert answers == [("operator", "gated")] * 2
+    assert [each["principal"] for each in events if each["event"] == "retrieve"] == ["operator"]
+
+
+def test_one_of_several_open_questions_has_to_be_named(here: Here) -> None:
+    task = begun(here, "two")
+    for words in (["answer=Ada"], [], ["--decline"]):
+        done = here.run("tasks", "answer", task, *words)
+        assert (done.code, done.out) == (2, "")
+        assert "more than one question is open: name one" in done.err
+        for name in ("first", "second"):
+            assert f"  mcp-workflows tasks answer {task} {name}.answer=VALUE\n" in done.err
+    done = here.run("tasks", "answer", task, "second.answer=Ada")
+    assert (done.code, done.out) == (0, f"{task}: answered; it is input_required, first?\n")
+    done = here.run("tasks", "answer", task, "first", "--decline")
+    assert (done.code, done.out) == (0, f"{task}: declined; it is completed\n")
+
+
+WRONG: Sequence[tuple[list[str], str]] = (
+    (["aprove.ok=true"], "aprove.ok fits no open question; did you mean 'approve.ok'?"),
+    (["approve.okay=true"], "approve.okay fits no open question"),
+    (["aprove"], "no open question is named 'aprove'; did you mean 'approve'?"),
+    (["ok=perhaps"], "'perhaps' is not true or false"),
+    (["ok:=7"], "does not fit"),
+    (["ok=true", "--decline"], "--decline comes without values"),
+    (["note=hm"], "answer it with: mcp-workflows tasks answer {task} approve.ok=VALUE\n"),
+    ([], "or decline it with: mcp-workflows tasks answer {task} approve --decline\n"),
+)
+
+
+def test_an_answer_that_cannot_be_meant_is_wrong_usage(here: Here) -> None:
+    task = begun(here, "gated")
+    for words, said in WRONG:
+        done = here.run("tasks", "answer", task, *words)
+        assert (words, done.code, done.out) == (words, 2, "")
+        assert said.format(task=task) in done.err
+    assert json.loads(here.run("tasks", "show", task, "--json").out)["status"] == "input_required"
+
+
+def test_each_question_has_a_name_of_its_own_and_a_command_that_a_shell_takes() -> None:
+    def question(gate: str | None = None, **params: Any) -> InputRequest:
+        return InputRequest(method="elicitation/create", params={"message": "?", **params}, gate=gate)
+
+    ok = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string"}}}
+    requests = {
+        "5": question("approve", requestedSchema=ok),
+        "8": question("approve", requestedSchema={**ok, "required": ["ok", "note"]}),
+        "ship.0": question("ship", requestedSchema={"type": "object", "properties": {"ship": {"type": "string"}}}),
+        "plain.17": question(requestedSchema={"type": "object", "properties": {}}),
+        "7c1f-2": question(mode="url", url="https://example.com", elicitationId="1"),
+        "thought": InputRequest(method="sampling/createMessage", params={}),
+    }
+    execution = Execution(status=Status.INPUT_REQUIRED, requests=requests)
+    questions = open_questions(make_task(id="a1", execution=execution))
+    assert [each.command(Path("workflows.yaml")) for each in questions] == [
+        f"mcp-workflows tasks answer a1 {words}"
+        for words in (
+            "5.ok=VALUE",
+            "8.ok=VALUE 8.note=VALUE",
+            "ship=VALUE",
+            "plain.accept=VALUE",
+            "7c1f-2",
+        )
+    ]
+    assert questions[0].command(Path("my shop.yaml")).endswith(" -c 'my shop.yaml'")
+
+
+def test_the_list_fits_the_terminal_unless_it_is_to_be_wide(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(here, "two")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cut, whole = (here.run("tasks", "list", *words).out.splitlines() for words in ([], ["--wide"]))
+    assert max(map(len, cut)) <= 60
+    assert "input_required" in cut[1]
+    assert whole[1].endswith("first?; second?")
+    assert len(whole[1]) > 60
+
+
+def test_why_prints_what_to_type_for_each_question_and_for_what_ignores_a_cancellation(here: Here) -> None:
+    task = begun(here, "two")
+    why = here.run("tasks", "why", task).out
+    assert re.search(r"^why: +it waits for an answer: first\?; second\?$", why, re.MULTILINE)
+    assert re.search(rf"^command 2: +mcp-workflows tasks answer {task} second.answer=VALUE$", why, re.MULTILINE)
+    task = begun(here, "stubborn", "seconds=1000")
+    assert "command" not in here.run("tasks", "why", task).out
+    here.run("tasks", "cancel", task)
+    why = here.run("tasks", "why", task).out
+    assert re.search(rf"^command: +mcp-workflows tasks cancel {task} --terminate$", why, re.MULTILINE)
+
+
+def test_the_list_shows_the_question_and_is_not_cut_in_a_pipe(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(here, "two")
+    monkeypatch.setenv("COLUMNS", "40")
+    for words in ([], ["--wide"]):
+        assert re.search(r" two +input_required .* first\?; second\?\n$", here.run("tasks", "list", *words).out)
+
+
+@pytest.mark.slow  # the same is shown in this process, by tests/sidecar/test_operator.py
+async def test_without_an_engine_the_operator_reads_what_the_store_knows(
+    own_dev_server: DevServer, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, own_dev_server.address, "nobodys-queue")
+    with sidecar(config) as served:
+        async with peer(served.url) as host:
+            task = (await host.call("slow", {"seconds": 1})).result["taskId"]
+            while "nobody polls" not in (await host.get(task)).get("statusMessage", ""):  # no event tells us
+                await anyio.sleep(0.1)
+    why = await out(config, "why", task)  # without the sidecar, too
+    assert re.search(r"why: +nobody polls task queue nobodys-queue\n", why)
+    assert re.search(r"what to do: +start a worker on task queue nobodys-queue in namespace default\n", why)
+    own_dev_server.kill()
+    listed = await run(config, "list")
+    assert "nobody polls task queue nobodys-queue" in listed.stdout
+    assert "as last known: engine temporal: Temporal at" in listed.stderr
+    cancelled = await run(config, "cancel", task)
+    assert (cancelled.returncode, "noted, and delivered with the next look" in cancelled.stderr) == (1, True)
+    own_dev_server.start()
+    with sidecar(config) as served:
+        async with peer(served.url) as host:
+            await host.get(task)
+            with anyio.fail_after(PATIENCE):
+                while "cancellation requested" not in (await host.get(task)).get("statusMessage", ""):
+                    await anyio.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["show", "nobody"], 1, "no task's id begins with 'nobody'"),
+        (["cancel", "x", "--reason", "y"], 2, "--terminate"),
+        (["list", "--status", "running"], 2, "working"),
+        (["adopt", "nothing", "x"], 1, "no tool named 'nothing' in the configuration; there are: slow, confirm"),
+        (["adopt", "slow", "x", "--args", "[1]"], 2, "is a JSON object"),
+        (["adopt", "slow", "x", "--owner", ""], 2, "--owner is empty"),
+    ],
+)
+def test_what_the_operator_gets_wrong_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    said: str,
+) -> None:
+    config = write_config(tmp_path, "localhost:1", "q")
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "tasks", *words, "-c", str(config)])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (code, "")
+    assert said in printed.err
+    assert "Traceback" not in printed.err

@@ -1,0 +1,211 @@
+"""Files of teams in use: reload on save, the commands, the schema for editors, the page about them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+import pytest
+from jsonschema import Draft202012Validator
+
+from mcp_workflows.access import Allow
+from mcp_workflows.adapter import Adapter, Exposed
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.sidecar.app import Sidecar, build, http_app
+from mcp_workflows.sidecar.config.load import Config, config_schema, load_config
+from mcp_workflows.sidecar.config.models import team_schema
+from mcp_workflows.sidecar.config.redacted import show
+from mcp_workflows.sidecar.discovery import Marked, compose
+from mcp_workflows.sidecar.reload import Reloading, files_of
+from mcp_workflows.tools.json_schema import violations
+from tests.sidecar.cli.test_cli import Terminal, terminal
+from tests.sidecar.config.test_config_schema import plain
+from tests.sidecar.config.test_includes import CODE, CODED, PLATFORM, TEAM, written
+from tests.support.served import Peer, peer, serving
+
+__all__ = ["terminal"]
+
+pytestmark = pytest.mark.anyio
+
+PAGE = Path(__file__).parents[3] / "docs" / "teams.md"
+STORE = "store: sqlite:///tasks.db\n"
+OTHER = "tools:\n  cancel: {engine: here, workflow: echo}\n"
+BROKEN = "tools:\n  create: {engine: vault, workflow: echo}\n"
+
+
+# --- reload on save
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A sidecar whose teams edit their files."""
+
+    folder: Path
+    sidecar: Sidecar
+    client: Peer
+
+    async def listed(self) -> Sequence[str]:
+        return [tool["name"] for tool in (await self.client.send("tools/list")).result["tools"]]
+
+    async def until_listed(self, *names: str) -> None:
+        with anyio.fail_after(20):
+            while await self.listed() != list(names):
+                await anyio.sleep(0.02)
+
+
+@asynccontextmanager
+async def edited(folder: Path, files: Mapping[str, str]) -> AsyncGenerator[Stage]:
+    path = written(folder, files)
+    config = load_config(path, {})
+    sidecar = build(config, Reloading(path, config, {}).run)
+    async with serving(http_app(sidecar, config, "127.0.0.1", 0)) as url, peer(url) as client:
+        yield Stage(folder=folder, sidecar=sidecar, client=client)
+
+
+async def test_a_team_that_saves_adds_or_removes_a_file_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with edited(tmp_path, {"workflows.yaml": STORE + PLATFORM, "teams/a.yaml": TEAM}) as stage:
+        assert await stage.listed() == ["orders.create"]
+        assert (await stage.client.call("orders.create")).result["resultType"] == "task"
+        (tmp_path / "teams" / "b.yaml").write_text(OTHER)
+        await stage.until_listed("orders.create", "orders.cancel")
+        (tmp_path / "teams" / "a.yaml").write_text(TEAM.replace("create", "make"))
+        await stage.until_listed("orders.make", "orders.cancel")
+        (tmp_path / "teams" / "b.yaml").unlink()
+        await stage.until_listed("orders.make")
+        (tmp_path / "teams" / "a.yaml").write_text(BROKEN)
+        with anyio.fail_after(20):
+            while not (said := _errors(caplog)):
+                await anyio.sleep(0.02)
+        assert said[0].startswith("not reloaded, the last good configuration stays:\n")
+        assert f"{tmp_path}/teams/a.yaml:2: tools.create.engine: no engine named 'vault'" in said[0]
+        assert await stage.listed() == ["orders.make"]
+        assert (await stage.client.call("orders.make")).result["resultType"] == "task"
+
+
+def _errors(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
+    found = [record for record in caplog.records if record.name == "mcp_workflows.sidecar.reload"]
+    return [record.getMessage() for record in found if record.levelno == logging.ERROR]
+
+
+def test_what_included_files_name_is_watched_too(tmp_path: Path) -> None:
+    text = "tools: {a: {workflow: Flow, input: 'flows:Flow', output: ./schemas/out.json}}\n"
+    files = {
+        "workflows.yaml": CODED + "engines: {t: {adapter: temporal}}\n",
+        "coded_x/a.yaml": text,
+        "coded_x/flows.py": CODE.format(argument="a"),
+    }
+    found = {str(file.relative_to(tmp_path)) for file in files_of(written(tmp_path, files), {})}
+    assert found == {"workflows.yaml", "coded_x/a.yaml", "coded_x/flows.py", "coded_x/schemas/out.json"}
+
+
+# --- tools that are found on engines
+
+
+def test_defaults_and_rules_hold_for_what_is_found_on_engines(tmp_path: Path) -> None:
+    head = "defaults: {allow: {}, wait: 5s, title: Nothing}\nrules: {'orders.*': {max_result: 5}}\n"
+    config = load_config(written(tmp_path, {"workflows.yaml": head + PLATFORM, "teams/a.yaml": TEAM}), {})
+    exposed = [
+        Exposed(name=name, title=title, workflow=workflow, source=name, input={"type": "object"})
+        for name, title, workflow in (("say", None, "ask"), ("orders.say", "Say", "forever"))
+    ]
+    engines = {"here": MemoryAdapter(MemorySettings())}
+    found = {each.tool.name: each.tool for each in _marked(config, exposed, engines) if each.tool}
+    assert {name: (tool.title, tool.max_result) for name, tool in found.items()} == {
+        "orders.say": ("Say", 5),
+        "say": ("Nothing", 1_000_000),
+    }
+    assert [tool.allow for tool in found.values()] == [Allow(), Allow()]
+    assert _marked(config, [replace(exposed[0], name="no name")], engines)[0].wrong
+
+
+def _marked(config: Config, exposed: Sequence[Exposed], engines: Mapping[str, Adapter]) -> Sequence[Marked]:
+    return compose(config.tools, {"here": exposed}, engines, my_tasks=False, laying=config.laying)
+
+
+# --- the commands
+
+
+def test_the_commands_know_the_tools_of_teams(tmp_path: Path, terminal: Terminal) -> None:
+    path = written(tmp_path, {"workflows.yaml": STORE + PLATFORM, "teams/a.yaml": TEAM})
+    checked = terminal.call("check", str(path))
+    assert (checked.code, "orders.create" in checked.out) == (0, True), checked.out + checked.err
+    called = terminal.call("call", "orders.create", "a=b", "--config", str(path))
+    assert (called.code, json.loads(called.out)) == (0, {"a": "b"}), called.out + called.err
+    previewed = terminal.call("call", "orders.create", "--config", str(path), "--dry-run")
+    assert (previewed.code, '"tool": "orders.create"' in previewed.out) == (0, True), previewed.out + previewed.err
+    listed = terminal.call("tasks", "list", "--all", "--config", str(path))
+    assert (listed.code, "orders.create" in listed.out) == (0, True), listed.out + listed.err
+    written(tmp_path, {"teams/a.yaml": BROKEN})
+    for command in (["check"], ["serve"], ["iam"], ["config", "show"]):
+        ended = terminal.call(*command, str(path))
+        assert (ended.code, "teams/a.yaml:2: tools.create.engine" in ended.err) == (1, True), command
+
+
+# --- for editors
+
+
+def test_the_published_schemas_accept_what_loads(tmp_path: Path) -> None:
+    Draft202012Validator.check_schema(team_schema())
+    text = "defaults: {ttl: 1d}\nrules: {'*': {allow: {call: {}, see: {}}}}\n" + PLATFORM
+    load_config(written(tmp_path, {"workflows.yaml": text, "teams/a.yaml": TEAM}), {})
+    assert not violations(config_schema(), plain(text))
+    assert not violations(team_schema(), plain(TEAM))
+    for name, schema in (("workflows.yaml", config_schema()), ("teams/orders/tools.yaml", team_schema())):
+        assert not violations(schema, plain(_blocks()[name])), name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEAM + "engines: {}\n",
+        TEAM.replace("}", ", allow: {}}"),
+        TEAM.replace("}", ", limits: {}}"),
+        TEAM.replace("workflow", "workflw"),
+        "tools: {}\n",
+    ],
+)
+def test_the_schema_of_a_teams_file_rejects_what_is_not_the_teams(text: str) -> None:
+    assert violations(team_schema(), plain(text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("namespace:", "namespce:"), ("engines: [here]", "code: true"), ("include:", "includes:")]
+)
+def test_the_published_schema_rejects_a_wrong_include(old: str, new: str) -> None:
+    assert violations(config_schema(), plain(PLATFORM.replace(old, new)))
+
+
+def test_the_command_prints_the_schema_of_a_teams_file(terminal: Terminal) -> None:
+    assert json.loads(terminal.call("schema", "--team").out) == team_schema()
+
+
+# --- the page
+
+
+def _blocks() -> Mapping[str, str]:
+    """The files that the page shows, by where they belong."""
+    found = re.findall(r"^```(?:yaml|json)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    platform, team, schema = found
+    return {"workflows.yaml": platform, "teams/orders/tools.yaml": team, "teams/orders/order.json": schema}
+
+
+def test_the_page_about_teams_shows_what_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in _blocks().items():
+        written(tmp_path, {name: text})
+    path, environ = Path("workflows.yaml"), {"TEMPORAL_KEY": "k", "ORDERS_QUEUE": "orders"}
+    create, refund = load_config(path, environ).tools
+    assert (create.name, refund.name) == ("orders.create", "orders.refund")
+    assert create.options == refund.options == {"task_queue": "orders"}
+    assert create.input["required"] == ["order_id"]
+    [told] = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert show(path, environ).as_yaml() == told.replace("${TEMPORAL_ADDRESS:-localhost:7233}", "localhost:7233")
+    assert show(path, {**environ, "TEMPORAL_ADDRESS": "far:1"}).as_yaml() == told

@@ -1,0 +1,274 @@
+"""The listener for operators: scraped as Prometheus does, and what alerts and the dashboard ask for is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import httpx2
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+from ruamel.yaml import YAML
+
+from mcp_workflows.adapter.memory import MemorySettings
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.admin import ops_app, serve_ops
+from mcp_workflows.sidecar.shutdown import Ending
+from mcp_workflows.sidecar.telemetry.setup import Exporting
+from scripts.processes import free_port
+from tests.support.here import over_http, scene
+from tests.support.served import peer, site
+from tests.support.sidecars import COMMAND, Process, sidecar
+from tests.test_telemetry import KEY, Keeping
+
+pytestmark = pytest.mark.anyio
+
+DOCS = Path(__file__).parents[2] / "docs"
+OURS = re.compile(r"\b(mcp_[a-z_]+)")
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+CONFIG = """
+server: {name: watched, drain: 0s}
+store: sqlite:///tasks.db
+engines: {here: {adapter: memory}}
+tools:
+  forever: {engine: here, workflow: forever}
+"""
+
+
+def alerts() -> Any:
+    return YAML(typ="safe").load((DOCS / "alerts.yaml").read_text())  # pyright: ignore[reportUnknownMemberType]
+
+
+def dashboard() -> Any:
+    return json.loads((DOCS / "grafana-dashboard.json").read_text())
+
+
+def expressions() -> Iterable[str]:
+    """What alerts and panels ask Prometheus for."""
+    yield from (rule["expr"] for group in alerts()["groups"] for rule in group["rules"])
+    yield from (target["expr"] for panel in dashboard()["panels"] for target in panel["targets"])
+
+
+def samples(families: Iterable[Metric]) -> dict[str, list[dict[str, str]]]:
+    """The labels of each sample, by its name."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for family in families:
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample.labels)
+    return found
+
+
+@asynccontextmanager
+async def operated(tmp_path: Path, name: str) -> AsyncGenerator[tuple[str, str]]:
+    """A server with its listener for operators, the URLs of both; its engine has quotas."""
+    exporting = Exporting(name="watched", version="1", scraped=True)
+    assert exporting.scrape is not None
+    engine = Keeping(MemorySettings(name=name))
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with (
+        site(store=store, adapters={"memory": engine}, telemetry=exporting.telemetry) as served,
+        anyio.create_task_group() as group,
+    ):
+        listening = socket.create_server(("127.0.0.1", 0))
+        app = ops_app(served.workflows, Ending(), exporting.scrape, "127.0.0.1")
+        group.start_soon(serve_ops, app, listening)
+        async with peer(served.url) as client:
+            engine.faults.lost_start_replies = 1
+            lost = (await client.call("forever", meta=KEY)).result["taskId"]
+            await client.get(lost)
+            await client.call("forever", meta=KEY)
+            asking = (await client.call("ask")).result["taskId"]
+            await client.until(asking, "input_required")
+            await client.send("tasks/get", {"taskId": "f" * 40})
+        yield served.url, f"http://127.0.0.1:{listening.getsockname()[1]}"
+        group.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def scraped(tmp_path: Path) -> dict[str, list[dict[str, str]]]:
+    async with operated(tmp_path, "scraped") as (_, url), httpx2.AsyncClient() as http:
+        response = await http.get(f"{url}/metrics")
+    return samples(read_text(response.text))
+
+
+async def test_what_alerts_and_the_dashboard_ask_for_is_there(scraped: dict[str, list[dict[str, str]]]) -> None:
+    asked = {
+        name for expression in expressions() for name in OURS.findall(re.sub(r"by \([^)]*\)|\{[^}]*\}", "", expression))
+    }
+    assert len(asked) > 12
+    assert asked <= scraped.keys()
+    wanted = re.compile(r"(mcp_[a-z_]+)\{([^}]*)\}")
+    for expression in expressions():
+        for name, matchers in wanted.findall(expression):
+            keys = set(re.findall(r"([a-z_]+)[=!]", matchers)) - {"job"}
+            assert keys <= {key for labels in scraped[name] for key in labels}, (name, matchers)
+        for group in re.findall(r"by \(([^)]*)\)", expression):
+            [name, *_] = OURS.findall(re.sub(r"by \([^)]*\)|\{[^}]*\}", "", expression))
+            known = {key for labels in scraped[name] for key in labels}
+            assert set(group.replace(" ", "").split(",")) <= known, (name, group)
+
+
+async def test_the_documented_metrics_are_those_that_are_scraped(scraped: dict[str, list[dict[str, str]]]) -> None:
+    page = (DOCS / "observability.md").read_text()
+    documented = set(re.findall(r"^\| `(mcp_[a-z_]+)", page, re.MULTILINE))
+    stems = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in scraped if name.startswith("mcp_")}
+    assert documented == stems
+
+
+async def test_labels_are_names_of_the_configuration(scraped: dict[str, list[dict[str, str]]]) -> None:
+    tools = {labels["tool"] for labels in scraped["mcp_workflows_tasks"]}
+    assert tools == {"forever", "ask"}
+    assert {labels["engine"] for labels in scraped["mcp_workflows_engine_calls_total"]} == {"memory"}
+    assert "f" * 40 not in str(scraped)
+
+
+async def test_no_series_is_there_twice(scraped: dict[str, list[dict[str, str]]]) -> None:
+    assert len(scraped["mcp_workflows_denials_total"]) == 1  # of the two, Prometheus would keep the one that stays 0
+    for name, found in scraped.items():
+        series = [frozenset((key, value) for key, value in labels.items() if value) for labels in found]
+        assert len(series) == len(set(series)), name
+
+
+async def test_openmetrics_is_spoken_too(tmp_path: Path) -> None:
+    async with operated(tmp_path, "openmetrics") as (_, url), httpx2.AsyncClient() as http:
+        response = await http.get(f"{url}/metrics", headers={"accept": OPENMETRICS})
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    read = cast("Callable[[str], Iterable[Metric]]", openmetrics.text_string_to_metric_families)  # pyright: ignore[reportUnknownMemberType]
+    assert "mcp_workflows_engine_calls_total" in samples(read(response.text))
+
+
+async def test_a_page_on_the_web_reads_no_metrics(tmp_path: Path) -> None:
+    async with operated(tmp_path, "rebound") as (_, url), httpx2.AsyncClient() as http:
+        for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+            for path in ("/metrics", "/enginez", "/readyz"):
+                assert (await http.get(f"{url}{path}", headers={"host": host})).status_code == 421, (host, path)
+        assert (await http.get(f"{url}/metrics", headers={"host": "localhost:9"})).status_code == 200
+
+
+async def test_engines_tell_strangers_nothing(tmp_path: Path) -> None:
+    found = scene(tmp_path, "  echo: {engine: here, workflow: echo}\n", "allowed_hosts: [workflows.example]")
+    async with over_http(found) as url, httpx2.AsyncClient() as http:
+        enginez = url.replace("/mcp", "/enginez")
+        assert (await http.get(enginez)).json()["ok"] is True
+        assert (await http.get(enginez, headers={"host": "workflows.example"})).status_code == 200
+        refused = await http.get(enginez, headers={"host": "evil.example"})
+        assert (refused.status_code, refused.text) == (421, "Invalid Host header")
+        assert (await http.get(enginez, headers={"origin": "https://evil.example"})).status_code == 403
+        for probe in ("/healthz", "/readyz"):  # load balancers call by address
+            assert (await http.get(url.replace("/mcp", probe), headers={"host": "10.0.0.7"})).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Process, int]]:
+    config = tmp_path_factory.mktemp("ops") / "workflows.yaml"
+    config.write_text(CONFIG)
+    port = free_port()
+    with sidecar(config, "--ops", f"127.0.0.1:{port}") as found:
+        yield found, port
+
+
+async def test_the_sidecar_has_a_listener_for_operators_that_stops_with_it(process: tuple[Process, int]) -> None:
+    found, port = process
+    public, ops = f"http://127.0.0.1:{found.port}", f"http://127.0.0.1:{port}"
+    async with peer(found.url) as client, httpx2.AsyncClient() as http:
+        await client.call("forever")
+        text = (await http.get(f"{ops}/metrics")).text
+        assert [each["status"] for each in samples(read_text(text))["mcp_workflows_tasks"]] == ["running"]
+        for path in ("/healthz", "/readyz", "/enginez"):
+            assert (await http.get(f"{ops}{path}")).json()["ok"] is True
+        assert (await http.get(f"{ops}/mcp")).status_code == 404
+        assert (await http.get(f"{public}/metrics")).status_code == 404
+        assert (await http.get(f"{public}/enginez")).status_code == 404
+        assert (await http.get(f"{public}/healthz")).json()["ok"] is True
+    found.process.send_signal(signal.SIGTERM)
+    assert found.process.wait(60) == 0
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+@pytest.mark.slow
+def test_an_address_that_is_taken_is_said_by_its_option(tmp_path: Path) -> None:
+    config = tmp_path / "workflows.yaml"
+    config.write_text(CONFIG)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ops = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [COMMAND, "serve", str(config), "--http", f"127.0.0.1:{free_port()}", "--ops", ops]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"cannot listen on {ops}" in done.stderr
+    assert "--ops HOST:PORT" in done.stderr
+
+
+def test_every_alert_says_what_it_is_about() -> None:
+    rules = [rule for group in alerts()["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert rule["annotations"]["summary"].endswith(".")
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    board = dashboard()
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= board.keys()
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
+    assert {each["name"] for each in board["templating"]["list"]} == {"datasource", "job"}
+
+
+@pytest.mark.slow
+def test_on_stdio_there_can_be_a_listener_too(tmp_path: Path) -> None:
+    config, port = tmp_path / "workflows.yaml", free_port()
+    config.write_text(CONFIG)
+    command = [COMMAND, "serve", str(config), "--ops", f"127.0.0.1:{port}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert "mcp_workflows_denials_total" in in_time(f"http://127.0.0.1:{port}/metrics")
+            out, _ = process.communicate(timeout=60)  # standard input is closed, as a client does that leaves
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, b"")
+
+
+def in_time(url: str) -> str:
+    """What is there, once something listens."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(httpx2.TransportError):
+            return httpx2.get(url).text
+        time.sleep(0.05)
+    raise AssertionError(f"nothing listens at {url}")
+
+
+def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mcp_workflows.sidecar.telemetry.prometheus", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match=r"serve --ops needs .* pip install 'mcp-workflows\[ops\]'"):
+        Exporting(name="x", version="1", scraped=True)

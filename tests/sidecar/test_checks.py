@@ -1,0 +1,186 @@
+"""`check --store`: live tasks whose tool or engine was removed; and the table where nobody's screen is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_workflows.adapter import Execution, Finding, Status
+from mcp_workflows.adapter.memory import MemoryAdapter
+from mcp_workflows.sidecar.checks import State, check
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.store.protocol import open_store
+from mcp_workflows.task import observe
+from mcp_workflows.testing import make_task
+from tests.support.sidecars import COMMAND
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = (
+    "store: sqlite:///tasks.db\nengines:\n  here: {adapter: memory}\ntools:\n  echo: {engine: here, workflow: echo}\n"
+)
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+async def fill(folder: Path, *rows: tuple[str, str]) -> None:
+    """Live tasks of these tools on these engines, and an ended one of each."""
+    now = datetime.now(UTC)
+    times: dict[str, Any] = {"created": now, "updated": now, "expires": now + timedelta(days=1)}
+    over = Execution(status=Status.SUCCEEDED)
+    async with open_store(f"sqlite:///{folder}/tasks.db") as store:
+        for tool, engine in rows:
+            await store.create(make_task(tool=tool, engine=engine, **times))
+            ended = await store.create(make_task(tool=tool, engine=engine, **times))
+            await store.change(ended.id, ended.owner, lambda row: observe(row, over, now))
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ("", None),
+        ("wait: 59s, adaptive: 2s", None),
+        ("wait: 60s, adaptive: 2h", "wait and adaptive: hosts give up on a call after about 60s"),
+        ("fallback: wait", None),  # that is what it says
+    ],
+)
+async def test_a_wait_that_no_host_waits_for_is_pointed_out(tmp_path: Path, settings: str, hint: str | None) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(CONFIG.replace("workflow: echo", f"workflow: echo, {settings}"))
+    (row,) = [row for row in (await check(load_config(path, {}))).rows if row.kind == "tool"]
+    assert row.finding is not None
+    assert (row.finding.ok, row.finding.hint) == (True, hint)
+
+
+async def test_live_tasks_of_configured_tools_are_fine(config_file: Path) -> None:
+    config = load_config(config_file, {})
+    assert (await check(config, tasks=True)).as_json()["tasks"]["live"] == 0
+    await fill(config_file.parent, ("echo", "here"))
+    checkup = await check(config, tasks=True)
+    assert checkup.as_json()["tasks"] == {"live": 1, "removed_tools": {}, "removed_engines": {}}
+    assert [row.finding.text for row in checkup.rows if row.kind == "tasks" and row.finding] == [
+        "1 live task, all of tools that are configured"
+    ]
+    assert "tasks" not in (await check(config)).as_json()
+
+
+async def test_live_tasks_of_removed_tools_are_counted_and_no_problem(config_file: Path) -> None:
+    await fill(config_file.parent, ("echo", "here"), ("old", "here"), ("old", "here"), ("older", "here"))
+    checkup = await check(load_config(config_file, {}), tasks=True)
+    assert checkup.as_json()["tasks"] == {"live": 4, "removed_tools": {"old": 2, "older": 1}, "removed_engines": {}}
+    assert checkup.problems == 0
+
+
+async def test_live_tasks_on_removed_engines_are_a_problem_with_what_to_do(config_file: Path) -> None:
+    await fill(config_file.parent, ("echo", "gone"), ("old", "gone"))
+    checkup = await check(load_config(config_file, {}), tasks=True)
+    found = checkup.as_json()
+    assert (found["ok"], found["tasks"]) == (
+        False,
+        {"live": 2, "removed_tools": {"old": 1}, "removed_engines": {"gone": 2}},
+    )
+    [finding] = [row.finding for row in checkup.rows if row.name == "engine gone" and row.finding]
+    assert finding.text.startswith("2 live tasks on an engine that is not in the configuration any more")
+    assert finding.hint == "put engine gone back until they have ended"
+
+
+async def test_a_store_that_cannot_be_read_is_one_problem(config_file: Path) -> None:
+    (config_file.parent / "tasks.db").write_text("no database" * 200)
+    checkup = await check(load_config(config_file, {}), tasks=True)
+    assert [row.state for row in checkup.rows] == [State.PROBLEM, State.OK, State.OK]
+    assert "tasks" not in checkup.as_json()
+
+
+def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Path) -> None:
+    tool = "tools:\n  " + "t" * 60 + ": {engine: here, workflow: ecko}\n"
+    config_file.write_text(CONFIG.split("tools:")[0] + tool)
+    anyio.run(fill, config_file.parent, ("echo", "gone"))
+    command = [COMMAND, "check", str(config_file), "--store"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines if line and line[0] in {"store", "tasks", "engine", "tool"}] == [
+        "store",
+        *["tasks"] * 3,
+        "engine",
+        "tool",
+    ]
+    assert f"sqlite:///{config_file.parent}/tasks.db" in done.stdout
+    assert "no workflow named 'ecko'" in done.stdout
+    assert all(len(line) < 1000 for line in done.stdout.splitlines())
+    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(as_json.stdout)["tasks"]["removed_engines"] == {"gone": 1}
+
+
+SUMMARIES = {
+    State.OK: "everything is fine",
+    State.UNKNOWN: "no problem found, 1 unknown",
+    State.PROBLEM: "1 problem",
+}
+
+
+async def test_what_is_wrong_with_a_setting_is_told_with_its_file_and_line(tmp_path: Path) -> None:
+    team = tmp_path / "team.yaml"
+    team.write_text("tools:\n  ship:\n    engine: here\n    workflow: echo\n    cancel:\n      grace: 5s\n")
+    path = tmp_path / "workflows.yaml"
+    path.write_text("engines:\n  here: {adapter: memory}\ninclude: [team.yaml]\n")
+    config = load_config(path, {})
+    wrong = ("cancel.grace: too short", "cancel.nothing: is not there", "it is slow: by far")
+    kind = type("Verifying", (Verifying,), {"findings": [Finding(ok=False, text=text) for text in wrong]})
+    checkup = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
+    assert checkup.rows[-1].finding
+    assert checkup.rows[-1].finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
+
+
+class Verifying(MemoryAdapter):
+    """Knows what its workflows lack."""
+
+    findings: tuple[Finding, ...] = ()
+
+    async def verify(self, workflow: str, options: Any, gates: Any) -> tuple[Finding, ...]:
+        return self.findings
+
+
+@pytest.mark.parametrize(
+    ("findings", "state", "text"),
+    [
+        ((), State.OK, "engine in memory 'memory'"),
+        ((Finding(ok=True, text="by the way"),), State.OK, "engine in memory 'memory'; by the way"),
+        (
+            (Finding(ok=True, text="by the way"), Finding(ok=None, text="unsure")),
+            State.UNKNOWN,
+            "engine in memory 'memory'; by the way; unsure",
+        ),
+        (
+            (Finding(ok=None, text="unsure"), Finding(ok=False, text="lacks x", hint="do")),
+            State.PROBLEM,
+            "lacks x; unsure",
+        ),
+    ],
+)
+async def test_what_could_not_be_verified_is_unknown_and_what_is_missing_a_problem(
+    config_file: Path, findings: tuple[Finding, ...], state: State, text: str
+) -> None:
+    config = load_config(config_file, {})
+    kind = type("Verifying", (Verifying,), {"findings": findings})
+    engine = replace(config.engines["here"], kind=kind)
+    checkup = await check(replace(config, engines={"here": engine}))
+    row = checkup.rows[-1]
+    assert row.finding
+    problem = state is State.PROBLEM
+    assert (row.state, row.finding.text, row.finding.hint) == (state, text, "do" if problem else None)
+    assert checkup.summary == SUMMARIES[state]
+    ok = {State.OK: True, State.PROBLEM: False, State.UNKNOWN: None}[state]
+    assert (row.as_json()["ok"], checkup.as_json()["ok"]) == (ok, not problem)

@@ -1,0 +1,416 @@
+"""Headers of requests: which hosts and origins are let in, what may come once, and pages that call from a browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+import pytest
+from mcp.server.streamable_http import EventCallback, EventStore
+
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.admin import ops_app
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.request_headers import exact_origin, host, is_allowed, origin
+from mcp_workflows.sidecar.shutdown import Ending
+from mcp_workflows.sidecar.telemetry.setup import Exporting
+from tests.support.here import OLD, elder, hello, over_http, scene
+from tests.support.identified import House, house, jwks
+from tests.support.served import VERSION, Peer, peer, serving, site
+from tests.support.tokens import KeyServer
+
+pytestmark = pytest.mark.anyio
+
+ECHO = "  echo: {engine: here, workflow: echo}\n"
+ACCEPT = "application/json, text/event-stream"
+PAGE = "http://localhost:6274"
+
+
+async def raw(url: str, head: Sequence[str], body: str = "") -> tuple[int, str]:
+    """The status and all of the answer to a request that is written out."""
+    address = urlsplit(url)
+    assert address.hostname
+    assert address.port
+    lines = [*head, f"content-length: {len(body)}", "connection: close", "", body]
+    answer = bytearray()
+    with anyio.fail_after(20):
+        async with await anyio.connect_tcp(address.hostname, address.port) as stream:
+            await stream.send("\r\n".join(lines).encode())
+            async for chunk in stream:
+                answer += chunk
+    text = answer.decode()
+    return int(text.split(" ", 2)[1]), text
+
+
+# --- Host and Origin
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed", "fits"),
+    [
+        ("localhost:80", "localhost:*", True),
+        ("localhost", "localhost:*", True),
+        ("LocalHost:80", "localhost:*", True),
+        ("localhost:80.evil.example", "localhost:*", False),
+        ("localhost:", "localhost:*", False),
+        ("localhost:*", "localhost:*", False),
+        ("localhost:٣", "localhost:*", False),
+        ("localhost:²", "localhost:*", False),
+        ("localhost:80:80", "localhost:*", False),
+        ("localhost.evil.example:80", "localhost:*", False),
+        ("xlocalhost:80", "localhost:*", False),
+        ("example.com", "example.com", True),
+        ("example.com:80", "example.com", False),
+        ("example.com:8443", "example.com:8443", True),
+        ("example.com:84430", "example.com:8443", False),
+        ("[::1]:80", "[::1]:*", True),
+        ("[::1]", "[::1]:*", True),
+        ("[::1]:80.evil.example", "[::1]:*", False),
+        ("[::1].evil.example:80", "[::1]:*", False),
+        ("http://localhost:6274", "http://localhost:*", True),
+        ("HTTP://LOCALHOST:6274", "http://localhost:*", True),
+        ("https://localhost:6274", "http://localhost:*", False),
+        ("http://localhost:80.evil.example", "http://localhost:*", False),
+        ("http://localhost:1@evil.example", "http://localhost:*", False),
+        ("http://localhost:1/", "http://localhost:*", False),
+        ("null", "http://localhost:*", False),
+        ("", "localhost:*", False),
+    ],
+)
+def test_a_host_or_origin_is_compared_to_its_end(value: str, allowed: str, fits: bool) -> None:
+    assert is_allowed(value, {allowed}) is fits
+
+
+@pytest.mark.parametrize(
+    ("written", "compared"),
+    [
+        ("Workflows.Example", "workflows.example"),
+        ("my_service:*", "my_service:*"),
+        ("[2001:DB8:0::1]:8443", "[2001:db8::1]:8443"),
+    ],
+)
+def test_a_host_of_the_configuration_is_spelled_as_clients_do(written: str, compared: str) -> None:
+    assert host(written) == compared
+
+
+@pytest.mark.parametrize(
+    ("written", "compared"),
+    [
+        ("https://App.Example", "https://app.example"),
+        ("https://app.example:443", "https://app.example"),
+        ("http://app.example:443", "http://app.example:443"),
+        ("http://[0:0::1]:80", "http://[::1]"),
+        ("http://localhost:*", "http://localhost:*"),
+        ("chrome-extension://abcdef", "chrome-extension://abcdef"),
+    ],
+)
+def test_an_origin_of_the_configuration_is_spelled_as_browsers_do(written: str, compared: str) -> None:
+    assert origin(written) == compared
+
+
+@pytest.mark.parametrize(
+    "written", ["*", "null", "app.example", "https://app.example/", "https://a@b", "http://*.x", ""]
+)
+def test_what_is_no_origin_is_refused(written: str) -> None:
+    for kind in (origin, exact_origin):
+        with pytest.raises(ValueError, match=r"must be an origin|pages of anybody"):
+            kind(written)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ('allowed_hosts: ["https://a.example"]', "server.allowed_hosts[0]: must be a host"),
+        ('allowed_origins: ["https://a.example", "*"]', "server.allowed_origins[1]: * would let in pages of anybody"),
+        ('cors: ["*"]', "server.cors[0]: * would let in pages of anybody"),
+        ('cors: ["null"]', "server.cors[0]: null would let in pages of anybody"),
+        ('cors: ["https://a.example/app"]', "server.cors[0]: must be an origin, without a path"),
+        ("cors: [a.example]", "server.cors[0]: must be an origin, without a path"),
+        ('cors: ["http://localhost:*"]', "server.cors[0]: must be one origin, with its port"),
+        ('cors: ["http://[::g]"]', "server.cors[0]: must be an origin"),
+        ('allowed_hosts: ["[::1::2]"]', "server.allowed_hosts[0]: "),
+    ],
+)
+def test_a_wrong_host_or_origin_is_named_with_its_line(tmp_path: Path, setting: str, told: str) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(f"server:\n  {setting}\nengines: {{here: {{adapter: memory}}}}\ntools:\n{ECHO}")
+    with pytest.raises(ConfigError) as error:
+        load_config(path, {})
+    assert f"workflows.yaml:2: {told}" in str(error.value)
+
+
+SETTINGS = (
+    'allowed_hosts: ["Workflows.Example", "any.example:*", "[2001:DB8:0::1]:8443"], '
+    'public_url: "https://Public.Example/flows", allowed_origins: ["https://App.Example:443"], cors: ["https://page.example"]'
+)
+
+
+HOSTS_AND_ORIGINS: Sequence[tuple[Mapping[str, str], int]] = [
+    ({"host": "127.0.0.1:80.evil.example"}, 421),
+    ({"host": "localhost:80.evil.example"}, 421),
+    ({"host": "[::1]:80.evil.example"}, 421),
+    ({"host": "public.example.evil.example"}, 421),
+    ({"host": "workflows.example:80"}, 421),
+    ({"host": "any.example:443.evil.example"}, 421),
+    ({"origin": "http://localhost:80.evil.example"}, 403),
+    ({"origin": "https://page.example.evil.example"}, 403),
+    ({"origin": "https://page.example:80"}, 403),
+    ({"origin": "http://public.example"}, 403),
+    ({"origin": "null"}, 403),
+    ({"origin": ""}, 403),
+    ({"host": "LOCALHOST:80"}, 200),
+    ({"host": "[::1]"}, 200),
+    ({"host": "WORKFLOWS.example"}, 200),
+    ({"host": "any.example:9"}, 200),
+    ({"host": "[2001:db8::1]:8443"}, 200),
+    ({"host": "public.example"}, 200),
+    ({"host": "public.example:443"}, 200),
+    ({"origin": "https://public.example"}, 200),
+    ({"origin": "https://app.example"}, 200),
+    ({"origin": "https://page.example"}, 200),
+    ({"origin": "http://LOCALHOST:6274"}, 200),
+]
+
+
+async def test_hosts_and_origins_are_let_in_to_the_letter(tmp_path: Path) -> None:
+    async with over_http(scene(tmp_path, ECHO, SETTINGS)) as url, peer(url) as client:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello({})}
+        for headers, status in HOSTS_AND_ORIGINS:
+            async with client.response("tools/list", headers=headers) as response:
+                found = [response.status_code]
+            found.append((await client.http.post(url, json=body, headers={"accept": ACCEPT, **headers})).status_code)
+            found.append((await client.http.get(url.replace("/mcp", "/enginez"), headers=headers)).status_code)
+            assert (headers, found) == (headers, [status] * 3)
+
+
+async def test_hosts_of_the_listener_for_operators_are_compared_to_their_end(tmp_path: Path) -> None:
+    exporting = Exporting(name="watched", version="1", scraped=True)
+    assert exporting.scrape is not None
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db", telemetry=exporting.telemetry) as served:
+        app = ops_app(served.workflows, Ending(), exporting.scrape, "127.0.0.1")
+        async with serving(app) as url, httpx2.AsyncClient() as http:
+            found = {
+                name: (await http.get(url.replace("/mcp", "/healthz"), headers={"host": name})).status_code
+                for name in ("localhost:9", "LOCALHOST", "[::1]:9", "localhost:9.evil.example", "[::1]:9.evil.example")
+            }
+    assert list(found.values()) == [200, 200, 200, 421, 421]
+
+
+@pytest.mark.parametrize("path", ["/mcp/", "//mcp", "/MCP", "/healthz/", "/engines"])
+async def test_no_path_redirects_to_where_host_says(tmp_path: Path, path: str) -> None:
+    async with over_http(scene(tmp_path, ECHO)) as url:
+        for method in ("GET", "POST"):
+            status, text = await raw(url, [f"{method} {path} HTTP/1.1", "host: evil.example"])
+            assert (status, "evil.example" in text) == (404, False)
+
+
+# --- headers that come once
+
+
+@pytest.mark.parametrize("other", ["authorization", "Authorization", "AUTHORIZATION"])
+async def test_of_two_tokens_neither_counts(tmp_path: Path, key_server: KeyServer, other: str) -> None:
+    async with house(tmp_path, {"issuers": [jwks(key_server, "two")]}) as here:
+        head = ["POST /mcp HTTP/1.1", "host: localhost", f"accept: {ACCEPT}", "content-type: application/json"]
+        good = f"authorization: Bearer {here.token()}"
+        body = '{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
+        for second in (f"{other}: Bearer x", f"{other}: Basic eDp5", f"{other}:", f"{other}: {good.partition(' ')[2]}"):
+            for pair in ([good, second], [second, good]):
+                status, text = await raw(here.url, [*head, *pair], body)
+                assert (status, "the header authorization was sent more than once" in text) == (400, True)
+        assert here.denied == []
+
+
+ONE = {
+    "host": "localhost",
+    "origin": PAGE,
+    "authorization": "Bearer x",
+    "mcp-session-id": "x",
+    "mcp-protocol-version": OLD,
+    "content-length": "0",  # the one that `raw` sends, and this
+}
+
+
+async def test_a_header_that_counts_once_comes_once(tmp_path: Path) -> None:
+    async with over_http(scene(tmp_path, ECHO)) as url:
+        for path in ("/mcp", "/enginez", "/healthz"):
+            head = [f"GET {path} HTTP/1.1", "host: localhost", f"accept: {ACCEPT}"]
+            statuses: dict[str, int] = {}
+            for name, value in ONE.items():
+                first = [] if name in {"host", "content-length"} else [f"{name}: {value}"]
+                statuses[name], _ = await raw(url, [*head, *first, f"{name.title()}: {value}"])
+            assert statuses == dict.fromkeys(ONE, 400), path
+            assert (await raw(url, head))[0] == (400 if path == "/mcp" else 200), "400: no session"
+
+
+# --- Last-Event-ID
+
+
+class Events(EventStore):
+    """A store of events that has none."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def store_event(self, stream_id: str, message: object) -> str:
+        """Its number, always the same."""
+        return "1"
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        """None that are known."""
+        self.asked.append(last_event_id)
+        return None
+
+
+async def test_a_client_that_resumes_gets_a_new_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        over_http(scene(tmp_path, ECHO)) as sidecar,
+        site(store=f"sqlite:///{tmp_path}/own.db") as own,
+        site(store=f"sqlite:///{tmp_path}/stateless.db", transport={"stateless_http": True}) as stateless,
+    ):
+        for url in (sidecar, own.url):
+            async with elder(url) as old:
+                headers = {**old.headers, "accept": "text/event-stream", "last-event-id": "17"}
+                async with old.http.stream("GET", url, headers=headers) as response:
+                    assert (response.status_code, response.headers["content-type"]) == (200, "text/event-stream")
+                    again = await old.http.get(url, headers=headers)
+                    assert again.status_code == 409, "one for each session"
+        async with peer(stateless.url) as client:
+            headers = {"accept": "text/event-stream", "last-event-id": "17"}
+            async with client.http.stream("GET", stateless.url, headers=headers) as response:
+                assert response.status_code == 200
+        for url in (sidecar, own.url):
+            async with httpx2.AsyncClient() as http:
+                headers = {"accept": "text/event-stream", "last-event-id": "17"}
+                assert (await http.get(url, headers=headers)).status_code == 400, "no session"
+                modern = {**headers, "mcp-protocol-version": VERSION}
+                assert (await http.get(url, headers=modern)).status_code == 405, "2026-07-28 has no GET"
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_where_a_server_of_ones_own_keeps_events_a_client_resumes(tmp_path: Path) -> None:
+    events = Events()
+    async with (
+        site(store=f"sqlite:///{tmp_path}/own.db", transport={"event_store": events}) as own,
+        elder(own.url) as old,
+        old.http.stream("GET", own.url, headers={**old.headers, "last-event-id": "17"}) as response,
+    ):
+        assert response.status_code == 200
+        await response.aread()
+    assert events.asked == ["17"]
+
+
+# --- pages
+
+
+@asynccontextmanager
+async def paged(folder: Path, key_server: KeyServer, **server: Any) -> AsyncGenerator[House]:
+    """A sidecar with logins that a page may call."""
+    async with house(folder, {"issuers": [jwks(key_server, "paged")]}, cors=[PAGE], **server) as here:
+        yield here
+
+
+def preflight(*headers: str, origin: str = PAGE, method: str = "POST") -> Mapping[str, str]:
+    """What a browser asks before a request."""
+    asked = {"access-control-request-headers": ",".join(headers)} if headers else {}
+    return {"origin": origin, "access-control-request-method": method, **asked}
+
+
+BOTH = ("accept", "authorization", "content-type", "mcp-protocol-version")
+ELDER = (*BOTH, "mcp-session-id", "last-event-id")
+MODERN = (*BOTH, "mcp-method", "mcp-name", "mcp-param-region")
+SHOWN = {"mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"}
+
+
+async def test_a_browser_may_send_what_both_revisions_need_and_asks_without_a_token(
+    tmp_path: Path, key_server: KeyServer
+) -> None:
+    async with paged(tmp_path, key_server) as here:
+        for method in ("GET", "POST", "DELETE"):
+            for headers in ((), ELDER, MODERN):
+                answer = await here.http.options(here.url, headers=preflight(*headers, method=method))
+                assert answer.status_code == 200
+                assert answer.headers["access-control-allow-origin"] == PAGE
+                assert "access-control-allow-credentials" not in answer.headers
+                assert {"GET", "POST", "DELETE"} <= set(answer.headers["access-control-allow-methods"].split(", "))
+                named = answer.headers.get("access-control-allow-headers", "").split(",")
+                assert set(headers) <= {name.strip().lower() for name in named}
+        assert here.denied == []
+
+
+async def test_a_browser_may_send_nothing_else_from_nowhere_else_to_nothing_else(
+    tmp_path: Path, key_server: KeyServer
+) -> None:
+    async with paged(tmp_path, key_server) as here:
+        for refused in (
+            preflight("x-forwarded-user"),
+            preflight(*MODERN, "x-mcp-param-a"),
+            preflight(*BOTH, origin="http://localhost:6275"),
+            preflight(*BOTH, origin="https://evil.example"),
+            preflight(*BOTH, origin="null"),
+        ):
+            answer = await here.http.options(here.url, headers=refused)
+            assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (400, False)
+        assert (await here.http.options(here.url, headers=preflight(method="PUT"))).status_code == 400
+        for path in ("/healthz", "/readyz", "/engines/memory/callback", "/nothing-here"):
+            url = here.url.replace("/mcp", path)
+            for answer in (
+                await here.http.options(url, headers=preflight(*BOTH)),
+                await here.http.get(url, headers={"origin": PAGE}),
+            ):
+                assert "access-control-allow-origin" not in answer.headers, path
+
+
+async def test_a_page_on_the_web_may_call_this_machine_if_it_is_named(tmp_path: Path, key_server: KeyServer) -> None:
+    async with paged(tmp_path, key_server) as here:
+        asked = {**preflight(*BOTH), "access-control-request-private-network": "true"}
+        answer = await here.http.options(here.url, headers=asked)
+        assert (answer.status_code, answer.headers["access-control-allow-private-network"]) == (200, "true")
+        asked["origin"] = "https://evil.example"
+        answer = await here.http.options(here.url, headers=asked)
+        assert (answer.status_code, "access-control-allow-private-network" in answer.headers) == (400, False)
+
+
+async def test_a_page_reads_results_and_errors_alike(tmp_path: Path, key_server: KeyServer) -> None:
+    async with paged(tmp_path, key_server, max_sessions=1) as here:
+        sent = {"accept": ACCEPT, "origin": PAGE}
+        good = {**sent, "authorization": f"Bearer {here.token()}"}
+        first: Mapping[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello({})}
+        huge = {**first, "params": {"padding": "x" * (4 * 1024 * 1024)}}
+        answers = [
+            await here.http.post(here.url, json=first, headers=good),
+            await here.http.post(here.url, json=first, headers=good),
+            await here.http.post(here.url, json=first, headers=sent),
+            await here.http.post(here.url, json=huge, headers=good),
+            await here.http.post(here.url, json=first, headers={**good, "host": "evil.example"}),
+            await here.ping(here.token(), {"origin": PAGE}),
+        ]
+        assert [answer.status_code for answer in answers] == [200, 503, 401, 413, 421, 200]
+        for answer in answers:
+            assert answer.headers["access-control-allow-origin"] == PAGE
+            assert "origin" in answer.headers["vary"].lower()
+            assert {name.lower() for name in answer.headers["access-control-expose-headers"].split(", ")} >= SHOWN
+        assert "mcp-session-id" in answers[0].headers
+
+
+async def test_without_the_setting_no_page_is_told_anything(tmp_path: Path) -> None:
+    async with over_http(scene(tmp_path, ECHO)) as url, peer(url) as client:
+        answer = await client.http.options(url, headers=preflight(*BOTH))
+        assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (405, False)
+        async with client.response("tools/list", headers={"origin": PAGE}) as response:
+            assert (response.status_code, "access-control-allow-origin" in response.headers) == (200, False)
+
+
+async def test_a_page_calls_tools_in_both_revisions(tmp_path: Path) -> None:
+    async with over_http(scene(tmp_path, ECHO, f'cors: ["{PAGE}"]')) as url:
+        async with elder(url, origin=PAGE) as old:
+            async with old.stream("tools/call", {"name": "echo", "arguments": {}, "task": {}}) as response:
+                assert response.headers["access-control-allow-origin"] == PAGE
+                await response.aread()
+            assert (await old.http.delete(url, headers=old.headers)).headers["access-control-allow-origin"] == PAGE
+        async with httpx2.AsyncClient(headers={"origin": PAGE}) as http:
+            assert (await Peer(http, url).call("echo")).status == 200

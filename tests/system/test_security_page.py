@@ -1,0 +1,40 @@
+"""The threat model is true where that can be checked: each test it names is there, its table is the tested one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.system.test_ownership import TABLE
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "security.md"
+NAMED = sorted(set(re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE.read_text())))
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    """Return the names of the functions in a file of tests, whatever folder it is in."""
+    (found,) = (ROOT / "tests").rglob(file)
+    tree = ast.parse(found.read_text())
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
+def test_a_test_that_the_page_names_is_there(file: str, name: str) -> None:
+    assert name in functions_of(file)
+
+
+def test_each_threat_names_a_test() -> None:
+    threats = PAGE.read_text().split("## Threats")[1].split("## What remains")[0]
+    rows = [line for line in threats.splitlines() if line.startswith("| ") and "what stands against it" not in line]
+    assert len(rows) > 30
+    assert [row for row in rows if "::test_" not in row] == []
+
+
+def test_the_page_shows_the_table_of_owners_and_callers() -> None:
+    assert TABLE.strip() in PAGE.read_text()

@@ -1,0 +1,281 @@
+"""The sidecar as a process: how it listens, whom it lets in, and stdio with a client not ours."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Generator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.server import _streamable_http_modern as modern_http
+from sse_starlette import EventSourceResponse
+
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.receiver.companions.definitions import FOR_OWN, companions
+from mcp_workflows.sidecar.app import Address
+from mcp_workflows.sidecar.cli.serve import read_address, refuse_many_users, tell_what_guards_it
+from mcp_workflows.sidecar.config.load import load_config
+from tests.support.here import elder, over_http, scene
+from tests.support.served import peer
+from tests.support.sidecars import COMMAND, Process, sidecar
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = """
+server: {name: memory-only, instructions: "Try it.", allowed_hosts: ["workflows.example:*"]}
+store: sqlite:///tasks.db
+engines:
+  here: {adapter: memory}
+  gone: {adapter: memory, name: gone, unreachable: true}
+tools:
+  echo: {engine: here, workflow: echo, input: {type: object, properties: {a: {type: integer}}}}
+  sleep: {engine: here, workflow: sleep, input: {type: object, properties: {seconds: {type: number}}}}
+  forever: {engine: here, workflow: forever}
+  lost: {engine: gone, workflow: echo}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def served(config: Path) -> Generator[Process]:
+    with sidecar(config) as process:
+        yield process
+
+
+def serve(config: Path, address: str) -> subprocess.CompletedProcess[str]:
+    """A sidecar that ends by itself."""
+    command = [COMMAND, "serve", str(config), "--http", address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _at(process: Process, path: str) -> str:
+    return process.url.replace("/mcp", path)
+
+
+async def test_health_tells_process_store_and_engines_apart(served: Process) -> None:
+    async with httpx2.AsyncClient() as http:
+        assert (await http.get(_at(served, "/healthz"))).json() == {"ok": True}
+        assert (await http.get(_at(served, "/readyz"))).json() == {"ok": True}
+        engines = await http.get(_at(served, "/enginez"))
+    assert engines.status_code == 503
+    assert {name: found["ok"] for name, found in engines.json()["engines"].items()} == {"here": True, "gone": False}
+
+
+async def test_an_engine_that_is_gone_takes_no_other_with_it(served: Process) -> None:
+    async with peer(served.url) as client:
+        lost = (await client.call("lost")).result
+        assert (lost["resultType"], lost["isError"]) == ("complete", True)
+        created = (await client.call("echo", {"a": 1})).result
+        assert (await client.until(created["taskId"]))["status"] == "completed"
+
+
+async def test_a_store_that_is_gone_is_not_ready_and_says_so(served: Process, tmp_path: Path) -> None:
+    (tmp_path / "tasks.db").unlink()
+    async with peer(served.url) as client:
+        ready = await client.http.get(_at(served, "/readyz"))
+        assert (ready.status_code, ready.json()["ok"]) == (503, False)
+        assert "deleted" in ready.json()["store"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"host": "127.0.0.1.evil.example:80"}, 421),
+        ({"origin": "https://evil.example"}, 403),
+        ({"host": "workflows.example:443"}, 200),
+        ({"origin": "http://localhost:6274"}, 200),
+    ],
+)
+async def test_only_known_hosts_and_origins_are_let_in(served: Process, headers: dict[str, str], status: int) -> None:
+    async with peer(served.url) as client:
+        reply = await client.send("tools/list", headers=headers) if status == 200 else None
+        if reply is None:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            sent = {"accept": "application/json, text/event-stream", **headers}
+            response = await client.http.post(served.url, json=body, headers=sent)
+            assert response.status_code == status
+        else:
+            assert reply.status == status
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "sidecar.internal"])
+def test_one_user_is_for_loopback_only(tmp_path: Path, host: str) -> None:
+    config = scene(tmp_path, "  echo: {engine: here, workflow: echo}", server="single_user: true").config
+    with pytest.raises(ConfigError, match=r"listen on 127\.0\.0\.1:80, or leave out server\.single_user"):
+        refuse_many_users(Address(host=host, port=80), config)
+    for fine in (None, Address(host="127.0.0.1", port=80), Address(host="::1", port=80)):
+        refuse_many_users(fine, config)
+
+
+GUARDED = f"""
+server:
+  public_url: https://a.example
+  auth:
+    issuers: [{{issuer: https://login.example}}]
+    tokens: [{{name: ci, sha256: {"1f" * 32}}}]
+    proxy: {{peers: [10.0.0.1], subject_header: x-user}}
+audit: {{to: stderr}}
+"""
+GUARDS = "callers: tokens of https://login.example, tokens by hash (1), whom a trusted proxy names"
+
+
+@pytest.mark.parametrize(
+    ("more", "http", "said"),
+    [
+        ("", None, "callers: the local user; the store is not encrypted; audit: none"),
+        ("", "127.0.0.1:80", "callers: anonymous; the store is not encrypted; audit: none"),
+        (
+            GUARDED,
+            "0.0.0.0:80",
+            f"{GUARDS}; the store is not encrypted; audit: stderr",
+        ),
+    ],
+    ids=["stdio", "loopback", "guarded"],
+)
+def test_who_is_let_in_is_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: str, http: str | None, said: str
+) -> None:
+    path = tmp_path / "workflows.yaml"
+    path.write_text(
+        f"{more}engines: {{here: {{adapter: memory}}}}\ntools: {{echo: {{engine: here, workflow: echo}}}}\n"
+    )
+    with caplog.at_level("INFO"):
+        tell_what_guards_it(None if http is None else read_address(http), load_config(path, {}))
+    assert caplog.messages == [said]
+
+
+def test_a_port_that_is_taken_is_one_clear_line(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = serve(config, address)
+    assert done.returncode == 1
+    assert f"cannot listen on {address}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_store_that_cannot_be_used_is_one_clear_line(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "tasks.db").write_text("this is no database, but it is long enough to be taken for one" * 20)
+    done = serve(config, "0")
+    assert done.returncode == 1
+    assert "is not an SQLite database" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+MODERN_PING = "_SSE_PING_INTERVAL"
+
+
+def kept_alive(text: str) -> int:
+    """How many keep-alives came: comments, which every client leaves out."""
+    return sum(line.startswith(": ping") for line in text.splitlines())
+
+
+async def quiet(stream: AbstractAsyncContextManager[httpx2.Response]) -> httpx2.Headers:
+    """The headers of a stream on which nothing is said, once it has been kept alive twice."""
+    async with stream as response:
+        seen = ""
+        with anyio.fail_after(20):
+            async for text in response.aiter_text():
+                seen += text
+                if kept_alive(seen) >= 2:
+                    break
+    return response.headers
+
+
+async def test_every_stream_is_kept_alive_and_no_proxy_may_hold_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped: float = getattr(modern_http, MODERN_PING)  # the SDK has no setting for it, and no public name
+    assert max(shipped, EventSourceResponse.DEFAULT_PING_INTERVAL) <= 15  # seconds
+    monkeypatch.setattr(modern_http, MODERN_PING, 0.1)
+    monkeypatch.setattr(EventSourceResponse, "DEFAULT_PING_INTERVAL", 0.1)  # likewise
+    found = scene(tmp_path, "  forever: {engine: here, workflow: forever, fallback: wait}")
+    async with over_http(found) as url, peer(url) as modern, elder(url) as old:
+        task_id = (await modern.call("forever")).result["taskId"]
+        of_old: dict[str, Any] = {"name": "forever", "arguments": {}, "task": {}}
+        old_id = (await old.send("tools/call", of_old))["result"]["task"]["taskId"]
+        call: dict[str, Any] = {"name": "forever", "arguments": {}}
+        streams = {
+            "2026 call": modern.response("tools/call", call, capabilities={}),
+            "2026 listen": modern.response("subscriptions/listen", {"notifications": {"taskIds": [task_id]}}),
+            "2025 call": old.stream("tools/call", call),
+            "2025 result": old.stream("tasks/result", {"taskId": old_id}),
+            "2025 standalone": old.http.stream("GET", url, headers=old.headers, timeout=60),
+        }
+        for name, stream in streams.items():
+            headers = await quiet(stream)
+            assert headers["content-type"].startswith("text/event-stream"), name
+            assert (headers["x-accel-buffering"], headers["cache-control"]) == ("no", "no-cache, no-transform"), name
+
+
+async def test_tasks_survive_the_stop(config: Path) -> None:
+    with sidecar(config) as before:
+        async with peer(before.url) as client:
+            task_id = (await client.call("echo", {"a": 1})).result["taskId"]
+            done = await client.until(task_id)
+        assert before.stop() == 0
+    with sidecar(config) as after:
+        async with peer(after.url) as client:
+            again = await client.get(task_id)
+            pace = {"pollIntervalMs": done["pollIntervalMs"]}  # it grows with the age
+            assert {**again, **pace} == done
+
+
+async def test_stdio_speaks_mcp_and_nothing_else(config: Path) -> None:
+    server = StdioServerParameters(command=COMMAND, args=["serve", str(config), "--log-level", "debug"])
+    async with Client(stdio_client(server)) as client:
+        assert client.protocol_version == "2026-07-28"
+        assert client.server_capabilities.extensions == {"io.modelcontextprotocol/tasks": {}}
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert names == [
+            "echo",
+            "sleep",
+            "forever",
+            "lost",
+            *(each.name for each in companions() if each.name in FOR_OWN),
+        ]
+        assert (await client.call_tool("echo", {"a": 1})).structured_content == {"a": 1}
+
+
+async def test_a_client_of_an_older_protocol_gets_the_plain_result(served: Process) -> None:
+    async with Client(served.url, mode="legacy") as client:
+        assert client.protocol_version == "2025-11-25"
+        result = await client.call_tool("sleep", {"seconds": 0.3})
+        assert result.structured_content == {"slept": 0.3}
+
+
+async def test_a_raw_client_of_an_older_protocol_sees_no_word_of_the_newer(served: Process) -> None:
+    async with httpx2.AsyncClient() as http:
+        headers = {"accept": "application/json, text/event-stream"}
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "raw", "version": "0"},
+        }
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        response = await http.post(served.url, json=body, headers=headers)
+        session = {**headers, "mcp-session-id": response.headers["mcp-session-id"]}
+        await http.post(served.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
+        call = {"name": "echo", "arguments": {"a": 1}}
+        body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+        response = await http.post(served.url, json=body, headers=session)
+        lines = [line for line in response.text.splitlines() if line.startswith("data:") and "result" in line]
+        result = json.loads(lines[-1].removeprefix("data:"))["result"]
+        assert set(result) == {"content", "structuredContent", "isError"}
+        body = {"jsonrpc": "2.0", "id": 3, "method": "tasks/update", "params": {"taskId": "x"}}
+        assert "-32601" in (await http.post(served.url, json=body, headers=session)).text

@@ -1,0 +1,596 @@
+"""`kind: watch`: a task of an execution that somebody else started, and nothing learned about any other."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from mcp.client import Client as HostClient
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
+
+from mcp_workflows import Question, Tool, ToolGate, attach
+from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
+from mcp_workflows.adapter import Execution, Finding, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.engines.registry import Engines
+from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
+from mcp_workflows.receiver.tool_list import Offer, Viewer
+from mcp_workflows.sidecar.app import Address
+from mcp_workflows.sidecar.checks import check
+from mcp_workflows.sidecar.cli.dry_run import preview
+from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.cli.progress import Screen
+from mcp_workflows.sidecar.cli.prompts import Answers
+from mcp_workflows.sidecar.cli.serve import tell_what_is_hidden
+from mcp_workflows.sidecar.operator import Operator
+from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.task import Task
+from mcp_workflows.tasks.adopt import unwatchable
+from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tools.tool import WATCH_INPUT, Kind
+from mcp_workflows.wire.commands import (
+    Call,
+    Cancel,
+    CapabilityNeeded,
+    Created,
+    Finished,
+    Get,
+    List,
+    Outcome,
+    Questions,
+    TaskView,
+    Update,
+)
+from tests.support.config_files import ENGINES, load, problems
+
+pytestmark = pytest.mark.anyio
+
+ANN, BEN = Principal(id="ann"), Principal(id="ben")
+DAY = timedelta(days=1)
+YES: Mapping[str, Any] = {"action": "accept", "content": {"ok": True}}
+OK: Mapping[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+
+
+def watch(name: str, workflow: str, **settings: Any) -> Tool:
+    return Tool.model_validate({"name": name, "engine": "memory", "workflow": workflow, "kind": "watch", **settings})
+
+
+def gate() -> ToolGate:
+    asked = Question(message="Close {{args.execution_id}}?", schema=dict(OK))
+    return ToolGate(when={"after_seconds": 0}, ask=asked, send=["{{answer.ok}}", "{{args.execution_id}}"])
+
+
+TOOLS = (
+    watch("billing", "forever"),
+    watch("mine", "forever", allow_cancel=True, cancel_on_disconnect=True),
+    watch("nap", "sleep"),
+    watch("patient", "sleep", adaptive="5s"),
+    watch("impatient", "forever", wait="50ms"),
+    watch("only_tasks", "forever", tasks="required"),
+    watch("no_tasks", "sleep", tasks="forbidden"),
+    watch("asking", "ask"),
+    watch("answering", "ask", allow_answer=True),
+    watch("closing", "gated", gates={"close": gate()}, allow_answer=True),
+    watch("seeing", "gated", gates={"close": gate()}),
+    Tool(name="start", engine="memory", workflow="forever"),
+)
+
+
+class Clock:
+    """A clock that is set forward."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What a sidecar has inside, and the engine behind it."""
+
+    bridge: Bridge
+    engine: MemoryAdapter
+    store: Store
+    operator: Operator
+    clock: Clock
+
+    async def running(self, workflow: str, argument: Any = None) -> str:
+        """The id of an execution that was started elsewhere."""
+        plan = Start(workflow=workflow, arguments=[argument], key=uuid.uuid4().hex, created=datetime.now(UTC))
+        return await self.engine.start(plan)
+
+    async def call(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> Outcome:
+        settings: dict[str, Any] = {"takes_tasks": True, "takes_questions": True, **more}
+        command = Call(tool=tool, arguments={"execution_id": execution_id}, **settings)
+        return await self.bridge.call(command, who, _quiet)
+
+    async def watched(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> TaskView:
+        outcome = await self.call(tool, execution_id, who, **more)
+        assert isinstance(outcome, Created), outcome
+        return outcome.task
+
+    async def refused(self, tool: str, execution_id: str, who: Principal = ANN) -> str:
+        outcome = await self.call(tool, execution_id, who)
+        assert isinstance(outcome, Finished), outcome
+        assert outcome.result["isError"]
+        return outcome.result["content"][0]["text"]
+
+    async def get(self, task: TaskView, who: Principal = ANN) -> TaskView:
+        return (await self.bridge.get(Get(task_id=task.task_id), who)).task
+
+    async def until(self, task: TaskView, *statuses: Status) -> TaskView:
+        with anyio.fail_after(20):
+            while (seen := await self.get(task)).status not in statuses:
+                await anyio.sleep(0.01)
+        return seen
+
+
+async def _quiet(_: Execution) -> None:
+    """Nobody asked for progress."""
+
+
+@asynccontextmanager
+async def house(folder: Path, kind: type[MemoryAdapter] = MemoryAdapter, *tools: Tool) -> AsyncGenerator[House]:
+    engine, clock = kind(MemorySettings(name=str(folder))), Clock()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
+        engines = await stack.enter_async_context(Engines({"memory": engine}, patience=0.5))
+        ledger = Ledger(store=store, engines=engines, retention=DAY, clock=clock)
+        ledger = await stack.enter_async_context(ledger)
+        bridge = Bridge(tools={tool.name: tool for tool in tools or TOOLS}, ledger=ledger, retention=DAY)
+        operator = Operator(store=store, engines=engines, clock=clock)
+        yield House(bridge=bridge, engine=engine, store=store, operator=operator, clock=clock)
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncGenerator[House]:
+    async with house(tmp_path) as found:
+        yield found
+
+
+# --- from an id to a task
+
+
+async def test_a_running_execution_becomes_a_task_that_begins_working_and_ends_with_its_result(here: House) -> None:
+    execution_id = await here.running("sleep", 0.2)
+    task = await here.watched("nap", execution_id)
+    assert (task.status, task.message) == (Status.RUNNING, None)
+    done = await here.until(task, Status.SUCCEEDED)
+    assert done.result is not None
+    assert done.result["structuredContent"] == {"slept": 0.2}
+    assert done.meta["mcp-workflows/executionId"] == execution_id
+    assert here.engine.calls["start"] == 1  # our own
+
+
+async def test_an_ended_execution_gives_its_result_at_once(here: House) -> None:
+    execution_id = await here.running("sleep", 0)
+    task = await here.watched("nap", execution_id)
+    assert (await here.get(task)).status is Status.SUCCEEDED
+    assert isinstance(await here.call("patient", execution_id), Finished)
+    plain = await here.call("no_tasks", execution_id)
+    assert isinstance(plain, Finished)
+    assert plain.result["structuredContent"] == {"slept": 0}
+
+
+async def test_watching_again_is_the_same_task_whatever_key_comes_with_it(here: House) -> None:
+    execution_id = await here.running("forever")
+    first = await here.watched("billing", execution_id)
+    again = [await here.watched("billing", execution_id, idempotency_key=key) for key in (None, "a", "b")]
+    assert {task.task_id for task in again} == {first.task_id}
+    other = await here.running("forever")
+    assert (await here.watched("billing", other, idempotency_key="a")).task_id != first.task_id
+
+
+async def test_however_many_watch_at_once_on_two_replicas_it_is_one_task_also_a_new_one(tmp_path: Path) -> None:
+    async with house(tmp_path) as one, house(tmp_path) as two:
+        execution_id = await one.running("forever")
+
+        async def crowd() -> set[str]:
+            ids = list[str]()
+
+            async def ask(place: House) -> None:
+                ids.append((await place.watched("billing", execution_id)).task_id)
+
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(ask, (one, two)[number % 2])
+            return set(ids)
+
+        [first] = await crowd()
+        one.clock.ahead = two.clock.ahead = 2 * DAY
+        [second] = await crowd()
+        assert first != second
+
+
+async def test_two_callers_watching_one_execution_have_two_tasks_and_each_sees_their_own(here: House) -> None:
+    execution_id = await here.running("forever")
+    anns, bens = await here.watched("billing", execution_id), await here.watched("billing", execution_id, BEN)
+    assert anns.task_id != bens.task_id
+    with pytest.raises(RequestError, match="not found"):
+        await here.get(bens, ANN)
+    listed = await here.bridge.tasks(List(), ANN)
+    assert [task.task_id for task in listed.tasks] == [anns.task_id]
+
+
+async def test_what_another_owner_started_here_can_be_watched_and_their_task_stays_theirs(here: House) -> None:
+    outcome = await here.bridge.call(
+        Call(tool="start", arguments={}, takes_tasks=True, takes_questions=True), BEN, _quiet
+    )
+    assert isinstance(outcome, Created)
+    execution_id = here.engine.handles[0]
+    task = await here.watched("billing", execution_id)
+    with pytest.raises(RequestError, match="not found"):
+        await here.get(outcome.task, ANN)
+    assert (await here.get(task)).status is Status.RUNNING
+
+
+@pytest.mark.parametrize("swept", [True, False])
+async def test_an_execution_whose_task_has_expired_is_watched_by_a_new_one(here: House, swept: bool) -> None:
+    execution_id = await here.running("forever")
+    first = await here.watched("billing", execution_id)
+    adopted = await here.operator.adopt(TOOLS[-1], execution_id, ANN, {}, DAY)
+    here.clock.ahead = 2 * DAY
+    if swept:
+        await here.store.sweep(here.clock(), here.clock() - 30 * DAY)
+    second = await here.watched("billing", execution_id)
+    assert second.task_id != first.task_id
+    assert (await here.watched("billing", execution_id)).task_id == second.task_id
+    again = await here.operator.adopt(TOOLS[-1], execution_id, ANN, {}, DAY)
+    assert again.task.id != adopted.task.id
+    assert here.engine.calls["start"] == 1
+
+
+async def test_a_tool_whose_permissions_changed_makes_a_new_task(tmp_path: Path) -> None:
+    async with house(tmp_path, MemoryAdapter, watch("it", "forever")) as before:
+        execution_id = await before.running("forever")
+        first = await before.watched("it", execution_id)
+    async with house(tmp_path, MemoryAdapter, watch("it", "forever", allow_cancel=True)) as after:
+        second = await after.watched("it", execution_id)
+        assert second.task_id != first.task_id
+        await after.bridge.cancel(Cancel(task_id=second.task_id), ANN)
+        with pytest.raises(RequestError, match="only watches"):
+            await after.bridge.cancel(Cancel(task_id=first.task_id), ANN)
+
+
+async def test_the_operator_and_the_caller_get_one_task(here: House) -> None:
+    execution_id = await here.running("gated")
+    adopted = (await here.operator.adopt(TOOLS[9], execution_id, ANN, {}, DAY)).task
+    assert (await here.watched("closing", execution_id)).task_id == adopted.id
+    asked = adopted.seen.requests["close.1"].params["message"]
+    assert asked == f"Close «{execution_id}»?"
+
+
+# --- what is not shown
+
+
+class Cron(MemoryAdapter):
+    """Has one execution that can be no task, and says why."""
+
+    async def adopt(self, execution_id: str) -> Ref:
+        if execution_id == "cron":
+            raise EngineRefused("it runs every night and costs a million")
+        return await super().adopt(execution_id)
+
+
+async def test_all_that_cannot_be_watched_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    async with house(tmp_path, Cron) as here:
+        running, ended = await here.running("stubborn", 60), await here.running("echo", {"secret": 1})
+        odd = ("nobody", "cron", "\ud800", "../x", "it's\n\x00", "x" * 2000)
+        for execution_id in (running, ended, *odd):
+            began = anyio.current_time()
+            said = await here.refused("billing", execution_id)
+            assert anyio.current_time() - began >= 0.25  # or how long it takes would tell what is there
+            words = "Engine memory shows no execution {} of workflow forever that can be watched"
+            assert said == words.format(repr(execution_id))
+        assert (await here.bridge.tasks(List(), ANN)).tasks == []
+
+
+async def test_why_it_cannot_be_watched_is_for_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with house(tmp_path, Cron) as here:
+        with caplog.at_level("INFO", "mcp_workflows"):
+            await here.refused("billing", "cron")
+        assert "every night" in caplog.text
+
+
+async def test_nobody_unknown_watches_anything(here: House) -> None:
+    execution_id = await here.running("forever")
+    before = here.engine.calls["adopt"]
+    errors = set[tuple[int, str]]()
+    for wanted in (execution_id, "nobody"):
+        with pytest.raises(RequestError) as caught:
+            await here.call("billing", wanted, ANONYMOUS)
+        errors.add((caught.value.code, caught.value.message))
+    text = "tool billing is for identified callers only, and you are anonymous"
+    assert errors == {(-32602, text)}
+    assert here.engine.calls["adopt"] == before
+
+
+async def test_only_identified_callers_see_it_listed(here: House) -> None:
+    offer = Offer(tools={tool.name: tool for tool in TOOLS})
+    known, unknown = (
+        {tool["name"]: tool for tool in offer.listed(Viewer(identified=identified, takes_tasks=True))}
+        for identified in (True, False)
+    )
+    assert set(known) == {tool.name for tool in TOOLS}
+    assert set(unknown) == {"start"}
+    assert known["billing"]["inputSchema"] == WATCH_INPUT
+    assert "forever" in known["billing"]["description"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"execution_id": ""}, {"execution_id": 7}, {"execution_id": "x", "y": 1}])
+async def test_wrong_arguments_are_said(here: House, arguments: Mapping[str, Any]) -> None:
+    command = Call(tool="billing", arguments=arguments, takes_tasks=True, takes_questions=True)
+    outcome = await here.bridge.call(command, ANN, _quiet)
+    assert isinstance(outcome, Finished)
+    assert "Wrong arguments for billing" in outcome.result["content"][0]["text"]
+    assert here.engine.calls["adopt"] == 0
+
+
+async def test_an_engine_that_gives_no_answer_is_said(here: House) -> None:
+    execution_id = await here.running("forever")
+    here.engine.faults.unavailable = frozenset({"adopt"})
+    assert "gives no answer, nothing is watched" in await here.refused("billing", execution_id)
+    here.engine.faults.unavailable = frozenset()
+    here.engine.faults.silent = frozenset({"adopt"})
+    assert "no answer within" in await here.refused("billing", execution_id)
+    here.engine.faults.silent = frozenset()
+    assert await here.watched("billing", execution_id)
+
+
+# --- what may be done with it
+
+
+async def test_without_allow_answer_the_question_is_somebody_elses(here: House) -> None:
+    for tool, workflow, asked in (("asking", "ask", "question?"), ("seeing", "gated", "Close «{}»?")):
+        execution_id = await here.running(workflow)
+        task = await here.watched(tool, execution_id)
+        seen = await here.get(task)
+        assert (seen.status, seen.requests) == (Status.RUNNING, {})
+        assert seen.message == f"waits for somebody else's answer: {asked.format(execution_id)}"
+        answers = {"question": {"action": "accept", "content": {"answer": "x"}}, "close.1": YES}
+        with pytest.raises(RequestError, match="only watches"):
+            await here.bridge.update(Update(task_id=task.task_id, responses=answers), ANN)
+    assert here.engine.calls["answer"] == 0
+
+
+async def test_with_allow_answer_questions_and_gates_are_answered(here: House) -> None:
+    asking = await here.watched("answering", await here.running("ask"))
+    await here.until(asking, Status.INPUT_REQUIRED)
+    answer = {"question": {"action": "accept", "content": {"answer": "blue"}}}
+    await here.bridge.update(Update(task_id=asking.task_id, responses=answer), ANN)
+    assert (await here.until(asking, Status.SUCCEEDED)).result
+
+    execution_id = await here.running("gated")
+    closing = await here.watched("closing", execution_id)
+    seen = await here.until(closing, Status.INPUT_REQUIRED)
+    assert seen.requests["close.1"].params["message"] == f"Close «{execution_id}»?"
+    await here.bridge.update(Update(task_id=closing.task_id, responses={"close.1": YES}), ANN)
+    done = await here.until(closing, Status.SUCCEEDED)
+    assert done.result is not None
+    assert done.result["structuredContent"] == {"close": [True, execution_id]}
+
+
+async def test_without_allow_cancel_no_era_cancels(here: House) -> None:
+    execution_id = await here.running("forever")
+    task = await here.watched("billing", execution_id)
+    for cancel in (here.bridge.cancel, here.bridge.withdraw):
+        with pytest.raises(RequestError, match="nothing can be cancelled here") as caught:
+            await cancel(Cancel(task_id=task.task_id), ANN)
+        assert caught.value.code == -32602
+    assert (await here.get(task)).status is Status.RUNNING
+    assert here.engine.calls["cancel"] == 0
+
+
+async def test_with_allow_cancel_the_execution_is_cancelled(here: House) -> None:
+    task = await here.watched("mine", await here.running("forever"))
+    await here.bridge.cancel(Cancel(task_id=task.task_id), ANN)
+    assert (await here.until(task, Status.CANCELLED)).status is Status.CANCELLED
+
+
+@pytest.mark.parametrize(("tool", "cancelled"), [("billing", 0), ("mine", 1)])
+async def test_a_waiting_client_that_leaves_cancels_only_what_says_so(here: House, tool: str, cancelled: int) -> None:
+    execution_id = await here.running("forever")
+    with anyio.move_on_after(0.1):
+        await here.call(tool, execution_id, takes_tasks=False)
+    assert here.engine.calls["cancel"] == cancelled
+
+
+# --- clients without tasks, and every other way of calling
+
+
+async def test_clients_without_tasks_wait_and_go_on_with_a_handle(here: House) -> None:
+    done = await here.call("nap", await here.running("sleep", 0.1), takes_tasks=False)
+    assert isinstance(done, Finished)
+    assert done.result["structuredContent"] == {"slept": 0.1}
+    handed = await here.call("impatient", await here.running("forever"), takes_tasks=False)
+    assert isinstance(handed, Finished)
+    assert handed.result["structuredContent"]["taskId"]
+    assert isinstance(await here.call("only_tasks", "x", takes_tasks=False), CapabilityNeeded)
+
+
+async def test_clients_without_tasks_answer_in_another_round_if_they_may(here: House) -> None:
+    asked = await here.call("answering", await here.running("ask"), takes_tasks=False)
+    assert isinstance(asked, Questions)
+    answer = {"question": {"action": "accept", "content": {"answer": "blue"}}}
+    done = await here.call("answering", "not looked at", takes_tasks=False, responses=answer, state=asked.state)
+    assert isinstance(done, Finished)
+    assert done.result["structuredContent"] == {"answer": "blue"}
+
+
+async def test_how_long_it_can_be_read_is_as_for_every_call(here: House) -> None:
+    execution_id = await here.running("forever")
+    task = await here.watched("billing", execution_id, wants_task=True, ttl_ms=120_000)
+    assert task.ttl_ms == 120_000
+    assert (await here.watched("mine", execution_id)).ttl_ms == DAY // timedelta(milliseconds=1)
+
+
+class Once(MemoryAdapter):
+    """Promises nothing about starting twice."""
+
+    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE
+
+
+async def test_what_an_engine_promises_about_starts_does_not_matter(tmp_path: Path) -> None:
+    async with house(tmp_path, Once) as here:
+        task = await here.watched("nap", await here.running("sleep", 0))
+        assert (await here.get(task)).status is Status.SUCCEEDED
+
+
+# --- configuration
+
+
+class NoAdoption(MemoryAdapter):
+    """An engine that cannot adopt."""
+
+    adopt = None  # type: ignore[assignment]  # taken away
+
+
+class Choosy(MemoryAdapter):
+    """An engine with an option that matters for a start only."""
+
+    start_options: ClassVar[frozenset[str]] = frozenset({"queue"})
+
+
+WATCHING = ENGINES + "tools:\n  it:\n    engine: orders\n    workflow: sleep\n    kind: watch\n"  # lines 3 to 7
+
+
+def test_it_is_written_as_every_tool(tmp_path: Path) -> None:
+    (tool,) = load(tmp_path, WATCHING + "    allow_answer: true\n").tools
+    assert (tool.kind, tool.allow_answer, tool.allow_cancel) == (Kind.WATCH, True, False)
+    assert tool.input == WATCH_INPUT
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("    input: {type: object}\n", "kind: watch takes an execution id and starts nothing: leave out input"),
+        ("    send: {a: 1}\n", "leave out send"),
+        ("    cancel_on_disconnect: true\n", "cancel_on_disconnect: with kind: watch only together with allow_cancel"),
+        ("    description: x\n    title: '{{x}}'\n    allow_cancel: maybe\n", "allow_cancel"),
+    ],
+)
+def test_what_cannot_be_said_of_it_is_refused_with_its_line(tmp_path: Path, more: str, said: str) -> None:
+    assert said in " ".join(problems(tmp_path, WATCHING + more))
+
+
+def test_templates_of_it_know_the_execution_id_alone(tmp_path: Path) -> None:
+    ask = "{message: x, schema: {type: object, properties: {ok: {type: boolean}}}}"
+    written = f"    gates: {{ok: {{when: {{after_seconds: 0}}, send: ['{{{{args.order}}}}'], ask: {ask}}}}}\n"
+    (problem,) = problems(tmp_path, WATCHING + written)
+    assert problem.startswith("8:")
+    assert "there is no argument 'order'" in problem
+
+
+def test_an_engine_that_cannot_adopt_is_found_out_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot_adopt(_: str) -> type[NoAdoption]:
+        return NoAdoption
+
+    monkeypatch.setattr("mcp_workflows.sidecar.config.load.load_adapter", cannot_adopt)
+    (problem,) = problems(tmp_path, WATCHING)
+    assert problem.startswith("7:")
+    assert "tools.it.kind: the adapter of this engine cannot watch" in problem
+
+
+def test_what_only_matters_for_a_start_is_found_out_at_load(tmp_path: Path) -> None:
+    text = WATCHING.replace("adapter: memory", "adapter: temporal")
+    found = problems(tmp_path, text + "    workflow_id: x\n    task_queue: q\n    cancel: {signal: stop}\n")
+    assert [line.partition(":")[0] for line in found] == ["8", "9"]
+    assert "tools.it.workflow_id: only matters when a workflow is started" in found[0]
+    assert load(tmp_path, text).tools
+
+
+def test_attaching_says_the_same() -> None:
+    server: Server[Any] = Server("test")
+    tool = watch("it", "sleep")
+    with pytest.raises(ConfigError, match="tool 'it': kind: the adapter of this engine cannot watch"):
+        attach(server, tools=[tool], engines={"memory": NoAdoption(MemorySettings())})
+    choosy = tool.model_copy(update={"options": {"queue": "q"}})
+    assert [place for place, _ in unwatchable(choosy, Choosy)] == ["queue"]
+    assert attach(server, tools=[tool], engines={"memory": MemoryAdapter(MemorySettings())})
+
+
+async def test_a_servers_own_tests_can_watch_as_well() -> None:
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[Any]) -> AsyncGenerator[None]:
+        async with workflows:
+            yield
+
+    server: MCPServer[Any] = MCPServer("own", lifespan=lifespan)
+    workflows = attach(server, tools=[watch("it", "Billing")], engines={"memory": MemoryAdapter(MemorySettings())})
+    async with workflows.testing() as trial:
+        trial.run_elsewhere("tonight", "Billing")
+        trial.run_elsewhere("other", "Payroll")
+        trial.succeed({"billed": 7})
+        async with HostClient(server) as host:
+            assert [tool.name for tool in (await host.list_tools()).tools][:1] == ["it"]
+            done = await host.call_tool("it", {"execution_id": "tonight"})
+            foreign = await host.call_tool("it", {"execution_id": "other"})
+    assert done.structured_content == {"billed": 7}
+    assert foreign.is_error
+    assert trial.starts == []
+
+
+# --- the command line
+
+
+async def test_check_needs_no_worker_for_what_is_only_watched(tmp_path: Path) -> None:
+    config = load(tmp_path, WATCHING.replace("workflow: sleep", "workflow: none_that_could_run"))
+    (row,) = [row for row in (await check(config)).rows if row.name == "it"]
+    found = Finding(ok=True, text="watches executions of none_that_could_run")
+    assert row.finding == replace(found, hint="seen on stdio only; over HTTP with server.auth or server.single_user")
+    alone = load(tmp_path, "server: {single_user: true}\n" + WATCHING)
+    assert [row.finding and row.finding.hint for row in (await check(alone)).rows if row.name == "it"] == [None]
+
+
+@pytest.mark.parametrize(("server", "told"), [("{}", True), ("{single_user: true}", False)])
+def test_who_serves_over_http_is_told_what_nobody_will_see(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, server: str, told: bool
+) -> None:
+    config = load(tmp_path, f"server: {server}\n{WATCHING}")
+    tell_what_is_hidden(None, config)
+    assert not caplog.messages
+    tell_what_is_hidden(Address(host="127.0.0.1", port=80), config)
+    assert any("not offered over HTTP" in message and ": it;" in message for message in caplog.messages) is told
+
+
+@pytest.mark.parametrize(("server", "owner"), [("{}", ANONYMOUS), ("{single_user: true}", LOCAL)])
+def test_what_the_operator_adopts_is_the_one_users_if_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: str, owner: Principal
+) -> None:
+    config = load(tmp_path, f"server: {server}\nstore: sqlite:///tasks.db\n{WATCHING}")
+    plan = Start(workflow="sleep", arguments=[0], key=uuid.uuid4().hex, created=datetime.now(UTC))
+    execution_id = anyio.run(MemoryAdapter(MemorySettings()).start, plan)
+    words = ["mcp-workflows", "tasks", "adopt", "it", execution_id, "-c", str(tmp_path / "workflows.yaml")]
+    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr("sys.path", sys.path[:])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    task_id = capsys.readouterr().out.strip()
+
+    async def read() -> Task | None:
+        async with config.store.open() as store:
+            return await store.get(task_id, owner.id)
+
+    task = anyio.run(read)
+    assert task is not None
+    assert (task.may_answer, task.may_cancel, task.execution.status) == (False, False, Status.SUCCEEDED)
+
+
+async def test_a_dry_run_says_what_would_be_watched(tmp_path: Path) -> None:
+    config = load(tmp_path, WATCHING)
+    told = await preview(config, config.tools[0], {"execution_id": "x"}, Answers([], [], Screen()))
+    assert (told["watches"], told["workflow"]) == ("x", "sleep")
+    assert "arguments" not in told

@@ -1,0 +1,231 @@
+"""A store that can be read and not written: reads go on and say so, writes fail clearly, and no end is taken back."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from mcp_workflows.access import ANONYMOUS
+from mcp_workflows.adapter import Status
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.conformance_2025.session import Session, Traffic, opened
+from mcp_workflows.engines.polling.rate import SHIPPED
+from mcp_workflows.errors import RequestError, StoreUnavailable
+from mcp_workflows.store.sqlite.store import SQLiteStore
+from mcp_workflows.task import Task
+from mcp_workflows.tasks.results import result_uri
+from mcp_workflows.wire.commands import Cancel, Update
+from tests.support.places import Place, place
+from tests.support.served import ENDED, peer, site
+
+pytestmark = pytest.mark.anyio
+
+SIZE = "2m"
+YES = {"question": {"action": "accept", "content": {"answer": "yes"}}}
+SAYS = {
+    "full": "not saved: the store has no room left on its disk",
+    "read-only": "not saved: the store cannot be written",
+}
+
+
+@dataclass(slots=True)
+class Disk:
+    """Where a store is, and how it is kept from being written."""
+
+    folder: Path
+    store: SQLiteStore
+    kind: str
+
+    @property
+    def said(self) -> str:
+        """What clients read."""
+        return SAYS[self.kind]
+
+    def refuse(self) -> None:
+        """Take no more writes."""
+        if self.kind == "full":
+            self._fill()
+        else:
+            self._read_only(on=True)
+
+    def recover(self) -> None:
+        """Take writes again."""
+        if self.kind == "full":
+            self._filler.unlink()
+        else:
+            self._read_only(on=False)
+
+    @property
+    def _filler(self) -> Path:
+        return self.folder / "filler"
+
+    def _fill(self) -> None:
+        size = 1 << 16
+        with self._filler.open("ab", buffering=0) as file:
+            while size:
+                try:
+                    file.write(b"x" * size)
+                except OSError:
+                    size //= 2
+
+    def _read_only(self, *, on: bool) -> None:
+        connection = self.store._opened  # pyright: ignore[reportPrivateUsage]
+        assert connection is not None
+        connection.execute(f"PRAGMA query_only = {'ON' if on else 'OFF'}")
+
+
+@pytest.fixture(params=["full", "read-only"])
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
+    """A disk of its own that is really full, where we may mount one; a connection that may only read."""
+    folder, kind = tmp_path / "disk", str(request.param)
+    folder.mkdir()
+    mounted = kind == "full"
+    if mounted:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("no disk can be mounted here")
+    try:
+        yield Disk(folder, SQLiteStore(f"sqlite:///{folder}/tasks.db"), kind)
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+@asynccontextmanager
+async def on(disk: Disk) -> AsyncGenerator[tuple[Place, MemoryAdapter]]:
+    engine = MemoryAdapter(MemorySettings(name=str(disk.folder)))
+    async with place(disk.folder, engine, SHIPPED, store=disk.store, patience=0.3) as here:
+        yield here, engine
+
+
+async def stored(disk: Disk, task_id: str) -> Task:
+    """The row as it is."""
+    row = await disk.store.get(task_id, ANONYMOUS.id)
+    assert row is not None
+    return row
+
+
+async def test_what_was_just_seen_is_shown_with_the_reason_why_it_is_not_saved(disk: Disk) -> None:
+    async with on(disk) as (here, _):
+        (asks,) = await here.start("ask", 1)
+        disk.refuse()
+        seen = await here.get(asks)
+        assert (seen.status, set(seen.requests)) == (Status.INPUT_REQUIRED, {"question"})
+        assert str(seen.message).startswith(disk.said)
+        assert (await stored(disk, asks)).execution.status is Status.RUNNING
+        disk.recover()
+        with anyio.fail_after(20):
+            while (seen := await here.get(asks)).message != "waiting for an answer":
+                await anyio.sleep(0.05)
+        assert (await stored(disk, asks)).execution.status is Status.INPUT_REQUIRED
+
+
+async def test_an_end_that_could_not_be_saved_is_never_taken_back_and_is_saved_later_though_nobody_asks(
+    disk: Disk,
+) -> None:
+    async with on(disk) as (here, engine):
+        (task_id,) = await here.start("echo", 1, a=1)
+        disk.refuse()
+        seen = await here.get(task_id)
+        assert (seen.status, disk.said in str(seen.message)) == (Status.SUCCEEDED, True)
+        engine.faults.silent = frozenset({"describe"})
+        engine.forget(engine.handles[0])  # nobody could tell again how it ended
+        for _ in range(20):
+            again = await here.get(task_id)
+            assert (again.status, again.result, again.updated) == (seen.status, seen.result, seen.updated)
+            await anyio.sleep(0.05)
+        assert not (await stored(disk, task_id)).ended
+        disk.recover()
+        with anyio.fail_after(20):
+            while not (await stored(disk, task_id)).ended:
+                await anyio.sleep(0.05)
+        assert (await here.get(task_id)).message is None
+
+
+async def test_what_cannot_be_noted_is_refused_and_reaches_no_engine(disk: Disk) -> None:
+    async with on(disk) as (here, engine):
+        (asks,) = await here.start("ask", 1)
+        await here.get(asks)
+        disk.refuse()
+        calls = engine.calls.copy()
+        with pytest.raises(RequestError, match=r"the answer was not delivered: the store .*; try again"):
+            await here.bridge.update(Update(task_id=asks, responses=YES), ANONYMOUS)
+        with pytest.raises(RequestError, match=r"not cancelled: the store .*; the task goes on, try again"):
+            await here.bridge.cancel(Cancel(task_id=asks), ANONYMOUS)
+        with pytest.raises(StoreUnavailable):
+            await here.start("echo", 1)
+        assert [engine.calls[verb] for verb in ("start", "answer", "cancel")] == [
+            calls[verb] for verb in ("start", "answer", "cancel")
+        ]
+        disk.recover()
+        await here.bridge.update(Update(task_id=asks, responses=YES), ANONYMOUS)
+        assert (await here.get(asks)).status is Status.SUCCEEDED
+
+
+async def test_a_task_whose_start_or_cancellation_cannot_be_noted_can_be_read(disk: Disk) -> None:
+    async with on(disk) as (here, engine):
+        engine.faults.unavailable = frozenset({"cancel"})
+        (stops,) = await here.start("forever", 1)
+        await here.bridge.cancel(Cancel(task_id=stops), ANONYMOUS)
+        engine.faults.unavailable, engine.faults.silent = frozenset(), frozenset({"start"})
+        (starts,) = await here.start("forever", 1)
+        engine.faults.silent = frozenset()
+        disk.refuse()
+        with anyio.fail_after(20):
+            while (seen := await here.get(stops)).status is not Status.CANCELLED:
+                await anyio.sleep(0.05)
+        assert str(seen.message).startswith(disk.said)
+        with anyio.fail_after(20):
+            while "the store" not in str((seen := await here.get(starts)).message):
+                await anyio.sleep(0.05)
+        assert seen.status is Status.RUNNING
+        disk.recover()
+        with anyio.fail_after(20):
+            while (await here.get(starts)).message != "working":
+                await anyio.sleep(0.05)
+
+
+async def test_every_way_to_read_a_task_goes_on_in_both_revisions(disk: Disk) -> None:
+    adapters = {"memory": MemoryAdapter(MemorySettings(name=str(disk.folder)))}
+    async with (
+        site(store=disk.store, adapters=adapters, my_tasks=True, authenticated=True) as served,
+        peer(served.url, token="ada") as client,
+        peer(served.url, token="ada", capabilities={"elicitation": {"form": {}}}) as plain,
+        httpx2.AsyncClient(timeout=60) as http,
+        opened(http, served.url, {"authorization": "Bearer ada"}, Traffic(), 20.0) as elder,
+    ):
+        first, second, third = [(await client.call("echo", {"a": 1})).result["taskId"] for _ in range(3)]
+        asks = (await client.call("ask")).result["taskId"]
+        disk.refuse()
+        for seen in (await client.get(first), await elder_get(elder, second)):
+            assert (seen["status"], seen["statusMessage"].startswith(disk.said)) == ("completed", True)
+        read = (await client.send("resources/read", {"uri": result_uri(third)})).body
+        assert '"a"' in str(read), read
+        assert (await elder.request("tasks/result", {"taskId": third})).result["structuredContent"] == {"a": 1}
+        looked = (await plain.call("task_status", {"taskId": asks})).result["structuredContent"]
+        assert (looked["status"], looked["message"].startswith(disk.said)) == ("input_required", True)
+        listed = (await elder.request("tasks/list", {})).result["tasks"]
+        assert all(each["statusMessage"].startswith(disk.said) for each in listed), listed
+        mine = (await plain.call("my_tasks")).result["structuredContent"]["tasks"]
+        assert {each["taskId"] for each in mine} == {first, second, third, asks}
+        async with client.stream("subscriptions/listen", {"notifications": {"taskIds": [asks]}}) as (_, frames):
+            async for frame in frames:
+                if frame.get("method") == "notifications/tasks":
+                    assert disk.said in str(frame), frame
+                    break
+        disk.recover()
+        with anyio.fail_after(20):
+            while "statusMessage" in (seen := await client.get(first)):  # what was rendered before is not kept
+                await anyio.sleep(0.05)
+        assert seen["status"] in ENDED
+
+
+async def elder_get(elder: Session, task_id: str) -> dict[str, str]:
+    return dict((await elder.request("tasks/get", {"taskId": task_id})).result)

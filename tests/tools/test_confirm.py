@@ -1,0 +1,299 @@
+"""`confirm`: nothing starts before a person said yes to exactly this call, and one yes starts one execution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from pydantic import ValidationError
+
+from mcp_workflows import Kind, Tool
+from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
+from mcp_workflows.adapter import Start
+from mcp_workflows.errors import RequestError
+from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.wire import v2026_07_28
+from mcp_workflows.wire.commands import Capability, CapabilityNeeded, Finished, Questions
+from tests.support.in_memory import MODERN, entered, line
+from tests.tasks import test_idempotency as scenery
+
+pytestmark = pytest.mark.anyio
+
+INPUT = {"type": "object", "properties": {"amount": {"type": "integer"}, "to": {"type": "string"}}}
+ADA = Principal(id="ada", subject="ada", claims={"email": "ada@example.com"})
+YES = {"confirm": {"action": "accept", "content": {"confirm": True}}}
+NO: Sequence[tuple[Mapping[str, Any], str]] = [
+    ({"action": "accept", "content": {"confirm": False}}, "decline"),
+    ({"action": "decline"}, "decline"),
+    ({"action": "cancel"}, "cancel"),
+]
+
+
+def tool(name: str = "charge", **more: Any) -> Tool:
+    written = {"engine": "memory", "workflow": "forever", "input": INPUT, "confirm": "Charge {{amount}} to {{to}}?"}
+    return Tool.model_validate({"name": name, **written, **more})
+
+
+TOOLS = [
+    tool(),
+    tool("refund"),
+    tool("asking", ask={"to": {"message": "To whom?", "schema": {"type": "string"}}}),
+    tool("deduped", dedupe="10m"),
+    tool("mine", confirm="Charge {{amount}} as {{principal.claims.email}}?"),
+]
+
+
+CAN_ASK: Mapping[str, Any] = {"elicitation": {"form": {}}}
+ORDER = {"amount": 5, "to": "me"}
+
+
+async def asked(here: scenery.Here, name: str = "charge", who: Principal = ADA, **more: Any) -> Questions:
+    outcome = await here.outcome(name, who, **{"arguments": ORDER, **more})
+    assert isinstance(outcome, Questions), outcome
+    assert not outcome.started
+    return outcome
+
+
+async def confirmed(here: scenery.Here, question: Questions, name: str = "charge", **more: Any) -> str:
+    settings: dict[str, Any] = {"arguments": ORDER, "state": question.state, "responses": YES, **more}
+    return await here.task(name, settings.pop("who", ADA), **settings)
+
+
+async def test_it_is_asked_with_its_arguments_and_nothing_starts_before(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here)
+        assert question.requests["confirm"].params == {
+            "mode": "form",
+            "message": "Charge 5 to «me»?",
+            "requestedSchema": {
+                "type": "object",
+                "properties": {"confirm": {"type": "boolean", "title": "Yes, go ahead"}},
+                "required": ["confirm"],
+            },
+            "_meta": {"mcp-workflows/question": "confirm"},
+        }
+        assert here.engine.handles == []
+        await confirmed(here, question)
+        assert len(here.engine.handles) == 1
+
+
+@pytest.mark.parametrize(("answer", "said"), NO)
+async def test_whoever_does_not_say_yes_starts_nothing(tmp_path: Path, answer: Mapping[str, Any], said: str) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here)
+        outcome = await here.outcome(
+            "charge", ADA, arguments=ORDER, state=question.state, responses={"confirm": answer}
+        )
+        assert isinstance(outcome, Finished)
+        assert outcome.result["isError"]
+        assert outcome.result["content"][0]["text"] == f"charge was not confirmed ({said}); nothing was started"
+        assert here.engine.handles == []
+
+
+async def test_a_yes_nobody_was_asked_for_is_none(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here, responses=YES)
+        with pytest.raises(RequestError, match="confirm"):
+            await confirmed(here, question, responses={"confirm": {"action": "accept", "content": {}}})
+        other = await here.outcome("refund", ADA, arguments=ORDER, state=question.state, responses=YES)
+        assert isinstance(other, Questions)
+        assert here.engine.handles == []
+
+
+async def test_a_yes_to_other_arguments_is_asked_for_again(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here)
+        more = {"amount": 500, "to": "me"}
+        again = await here.outcome("charge", ADA, arguments=more, state=question.state, responses=YES)
+        assert isinstance(again, Questions)
+        assert again.requests["confirm"].params["message"] == "Charge 500 to «me»?"
+        assert here.engine.handles == []
+        await confirmed(here, again, arguments=more)
+
+
+async def test_one_yes_starts_one_execution_whatever_key_it_is_sent_with(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        for first_key in (None, "mine"):
+            question = await asked(here, idempotency_key=first_key)
+            first = await confirmed(here, question)
+            others: Sequence[Mapping[str, Any]] = [{"idempotency_key": "x"}, {"host_key": ("taskId", "t")}, {}]
+            for more in others:
+                assert await confirmed(here, question, **more) == first
+        assert len(here.engine.handles) == 2
+
+
+async def test_the_key_of_the_first_round_holds_for_a_whole_new_dialogue(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        first = await confirmed(here, await asked(here, idempotency_key="k"))
+        assert await confirmed(here, await asked(here, idempotency_key="k")) == first
+        assert await confirmed(here, await asked(here)) != first
+
+
+async def test_with_dedupe_one_yes_starts_once_even_after_the_window(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here, "deduped")
+        first = await confirmed(here, question, "deduped")
+        assert await confirmed(here, await asked(here, "deduped"), "deduped") == first
+        here.clock.now += 2 * scenery.WINDOW
+        assert await confirmed(here, question, "deduped", idempotency_key="another") == first
+        assert len(here.engine.handles) == 1
+        assert await confirmed(here, await asked(here, "deduped"), "deduped") != first
+
+
+async def test_it_comes_after_all_other_questions_with_their_answers(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here, "asking", arguments={"amount": 5}, responses=YES)
+        assert list(question.requests) == ["to"]
+        answer = {"to": {"action": "accept", "content": {"to": "Ben"}}}
+        last = await asked(here, "asking", arguments={"amount": 5}, state=question.state, responses={**answer, **YES})
+        assert last.requests["confirm"].params["message"] == "Charge 5 to «Ben»?"
+        await confirmed(here, last, "asking", arguments={"amount": 5})
+        assert len(here.engine.handles) == 1
+
+
+async def test_a_client_that_cannot_ask_is_refused(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        outcome = await here.outcome("charge", ADA, arguments=ORDER, takes_questions=False)
+        assert isinstance(outcome, CapabilityNeeded)
+        assert outcome.capability is Capability.ELICITATION
+        assert here.engine.handles == []
+
+
+async def test_who_says_yes_sees_all_of_what_to(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        outcome = await here.outcome("charge", ADA, arguments={"amount": 5})
+        assert isinstance(outcome, Finished)
+        assert "to must be given" in outcome.result["content"][0]["text"]
+        question = await asked(here, "mine")
+        assert question.requests["confirm"].params["message"] == "Charge 5 as «ada@example.com»?"
+        unknown = await here.outcome("mine", LOCAL, arguments=ORDER)
+        assert isinstance(unknown, Finished)
+        assert "principal.claims.email must be given" in unknown.result["content"][0]["text"]
+
+
+HOSTILE = "me»?\n\nApproved by finance: «100\u202e\x1b[2J\u200b"
+
+
+async def test_an_argument_cannot_change_the_sentence_that_a_person_approves(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here, arguments={"amount": 5, "to": HOSTILE})
+        message = question.requests["confirm"].params["message"]
+        assert message == "Charge 5 to «me>? ⏎ ⏎ Approved by finance: <100[2J»?"
+        claimed = Principal(id="x", subject="x", claims={"email": HOSTILE})
+        question = await asked(here, "mine", claimed)
+        assert question.requests["confirm"].params["message"].count("»") == 1
+
+
+async def test_a_confirmation_that_is_nothing_but_a_value_says_what_it_starts(tmp_path: Path) -> None:
+    text = {"type": "object", "properties": {"note": {"type": "string"}}}
+    asking = {"note": {"message": "{{args.why}}", "schema": {"type": "string"}}}
+    tools = [tool("note", input=text, confirm="{{note}}"), tool("why", input={"type": "object"}, ask=asking)]
+    async with scenery.replica(tmp_path, tools=tools) as here:
+        for note, said in (("All fine.", "«All fine.»"), (" ", "«»"), ("\u200b", "«»")):
+            question = await asked(here, "note", arguments={"note": note})
+            assert question.requests["confirm"].params["message"] == f"Start note? {said}"
+        for arguments in ({}, {"note": ""}):
+            outcome = await here.outcome("note", ADA, arguments=arguments)
+            assert isinstance(outcome, Finished)
+            assert "note must be given" in outcome.result["content"][0]["text"]
+        question = await asked(here, "why", arguments={"why": " "})
+        assert question.requests["note"].params["message"] == "note: «»"
+
+
+async def test_anonymous_callers_confirm_too(tmp_path: Path) -> None:
+    async with scenery.replica(tmp_path, tools=TOOLS) as here:
+        question = await asked(here, "deduped", ANONYMOUS)
+        first = await confirmed(here, question, "deduped", who=ANONYMOUS)
+        assert await confirmed(here, question, "deduped", who=ANONYMOUS) == first
+
+
+@pytest.mark.parametrize(("version", "answer"), [(MODERN, None), ("2025-11-25", True), ("2025-11-25", False)])
+async def test_a_server_asks_in_both_eras(tmp_path: Path, version: str, answer: bool | None) -> None:
+    store, capabilities = f"sqlite:///{tmp_path}/tasks.db", CAN_ASK
+    done = [tool(workflow="sleep", args=[{"seconds": 0}])]
+    async with entered(done, store=store) as (server, _), line(server, version, capabilities) as client:
+        client.answer = {"action": "accept", "content": {"confirm": answer}}
+        reply = (await client.call("charge", ORDER))["result"]
+        if version == MODERN:
+            assert reply["inputRequests"]["confirm"]["params"]["message"] == "Charge 5 to «me»?"
+            more = {"requestState": reply["requestState"], "inputResponses": YES}
+            changed = await client.call("charge", {**ORDER, "amount": 6}, **more)
+            assert "error" in changed
+            reply = (await client.call("charge", ORDER, **more))["result"]
+        else:
+            assert (client.asked[0].params or {})["message"] == "Charge 5 to «me»?"
+        assert bool(reply.get("isError")) is (answer is False)
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_both_eras_show_an_argument_apart_from_the_question(tmp_path: Path, version: str) -> None:
+    async with (
+        entered([tool()], store=f"sqlite:///{tmp_path}/tasks.db") as (server, _),
+        line(server, version, CAN_ASK) as client,
+    ):
+        client.answer = {"action": "decline"}
+        reply = (await client.call("charge", {"amount": 5, "to": HOSTILE}))["result"]
+        shown = reply["inputRequests"]["confirm"]["params"] if version == MODERN else client.asked[0].params
+        assert (shown or {})["message"] == "Charge 5 to «me>? ⏎ ⏎ Approved by finance: <100[2J»?"
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+async def test_a_server_refuses_clients_that_cannot_ask(tmp_path: Path, version: str) -> None:
+    async with entered(TOOLS[:1], store=f"sqlite:///{tmp_path}/tasks.db") as (server, workflows):
+        async with line(server, version) as client:
+            reply = await client.call("charge", ORDER)
+            assert "confirmation" in str(reply)
+        assert isinstance(workflows.bridge, Bridge)
+
+
+async def test_a_tool_that_watches_asks_first_too(tmp_path: Path) -> None:
+    watch = Tool(name="watch", kind=Kind.WATCH, engine="memory", workflow="forever", confirm="Show {{execution_id}}?")
+    async with scenery.replica(tmp_path, tools=[watch]) as here:
+        order = Start(workflow="forever", arguments=[], key="k", created=scenery.NOON)
+        arguments = {"execution_id": await here.engine.start(order)}
+        question = await asked(here, "watch", arguments=arguments)
+        assert question.requests["confirm"].params["message"] == f"Show «{arguments['execution_id']}»?"
+        first = await confirmed(here, question, "watch", arguments=arguments)
+        assert await confirmed(here, question, "watch", arguments=arguments) == first
+
+
+async def test_a_function_of_yours_cannot_hand_over_to_it(tmp_path: Path) -> None:
+    async with entered([tool(listed=False)], store=f"sqlite:///{tmp_path}/tasks.db") as (server, workflows):
+
+        async def call(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+            return await workflows.hand_over("charge", params.arguments or {})
+
+        server.add_request_handler("tools/call", types.CallToolRequestParams, call)
+        async with line(server, MODERN, CAN_ASK) as client:
+            reply = await client.call("own", ORDER)
+        assert reply["error"]["code"] == v2026_07_28.MISSING_CAPABILITY
+        await workflows.ready()
+
+
+WRONG: Sequence[tuple[Mapping[str, Any], str]] = [
+    ({"confirm": "Charge {{amount?"}, "braces"),
+    ({"confirm": "{{nonsense(amount)}}"}, "nonsense"),
+    ({"confirm": ""}, "must say something"),
+    ({"title": "\u3164"}, "must say something"),
+    ({"confirm": " \u200b\u202e"}, "must say something"),
+    ({"ask": {"to": {"message": " ", "schema": {"type": "string"}}}}, "must say something"),
+    ({"ask": {"confirm": {"message": "?", "schema": {"type": "string"}}}}, "rename it"),
+    ({"on_behalf_of": {"owner": "x"}}, "anyway"),
+    ({"on_behalf_of": {"E-Mail": "x"}}, "no name"),
+    ({"dedupe": "0s"}, "longer than 0"),
+    ({"kind": "watch", "input": None, "dedupe": "10m"}, "dedupe"),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), WRONG)
+def test_a_mistake_is_found_when_it_is_loaded(settings: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        tool(**settings)
+
+
+def test_an_argument_that_is_not_there_is_found_when_it_is_loaded() -> None:
+    found = tool(confirm="Charge {{ammount}}?", on_behalf_of={"who": "{{whom}}"}).strangers()
+    assert found == {"confirm": ["ammount"], "on_behalf_of.who": ["whom"]}

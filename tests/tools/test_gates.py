@@ -1,0 +1,210 @@
+"""Gates: human steps that our configuration declares, from `tools/call` to what the engine is sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.lowlevel import Server
+
+from mcp_workflows import Question, Tool, ToolGate, attach
+from mcp_workflows.adapter import Gate, gate_settings
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
+from tests.support.served import Peer, peer, site
+
+pytestmark = pytest.mark.anyio
+
+OK: Mapping[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+REJECT: Mapping[str, Any] = {"signal": "reject", "args": ["{{order_id}}", "{{answer}}"]}
+NOW: Mapping[str, Any] = {"after_seconds": 0}
+ORDER: Mapping[str, Any] = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
+
+
+NAMED: Mapping[str, Any] = {"_meta": {"mcp-workflows/question": "approve"}}  # how a client learns the gate's name
+
+
+def approve(**changed: Any) -> ToolGate:
+    asked = Question(message="Ship {{args.order_id}}?", schema=dict(OK))
+    sent = ["{{answer.ok}}", "{{principal.subject}}", "{{order_id}} in {{task.id}}"]
+    written: dict[str, Any] = {"when": NOW, "ask": asked, "send": {"signal": "approve", "args": sent}}
+    return ToolGate(**{**written, **changed})
+
+
+def gated(*, name: str = "ship", **gates: ToolGate) -> Tool:
+    return Tool(name=name, engine="memory", workflow="gated", input=dict(ORDER), gates=gates)
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncGenerator[Peer]:
+    tools = [
+        gated(approve=approve()),
+        gated(name="two", first=approve(), second=approve(decline=REJECT)),
+        gated(name="broken", approve=approve(send={"args": ["{{length(answer.ok)}}"]})),
+    ]
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools) as served, peer(served.url) as found:
+        yield found
+
+
+async def waiting(client: Peer, tool: str = "ship") -> Mapping[str, Any]:
+    created = (await client.call(tool, {"order_id": "A1"})).result
+    return await client.until(created["taskId"], "input_required")
+
+
+def accept(**content: Any) -> Mapping[str, Any]:
+    return {"action": "accept", "content": content}
+
+
+async def test_an_open_gate_is_a_question_with_its_message_filled_in(client: Peer) -> None:
+    task = await waiting(client)
+    assert task["inputRequests"] == {
+        "approve.1": {
+            "method": "elicitation/create",
+            "params": {"mode": "form", "message": "Ship «A1»?", "requestedSchema": OK, **NAMED},
+        }
+    }
+
+
+async def test_an_answer_reaches_the_engine_in_its_own_words(client: Peer) -> None:
+    task_id = (await waiting(client))["taskId"]
+    await client.send("tasks/update", {"taskId": task_id, "inputResponses": {"approve.1": accept(ok=True)}})
+    sent = (await client.until(task_id))["result"]["structuredContent"]
+    assert sent == {"approve": {"signal": "approve", "args": [True, None, f"A1 in {task_id}"]}}
+
+
+async def test_two_gates_are_answered_one_by_one_and_one_is_declined(client: Peer) -> None:
+    task = await waiting(client, "two")
+    assert set(task["inputRequests"]) == {"first.1", "second.1"}
+    task_id = task["taskId"]
+    await client.send("tasks/update", {"taskId": task_id, "inputResponses": {"second.1": {"action": "decline"}}})
+    assert set((await client.get(task_id))["inputRequests"]) == {"first.1"}
+    await client.send("tasks/update", {"taskId": task_id, "inputResponses": {"first.1": accept(ok=False)}})
+    sent = (await client.until(task_id))["result"]["structuredContent"]
+    assert sent["second"] == {"signal": "reject", "args": ["A1"]}
+    assert sent["first"]["args"][0] is False
+
+
+async def test_what_comes_with_a_refusal_was_never_checked_and_is_not_sent(client: Peer) -> None:
+    task_id = (await waiting(client, "two"))["taskId"]
+    declined = {"action": "decline", "content": {"ok": "anything"}}
+    answers = {"first.1": accept(ok=True), "second.1": declined}
+    await client.send("tasks/update", {"taskId": task_id, "inputResponses": answers})
+    sent = (await client.until(task_id))["result"]["structuredContent"]
+    assert sent["second"] == {"signal": "reject", "args": ["A1"]}
+
+
+async def test_a_client_cannot_say_itself_what_a_gate_sends(client: Peer) -> None:
+    task_id = (await waiting(client))["taskId"]
+    forged = {**accept(ok=True), "send": {"signal": "forged"}}
+    await client.send("tasks/update", {"taskId": task_id, "inputResponses": {"approve.1": forged}})
+    sent = (await client.until(task_id))["result"]["structuredContent"]
+    assert sent["approve"]["signal"] == "approve"
+
+
+async def test_a_gate_that_knows_no_refusal_says_so_and_stays_open(client: Peer) -> None:
+    task_id = (await waiting(client))["taskId"]
+    declined = {"taskId": task_id, "inputResponses": {"approve.1": {"action": "decline"}}}
+    error = (await client.send("tasks/update", declined)).error
+    assert (error["code"], error["data"]) == (-32602, {"key": "approve.1"})
+    assert "cannot be declined" in error["message"]
+    assert set((await client.get(task_id))["inputRequests"]) == {"approve.1"}
+
+
+async def test_a_gate_that_is_put_aside_stays_open(client: Peer) -> None:
+    task_id = (await waiting(client))["taskId"]
+    aside = {"taskId": task_id, "inputResponses": {"approve.1": {"action": "cancel"}}}
+    assert (await client.send("tasks/update", aside)).result["resultType"] == "complete"
+    assert set((await client.get(task_id))["inputRequests"]) == {"approve.1"}
+
+
+async def test_a_template_that_does_not_work_on_an_answer_is_told_and_applies_nothing(client: Peer) -> None:
+    task_id = (await waiting(client, "broken"))["taskId"]
+    answer = {"taskId": task_id, "inputResponses": {"approve.1": accept(ok=True)}}
+    assert "length" in (await client.send("tasks/update", answer)).error["message"]
+    assert (await client.get(task_id))["status"] == "input_required"
+
+
+async def test_a_plain_call_is_asked_by_a_gate_in_another_round(client: Peer) -> None:
+    client.capabilities = {"elicitation": {}}
+    asked = (await client.call("ship", {"order_id": "A1"})).result
+    assert asked["resultType"] == "input_required"
+    more = {"requestState": asked["requestState"], "inputResponses": {"approve.1": accept(ok=True)}}
+    done = (await client.call("ship", {"order_id": "A1"}, params=more)).result
+    assert done["structuredContent"]["approve"]["args"][0] is True
+
+
+def test_a_frozen_gate_does_not_change_with_the_tool() -> None:
+    gate = approve().freeze("approve", {"args": {"order_id": "A1"}})
+    assert isinstance(gate, Gate)
+    assert gate.request.params["message"] == "Ship «A1»?"
+    assert gate.send["args"][0] == "{{answer.ok}}"
+
+
+CONFIG = """
+engines: {{memory: {{adapter: memory}}}}
+tools:
+  ship:
+    engine: memory
+    workflow: gated
+    input: {{type: object, properties: {{order_id: {{type: string}}}}}}
+    gates:
+      approve: {gate}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gate", "complaint"),
+    [
+        ("{when: {after_seconds: 0}, send: 1}", "tools.ship.gates.approve.ask: is missing"),
+        ("{ask: {message: Go?, schema: {type: boolean}}, send: 1}", "tools.ship.gates.approve.when: is missing"),
+        (
+            "{when: {after: 0}, ask: {message: Go?, schema: {type: boolean}}, send: 1}",
+            "tools.ship.gates.approve.when.after: unknown key",
+        ),
+        (
+            "{when: {after_seconds: 0}, ask: {message: 'Go {{orderid}}?', schema: {type: boolean}}, send: 1}",
+            "there is no argument 'orderid'; did you mean 'order_id'?",
+        ),
+        (
+            "{when: {after_seconds: 0}, ask: {message: Go?, schema: {type: boolean}}, send: '{{answer.ok}}'}",
+            "tools.ship.gates.approve.send: the answer has no 'ok'",
+        ),
+        (
+            "{when: {after_seconds: 0}, ask: {message: Go?, schema: {type: boolean}}, send: '{{answer.'}",
+            "braces that are not closed",
+        ),
+        (
+            "{when: {after_seconds: 0}, ask: {message: Go?, schema: {type: object, properties: {a: {}}}}, send: 1}",
+            "tools.ship.gates.approve.ask.schema",
+        ),
+    ],
+)
+def test_a_wrong_gate_is_told_with_its_line(gate: str, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "workflows.yaml"
+    file.write_text(CONFIG.format(gate=gate))
+    with pytest.raises(ConfigError) as wrong:
+        load_config(file, {})
+    assert complaint in str(wrong.value)
+    assert f"{file}:9:" in str(wrong.value)
+
+
+def test_an_engine_without_gates_says_so(tmp_path: Path) -> None:
+    class Ungated(MemoryAdapter):
+        GateSettings = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # as if it had none
+
+    assert gate_settings(Ungated) is None
+    with pytest.raises(ConfigError, match="knows no gates"):
+        attach(Server("test"), tools=[gated(approve=approve())], engines={"memory": Ungated(MemorySettings())})
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [({"when": {"soon": 1}}, r"gates\.approve\.when"), ({"send": ["{{answer.okay}}"]}, "'okay'")],
+)
+def test_a_gate_in_code_is_checked_like_one_in_the_configuration(changed: dict[str, Any], complaint: str) -> None:
+    tool, engine = gated(approve=approve(**changed)), MemoryAdapter(MemorySettings())
+    with pytest.raises(ConfigError, match=complaint):
+        attach(Server("test"), tools=[tool], engines={"memory": engine})

@@ -1,0 +1,408 @@
+"""Checks of values by JSON Schemas, both perhaps by strangers: right, in bounded time, and with a clear complaint."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator as Other
+
+from mcp_workflows.adapter.regex import LIMIT, LONGEST, is_quick
+from mcp_workflows.tools.json_schema import MAX_COMPLAINTS, Checker, check_schema, violations
+from mcp_workflows.tools.schema_cost import ENDLESS, MAX_STEPS, cost_of, count_values, excess, is_object
+from tests.support.fuzzing import VALUES
+
+SLOW_MACHINE = 3  # seconds on top of what it should take: for machines that do several things at once
+
+
+def complaints(word: Any, value: Any) -> Sequence[str]:
+    schema = {"type": "object", "properties": {"it": word}}
+    return [text.removeprefix("it: ") for text in violations(schema, {"it": value})]
+
+
+# --- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "wrong"),
+    [
+        ({"type": "integer"}, "a", ['"a" is not of type "integer"']),
+        ({"type": "integer"}, "a" * 100, ['it is not of type "integer"']),
+        (
+            {"items": {"type": "string"}},
+            ["a", 1, 2],
+            ['it[1]: 1 is not of type "string"', 'it[2]: 2 is not of type "string"'],
+        ),
+        (
+            {"prefixItems": [{}, {"const": 1}], "items": False},
+            [0, 0, 0],
+            ["it[1]: 1 was expected", "it[2]: is not allowed here"],
+        ),
+        ({"required": ["a", "b"]}, {}, ["'a' is a required property", "'b' is a required property"]),
+        (
+            {"additionalProperties": False, "properties": {"a": {}}},
+            {"b": 1},
+            ["additional properties are not allowed, such as 'b'"],
+        ),
+        ({"additionalProperties": {"type": "null"}}, {"b": 1}, ['it.b: 1 is not of type "null"']),
+        ({"patternProperties": {"^a": {"minimum": 2}}}, {"ab": 1, "b": 1}, ["it.ab: 1 is less than the minimum of 2"]),
+        (
+            {"allOf": [{"minLength": 2}, {"pattern": "b"}]},
+            "a",
+            ['"a" is shorter than 2 characters', '"a" does not match "b"'],
+        ),
+        (
+            {"anyOf": [{"type": "null"}, {"properties": {"n": {"type": "integer"}}, "type": "object"}]},
+            {"n": "1"},
+            ['it.n: "1" is not of type "integer"'],
+        ),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 5, ["fits none of the alternatives (anyOf)"]),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, 3, ["does not fit exactly one of the alternatives (oneOf)"]),
+        ({"not": {"const": 1}}, 1, ["is what its schema excludes (not)"]),
+        ({"contains": {"const": 1}}, [0], ["has too few or too many items of a kind (contains)"]),
+        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, {"a": 1}, ["does not fit its schema"]),
+        ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1}, ["'b' is a required property"]),
+        ({"uniqueItems": True}, [1, 1.0], ["it has non-unique elements"]),
+        (
+            {"properties": {"a/b ~%\u00e9": {"type": "null"}}},
+            {"a/b ~%\u00e9": 1},
+            ['it.a/b ~%\u00e9: 1 is not of type "null"'],
+        ),
+        ({"format": "date"}, "tomorrow", ['"tomorrow" is not a "date"']),
+        (False, 1, ["is not allowed here"]),
+    ],
+)
+def test_a_complaint_says_where_and_what(word: Any, value: Any, wrong: Sequence[str]) -> None:
+    assert complaints(word, value) == wrong
+    assert not _others(word, formats=True)(value)
+
+
+def test_of_alternatives_told_apart_by_a_name_the_one_that_was_meant_is_explained() -> None:
+    card = {"type": "object", "properties": {"kind": {"const": "card"}, "number": {"pattern": "^[0-9]{4}$"}}}
+    cash = {"type": "object", "properties": {"kind": {"const": "cash"}, "amount": {"type": "integer"}}}
+    for word in ("oneOf", "anyOf"):
+        wrong = complaints({word: [card, cash, {"type": "null"}]}, {"kind": "card", "number": "12"})
+        assert wrong == ['it.number: "12" does not match "^[0-9]{4}$"']
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("duration", each) for each in ("P1D", "PT0.5S", "-PT5S", "P1DT2H3.5S")),
+        ("hostname", "redis_1"),
+        ("date-time", "2026-01-02T03:04:05.5+01:00"),
+        ("email", "a@example.com"),
+        ("uri", "mailto:a@example.com"),
+    ],
+)
+def test_what_programs_write_in_a_format_is_taken(name: str, value: str) -> None:
+    assert not complaints({"type": "string", "format": name}, value)
+
+
+def test_a_complaint_is_short_whatever_was_sent() -> None:
+    schema = {"type": "object", "additionalProperties": {"enum": ["a" * 10_000]}}
+    wrong = violations(schema, {"b" * 10_000: "c" * 10_000, **{f"n{i}": 1 for i in range(50)}})
+    assert len(wrong) == MAX_COMPLAINTS
+    assert all(len(text) < 500 for text in wrong)
+
+
+def test_a_reference_is_followed_to_what_is_wrong() -> None:
+    schema = {
+        "$id": "https://example.com/order",
+        "type": "object",
+        "properties": {"lines": {"items": {"$ref": "#/$defs/line"}}},
+        "$defs": {"line": {"properties": {"count": {"type": "integer"}, "more": {"$ref": "#"}}}},
+    }
+    assert not violations(schema, {"lines": [{"count": 1}]})
+    wrong = violations(schema, {"lines": [{"count": 1}, {"count": "x", "more": {"lines": [{"count": "y"}]}}]})
+    assert wrong == [
+        'lines[1].count: "x" is not of type "integer"',
+        'lines[1].more.lines[0].count: "y" is not of type "integer"',
+    ]
+
+
+_WORDS = st.sampled_from(["a", "b", "c"])
+_LEAVES = st.sampled_from(
+    [
+        *({"type": name} for name in ("string", "integer", "null", "object", "array")),
+        *(
+            {"const": 1},
+            {"enum": ["a", 1, None]},
+            {"minimum": 1},
+            {"minLength": 2},
+            {"required": ["a"]},
+            {"maxItems": 1},
+        ),
+        *(
+            {"pattern": "a"},
+            {"uniqueItems": True},
+            {"minProperties": 1},
+            {"$ref": "#/$defs/leaf"},
+            {"$ref": "#"},
+            {},
+            True,
+            False,
+        ),
+    ]
+)
+_SEVERAL = st.sampled_from(["allOf", "anyOf", "oneOf"])
+_ONE = st.sampled_from(["not", "items", "contains", "additionalProperties", "unevaluatedProperties", "if"])
+
+
+def _under(word: str, found: Any) -> dict[str, Any]:
+    return {word: found}
+
+
+def _both(one: Any, other: Any) -> Any:
+    return {**one, **other} if is_object(one) and is_object(other) else one
+
+
+def _either(condition: Any, one: Any, other: Any) -> dict[str, Any]:
+    return {"if": condition, "then": one, "else": other}
+
+
+def _around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.builds(_under, st.just("properties"), st.dictionaries(_WORDS, inner, max_size=2)),
+        st.builds(_under, _SEVERAL, st.lists(inner, min_size=1, max_size=2)),
+        st.builds(_under, _ONE, inner),
+        st.builds(_both, inner, inner),
+        st.builds(_either, inner, inner, inner),
+    )
+
+
+def _others(schema: Any, *, formats: bool = False) -> Callable[[Any], bool]:
+    """Whether a value is valid to an implementation that is not ours."""
+    checker = Other.FORMAT_CHECKER if formats else None
+    return cast("Callable[[Any], bool]", Other(schema, format_checker=checker).is_valid)  # pyright: ignore[reportUnknownMemberType]
+
+
+_SCHEMAS: st.SearchStrategy[Any] = st.recursive(_LEAVES, _around, max_leaves=6)
+_DATA = st.recursive(
+    st.sampled_from([None, True, 0, 1, 2.5, "", "a", "abc"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_SCHEMAS, _DATA)
+def test_a_value_is_right_exactly_when_another_implementation_says_so(word: Any, value: Any) -> None:
+    schema = {"allOf": [word], "$defs": {"leaf": {"type": "string"}}}
+    assume(cost_of(schema) < ENDLESS)  # `check_schema` refuses the others, which refer to themselves without end
+    assert (not Checker(schema).violations(value)) is _others(schema)(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(VALUES, VALUES)
+def test_no_schema_and_no_value_makes_a_check_fail(schema: Any, value: Any) -> None:
+    if is_object(schema):
+        assert isinstance(violations(schema, value), list)
+
+
+# --- in bounded time and memory: what a request of a megabyte can hold
+
+_TEXT_OR_TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_TREE = {
+    "$ref": "#/$defs/tree",
+    "$defs": {"tree": {"anyOf": [{"type": "string"}, {"items": {"$ref": "#/$defs/tree"}, "type": "array"}]}},
+}
+_KINDS = {"items": {"oneOf": [{"type": "object", "required": [each]} for each in "ab"] + [{"type": "null"}]}}
+
+
+_NOTHING: dict[str, Any] = {}
+
+
+def _deep(depth: int, inner: Any) -> Any:
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        (_TEXT_OR_TEXTS, lambda: [1] * 450_000),
+        (_TREE, lambda: [[1] * 1000 for _ in range(450)]),
+        (_TREE, lambda: _deep(95, [1] * 400_000)),
+        (_KINDS, lambda: [None] * 95_000),
+        (_KINDS, lambda: [None] * 95_000 + [1]),
+        ({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, lambda: [None] * 190_000),
+        ({"items": {"type": "string"}}, lambda: [1] * 450_000),
+        ({"items": {"required": [f"r{i}" for i in range(1000)]}}, lambda: [_NOTHING] * 300_000),
+        (
+            {"required": [f"r{i}" for i in range(1000)], "minProperties": 10**6},
+            lambda: {f"n{i}": i for i in range(90_000)},
+        ),
+        ({"uniqueItems": True}, lambda: [{"a": i} for i in range(90_000)] + [{"a": 7.0}]),
+        ({"items": {"enum": [*map(str, range(1000)), 1]}}, lambda: ["999"] * 140_000),
+        ({"items": {"anyOf": [{"const": i} for i in range(1000)]}}, lambda: [999] * 240_000),
+        (
+            {"additionalProperties": False, "patternProperties": {"^(a+)+$": {}}},
+            lambda: {f"{'a' * 9}{i}": 1 for i in range(60_000)},
+        ),
+        ({"type": "null"}, lambda: ["x" * 30] * 30_000),
+    ],
+    ids=[
+        "any of",
+        "tree",
+        "deep",
+        "kinds",
+        "one wrong",
+        "nulls",
+        "texts",
+        "required",
+        "names missing",
+        "unique",
+        "mixed",
+        "consts",
+        "names",
+        "type",
+    ],
+)
+def test_a_large_value_is_checked_in_little_time_and_memory(word: dict[str, Any], value: Callable[[], Any]) -> None:
+    defs = {"$defs": word.get("$defs", {})}
+    checker = Checker({"type": "object", "properties": {"it": word}, **defs})
+    large = {"it": value()}
+    began = time.thread_time()
+    checker.violations(large)
+    assert time.thread_time() - began < 0.25 + SLOW_MACHINE
+    tracemalloc.start()
+    checker.violations(large)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40_000_000
+
+
+def test_what_a_check_costs_is_known_before_it_is_made() -> None:
+    assert count_values({"a": [1, {"b": 2}], "c": "d"}) == 6
+    assert count_values(1) == 1
+    schema = {"type": "object", "properties": {"it": {"items": {"anyOf": [{"const": i} for i in range(1000)]}}}}
+    [wrong] = violations(schema, {"it": [1] * 100_000})
+    assert wrong.startswith("has 100002 values, and at most ")
+    assert not violations(schema, {"it": [1] * 300})
+
+
+_CHAIN = {f"d{n}": {"items": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2}} for n in range(30)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "dear"),
+    [
+        ({"properties": {f"p{n}": {"type": "string"} for n in range(2000)}}, False),
+        ({"anyOf": [{"required": [f"p{n}"]} for n in range(2000)]}, True),
+        ({"$defs": {**_CHAIN, "d30": {}}, "$ref": "#/$defs/d0"}, True),  # each level of a value doubles it
+        ({"$defs": {"n": {"properties": {"next": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"}, False),
+        ({"$ref": "#"}, True),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"not": {"$ref": "#/allOf/0"}}}}, True),
+        ({"$ref": "https://example.com/"}, True),
+    ],
+    ids=["properties", "alternatives", "chain", "list", "itself", "in turn", "elsewhere"],
+)
+def test_schemas_that_cost_too_much_are_told_from_others(schema: dict[str, Any], dear: bool) -> None:
+    assert (cost_of(schema) > MAX_STEPS) is dear
+    assert (excess(schema) is not None) is dear
+
+
+def test_a_schema_with_many_long_patterns_is_too_much_from_a_stranger() -> None:
+    schema = {"properties": {f"p{n}": {"pattern": "[a-z]" * 20} for n in range(11)}}
+    assert excess(schema) == "its patterns are 1100 characters together, and at most 1000 are taken"
+
+
+# --- patterns
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", r"^(\w+\s?)*$"])
+def test_a_pattern_takes_no_longer_than_the_text_is(pattern: str) -> None:
+    began = time.thread_time()
+    assert complaints({"type": "string", "pattern": pattern}, "a" * 900_000 + "!")
+    assert time.thread_time() - began < SLOW_MACHINE  # where each letter doubles it, nobody lives to see it
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("b", "abc", "ac"),
+        ("^(?=a)", "ab", "b"),
+        (r"^(.)\1$", "aa", "ab"),
+        (r"^\d{4}-\d\d$", "2026-07", "26-07"),
+        (r"^\p{L}{1,50}$", "\u00e9", "1"),
+        (r"^(?!.*\.\.)[a-z.]+$", "a.b", "a..b"),
+        (r"(?<!\d)\d{2}(?!\d)", "a12b", "a123"),
+        (r"^(\w)\w*\1$", "abca", "abcd"),
+        (r"^(?=a{2,3}$)", "aa", "aaaa"),
+    ],
+)
+def test_a_pattern_is_looked_for_in_the_text_whatever_it_is_made_of(pattern: str, good: str, bad: str) -> None:
+    word = {"type": "string", "pattern": pattern}
+    assert not complaints(word, good)
+    [wrong] = complaints(word, bad)
+    assert "does not match" in wrong
+    assert complaints({"pattern": pattern}, 1) == []
+
+
+_ENDLESS = r"^(\w+\s?)*\1$"  # each letter doubles it
+_LETTERS = "ab " * 30 + "!"
+_FOR_EVER: Sequence[tuple[dict[str, Any], Any]] = [
+    ({"pattern": _ENDLESS}, _LETTERS),
+    ({"not": {"pattern": _ENDLESS}}, _LETTERS),
+    ({"anyOf": [{"items": {"pattern": _ENDLESS}}, {"maxItems": 1}]}, [_LETTERS] * 1000),
+    ({"propertyNames": {"pattern": _ENDLESS}}, {_LETTERS: 1}),
+    ({"pattern": _ENDLESS}, "a" * (LONGEST + 1)),
+]
+
+
+@pytest.mark.parametrize(("word", "value"), _FOR_EVER, ids=["text", "not", "any of", "all names", "long"])
+def test_a_slow_pattern_is_given_up_and_told(word: dict[str, Any], value: Any) -> None:
+    began = time.thread_time()
+    [complaint] = complaints(word, value)
+    assert complaint.startswith(r"takes too long to be checked by the pattern '^(\\w")
+    assert time.thread_time() - began < LIMIT + SLOW_MACHINE
+    assert complaints({"pattern": _ENDLESS}, "aa") == []  # what was given up does not count for the next value
+
+
+def test_names_cannot_be_checked_by_slow_patterns() -> None:
+    assert not is_quick(_ENDLESS)
+    with pytest.raises(ValueError, match=r"patternProperties: .* in bounded time"):
+        check_schema({"type": "object", "patternProperties": {_ENDLESS: {}}})
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "a{99999999999999999999}", "(" * 5000 + ")" * 5000], ids=["open", "large", "deep"]
+)
+def test_what_is_no_pattern_is_a_complaint_wherever_it_is(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"not a JSON Schema: properties\.it\.pattern: "):
+        check_schema({"type": "object", "properties": {"it": {"pattern": pattern}}})
+    assert complaints({"pattern": pattern}, "a")[0].startswith("cannot be checked, as its schema is wrong: ")
+
+
+# --- schemas
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"properties": {"a": {"type": "strin"}}}, "not a JSON Schema: properties.a.type: "),
+        ({"$ref": "#/$defs/x"}, "a $ref is not in this schema: inline what it points to, in $defs"),
+        ({"$ref": "http://127.0.0.1:1/x.json"}, "a $ref is not in this schema"),
+        ({"$ref": "file:///etc/passwd"}, "a $ref is not in this schema"),
+        ({"allOf": [{"$ref": "#"}]}, "a $ref in it never ends"),
+        ({"title": "\ud800"}, "not a JSON Schema: "),
+        ({"type": "array"}, "a JSON Schema of an object is needed here"),
+    ],
+)
+def test_a_wrong_schema_is_told(schema: Mapping[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011  # its text is looked at
+        check_schema({"type": "object", **schema})
+    assert str(raised.value).startswith(wrong)
+
+
+@pytest.mark.parametrize("number", [10**400, 1e308], ids=["long", "float"])
+def test_a_large_number_is_checked_like_any_other(number: float) -> None:
+    assert not complaints({"type": "number"}, number)
+    assert complaints({"type": "number", "maximum": 5}, number)

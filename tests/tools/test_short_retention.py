@@ -1,0 +1,142 @@
+"""Workflows too short-lived to be looked up later: no tasks of them, and never a second start."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mcp_workflows import Tool
+from mcp_workflows.adapter import JSON, StartGuarantee
+from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.tools.compatibility import misfits
+from mcp_workflows.tools.tool import Kind, TaskSupport
+from tests.support.config_files import problems
+from tests.support.served import Peer, peer, site
+from tests.support.strangers import installed
+
+pytestmark = pytest.mark.anyio
+
+
+class BriefOptions(MemoryOptions):
+    """Whether it is one of them."""
+
+    brief: bool = False
+
+
+class BriefAdapter(MemoryAdapter):
+    """Some of its workflows are fleeting."""
+
+    Options = BriefOptions
+
+    @staticmethod
+    def fleeting(options: Mapping[str, JSON]) -> bool:
+        return bool(options.get("brief"))
+
+
+BRIEF = Tool(name="brief", engine="here", workflow="echo", tasks=TaskSupport.FORBIDDEN, options={"brief": True})
+NOT_A_TASK = (
+    "tasks",
+    "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here",
+)
+
+
+@asynccontextmanager
+async def client_of(engine: MemoryAdapter, folder: Path, tool: Tool = BRIEF) -> AsyncGenerator[Peer]:
+    store = f"sqlite:///{folder}/tasks.db"
+    async with site(store=store, tools=[tool], adapters={"here": engine}) as served, peer(served.url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("tasks", [TaskSupport.OPTIONAL, TaskSupport.REQUIRED])
+def test_a_fleeting_workflow_can_be_no_task(tasks: TaskSupport) -> None:
+    engine = BriefAdapter(MemorySettings())
+    for adapter in (engine, BriefAdapter):
+        assert list(misfits(BRIEF.model_copy(update={"tasks": tasks}), adapter)) == [NOT_A_TASK]
+        assert list(misfits(BRIEF, adapter)) == []
+        assert list(misfits(BRIEF.model_copy(update={"tasks": tasks, "options": {}}), adapter)) == []
+    assert list(misfits(BRIEF.model_copy(update={"tasks": tasks}), MemoryAdapter)) == []
+
+
+def test_a_fleeting_workflow_cannot_be_watched() -> None:
+    tool = BRIEF.model_copy(update={"kind": Kind.WATCH, "tasks": TaskSupport.OPTIONAL})
+    [(setting, text)] = misfits(tool, BriefAdapter)
+    assert (setting, text) == (
+        "kind",
+        "this workflow is too short-lived to be watched, the engine keeps nothing to look up",
+    )
+
+
+async def test_a_server_with_a_fleeting_task_is_not_made(tmp_path: Path) -> None:
+    tool = Tool(name="brief", engine="here", workflow="echo", tasks=TaskSupport.OPTIONAL, options={"brief": True})
+    with pytest.raises(ConfigError, match=r"^tool 'brief': tasks: this workflow is too short-lived to be a task"):
+        async with client_of(BriefAdapter(MemorySettings()), tmp_path, tool):
+            pass
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [BRIEF, Tool(name="brief", engine="here", workflow="echo", options={"brief": True})],
+    ids=["said", "implied"],
+)
+async def test_a_call_of_a_fleeting_workflow_gets_its_result(tmp_path: Path, tool: Tool) -> None:
+    engine = BriefAdapter(MemorySettings(name=tmp_path.name))
+    async with client_of(engine, tmp_path, tool) as client:
+        assert (await client.call("brief", {"a": 1})).result["structuredContent"] == {"a": 1}
+
+
+@pytest.mark.parametrize("guarantee", [StartGuarantee.KEYED, StartGuarantee.ONCE])
+async def test_what_may_have_been_started_is_never_started_again_and_its_key_stays(
+    tmp_path: Path, guarantee: StartGuarantee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BriefAdapter, "starts", guarantee)
+    engine = BriefAdapter(MemorySettings(name=f"{tmp_path.name}-{guarantee}"))
+    tool = BRIEF if guarantee is StartGuarantee.KEYED else BRIEF.model_copy(update={"options": {}})
+    engine.faults.lost_start_replies = 1
+    async with client_of(engine, tmp_path, tool) as client:
+        for _ in range(2):
+            result = (await client.call("brief", {"a": 1}, meta={"mcp-workflows/idempotencyKey": "one-" * 8})).result
+            assert result["isError"]
+            assert "outcome unknown: it may have been started, and is never started again" in str(result["content"])
+        assert engine.calls["start"] == 1
+
+
+def test_a_fleeting_task_in_a_configuration_is_a_problem_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, {"brief": BriefAdapter})
+    head = "engines:\n  here: {adapter: brief}\ntools:\n"
+    wrong = (
+        "  a: {engine: here, workflow: echo, brief: true, tasks: optional}\n"
+        "  b:\n    engine: here\n    workflow: echo\n    tasks: required\n    brief: true\n"
+        "  c: {engine: here, workflow: echo, brief: true, tasks: forbidden}\n"
+        "  d: {engine: here, workflow: echo, brief: true, kind: watch}\n"
+    )
+    text = "this workflow is too short-lived to be"
+    assert problems(tmp_path, head + wrong) == [
+        f"4: tools.a.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
+        f"8: tools.b.tasks: {text} a task: leave `tasks` out, it is `forbidden` here",
+        f"11: tools.d.kind: {text} watched, the engine keeps nothing to look up",
+    ]
+
+
+def test_a_fleeting_workflow_in_a_configuration_makes_no_tasks_whatever_the_defaults_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, {"brief": BriefAdapter})
+    text = (
+        "engines:\n  here: {adapter: brief}\n"
+        "defaults: {tasks: optional, wait: 10s, adaptive: 1s}\n"
+        "tools:\n  a: {engine: here, workflow: echo, brief: true}\n  b: {engine: here, workflow: echo}\n"
+    )
+    (tmp_path / "workflows.yaml").write_text(text)
+    brief, other = load_config(tmp_path / "workflows.yaml", {}).tools
+    assert (brief.tasks, brief.adaptive) == (TaskSupport.FORBIDDEN, None)
+    assert (other.tasks, other.wait.total_seconds()) == (TaskSupport.OPTIONAL, 10)
+    assert problems(tmp_path, text.replace("brief: true", "brief: true, wait: 5s")) == [
+        "5: tools.a: wait: only with tasks: optional; leave it out"
+    ]
