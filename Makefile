@@ -5,6 +5,7 @@ SAMPLE ?= orders
 PORT ?= 8931
 REQUIREMENTS ?=
 ONLY ?=
+PYTHONS ?=
 STRICT ?=
 
 RUN := .venv/bin/python -m
@@ -13,7 +14,7 @@ NODE_READY := node_modules/.ready
 PYPROJECTS := pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all test-lowest check check-deps lock format conformance clients bench clean
+.PHONY: help demo up test test-all test-lowest check check-deps dist lock format conformance clients bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -35,6 +36,9 @@ test-lowest: $(PYTHON_READY)  ## tests that need no engine, with the lowest vers
 
 check: $(PYTHON_READY)  ## format, lint and types, changing nothing
 	@scripts/check
+
+dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels alone and serve a tool [PYTHONS="python3.12 python3.13"]
+	@$(RUN) scripts.dist "$$(scripts/install-uv)" $(PYTHONS)
 
 check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of constraints.txt; needs the network
 	@$(RUN) scripts.check_deps "$$(scripts/install-uv)"

@@ -21,7 +21,7 @@ import pytest
 
 from mcp_workflows import Tool
 from scripts.check_names import duplicates
-from tests.in_memory import entered, line
+from tests.support.in_memory import entered, line
 
 ROOT = Path(__file__).parent.parent
 CORE = "mcp_workflows"

@@ -1,0 +1,136 @@
+"""Build every distribution into dist/, check it, install from the wheels alone, and serve a tool.
+
+Usage: python -m scripts.dist UV [PYTHON...], where UV is the program and each PYTHON one to install with (default: this one).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from scripts.processes import free_port
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+STARTS_WITHIN = 60  # seconds
+
+CONFIG = """
+store: sqlite:///tasks.db
+engines: {here: {adapter: memory}}
+tools: {echo: {engine: here, workflow: echo}}
+"""
+
+
+def projects() -> Sequence[Path]:
+    """The folders of all distributions, that of the core first."""
+    return [ROOT, ROOT / "conformance", *sorted(path.parent for path in ROOT.glob("adapters/*/pyproject.toml"))]
+
+
+def extras() -> Sequence[str]:
+    """The extras of the core that a user installs."""
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return sorted(found.keys() - {"dev"})
+
+
+def run(*command: str | Path) -> None:
+    """Run a command; its failure is ours."""
+    subprocess.run([str(part) for part in command], check=True)
+
+
+def build(uv: Path) -> None:
+    """Build a source distribution and a wheel of each project, the wheel from the source distribution."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    for project in projects():
+        run(uv, "build", "--quiet", "--out-dir", DIST, project)
+    run(uv.parent / "twine", "check", "--strict", *sorted(DIST.glob("mcp_*")))
+
+
+def complaints(wheel: Path) -> Iterator[str]:
+    """Whatever is wrong with the contents of a wheel."""
+    names = zipfile.ZipFile(wheel).namelist()
+    if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
+        yield f"{wheel.name}: has no licence file"
+    package, version = wheel.name.split("-")[:2]
+    ours = (f"{package}/", f"{package}-{version}.dist-info/")
+    strange = [name for name in names if not name.startswith(ours) or "/tests/" in name or name.endswith(".pyc")]
+    if strange:
+        yield f"{wheel.name}: holds {', '.join(strange[:5])}"
+    if f"{package}/py.typed" not in names:
+        yield f"{wheel.name}: has no py.typed"
+
+
+def install(uv: Path, python: str, place: Path) -> Path:
+    """Install all wheels into a new environment; return the folder of its commands."""
+    run(uv, "venv", "--quiet", "--python", python, place)
+    wanted = f"mcp-workflows[{','.join(extras())}]"
+    into = ("--python", place / "bin" / "python", "--find-links", DIST)
+    run(
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--prerelease",
+        "if-necessary-or-explicit",
+        *into,
+        wanted,
+        "mcp-tasks-conformance>=0.2.0.dev0",
+    )
+    return place / "bin"
+
+
+def serve(commands: Path, folder: Path) -> None:
+    """Serve a tool over HTTP, call it with our command line, and hold its answer against what was sent."""
+    (folder / "workflows.yaml").write_text(CONFIG)
+    url = f"http://127.0.0.1:{free_port()}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(commands / "mcp-workflows")]
+    served = subprocess.Popen([*command, "serve", "--http", url.removeprefix("http://")], cwd=folder, env=environment)
+    try:
+        deadline = time.monotonic() + STARTS_WITHIN
+        while not _is_alive(url):
+            if served.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("the sidecar did not start")
+            time.sleep(0.1)
+        call = [*command, "call", "echo", "text=hello", "--json", "--url", f"{url}/mcp"]
+        reply = subprocess.run(call, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+        if "hello" not in json.dumps(json.loads(reply)):
+            raise SystemExit(f"the tool answered {reply}")
+        subprocess.run([commands / "mcp-tasks-conformance", "--help"], check=True, capture_output=True)
+    finally:
+        served.terminate()
+        served.wait(30)
+
+
+def _is_alive(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/healthz", timeout=5) as response:
+            return response.status == 200
+    except (URLError, ConnectionError):
+        return False
+
+
+def main(uv: Path, pythons: Sequence[str]) -> None:
+    """Do all of it, with each Python."""
+    build(uv)
+    wrong = [line for wheel in sorted(DIST.glob("*.whl")) for line in complaints(wheel)]
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    for python in pythons:
+        with tempfile.TemporaryDirectory() as folder:
+            serve(install(uv, python, Path(folder) / "venv"), Path(folder))
+        print(f"{len(list(DIST.glob('*.whl')))} wheels install with {python} and serve a tool")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), sys.argv[2:] or [sys.executable])
