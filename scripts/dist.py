@@ -1,6 +1,6 @@
 """Build every distribution into dist/, check it, install from the wheels alone, and serve a tool.
 
-Usage: python -m scripts.dist UV [PYTHON...], where UV is the program and each PYTHON one to install with (default: this one).
+Usage: python -m scripts.dist UV [PYTHON...]: UV is the program, each PYTHON one to install with (default: this one).
 """
 
 from __future__ import annotations

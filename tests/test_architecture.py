@@ -343,6 +343,26 @@ def test_the_picture_of_the_rooms_is_one_that_a_reader_can_hold(record_property:
     assert len(arrows) <= 70
 
 
+def reached(room: str, edges: Callable[[str], frozenset[str]]) -> frozenset[str]:
+    """Every room that a way of arrows leads to."""
+    found: set[str] = set()
+    todo = [room]
+    while todo:
+        new = edges(todo.pop()) - found
+        found |= new
+        todo.extend(new)
+    return frozenset(found)
+
+
+def test_the_diagram_of_the_documentation_is_the_import_table() -> None:
+    drawn: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for above, below in re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE):
+        drawn[above].add(below)
+    assert all(below <= allowed(room) for room, below in drawn.items())
+    shown = {room: reached(room, lambda each: frozenset(drawn[each])) for room in ROOMS}
+    assert shown == {room: reached(room, lambda each: allowed(each) - {each}) for room in ROOMS}
+
+
 def test_nothing_else_lies_beside_the_rooms() -> None:
     folder = ROOT / CORE
     assert {path.name for path in folder.iterdir() if path.is_file()} == ROOT_FILES
