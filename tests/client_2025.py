@@ -153,11 +153,11 @@ class Session:
     def _receive(self, message: Message) -> None:
         """Keep a message of the server, and respond to a request."""
         self.inbox.append(message)
-        if message.method == "ping":
-            self.group.start_soon(self.respond, message, {"result": {}})
-        elif message.method == "elicitation/create" and (result := self.answer(message)) is not None:
-            answered: Mapping[str, Any] = {**result, "_meta": message.params.get("_meta", {})}
-            self.group.start_soon(self.respond, message, {"result": answered})
+        if message.method in ("ping", "elicitation/create"):
+            result: Any = {} if message.method == "ping" else self.answer(message)
+            if result is not None:
+                response = {"result": {**result, "_meta": message.params.get("_meta", {})}}
+                self.group.start_soon(self.respond, message, response)
 
     async def _post(self, body: Mapping[str, Any]) -> None:
         await self.http.post(self.url, json=body, headers=self.headers)

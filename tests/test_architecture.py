@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CORE = "mcp_workflows"
+CONFORMANCE = "mcp_tasks_conformance"
 
 WORDS = frozenset({"errors", "adapter", "capabilities"})
 RULES = WORDS | {"access", "ask", "gate", "mapping", "question", "schema", "task", "tool"}
@@ -137,7 +138,6 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "bridge": PARTS | {"calls", "door", "plain"},
     "receiver": PARTS | {"bridge", "census", "companions", "inbound", "log_limits", "narration", "notes", "receiver"},
     "client": frozenset({"client", "errors", "wire"}),
-    "conformance_2025": frozenset({"conformance_2025"}),
     "testing": WORDS | {"memory", "store", "task", "testing"},
 }
 """The import table: which top-level names of the package a module may import; see docs/decisions/."""
@@ -197,8 +197,8 @@ class Module:
 
 
 def modules() -> Iterator[Module]:
-    """Every module of the core and of the adapters."""
-    for package in (ROOT / CORE, *sorted(ROOT.glob(f"adapters/*/{CORE}_*"))):
+    """Every module of the core, of the adapters and of the conformance suite."""
+    for package in (ROOT / CORE, *sorted(ROOT.glob(f"adapters/*/{CORE}_*")), ROOT / "conformance" / CONFORMANCE):
         for path in sorted(package.rglob("*.py")):
             name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
             yield Module(name=name, tree=ast.parse(path.read_text(), str(path)))
@@ -270,6 +270,16 @@ def adapters_stay_outside(module: Module) -> Iterator[str]:
             yield f"imports {name}, which is not public: {', '.join(sorted(PUBLIC))} are"
 
 
+def conformance_stands_alone(module: Module) -> Iterator[str]:
+    """The conformance suite imports neither the MCP SDK nor our other packages, and they do not import the suite."""
+    for name in imports(module):
+        root = name.partition(".")[0]
+        if module.package == CONFORMANCE and (root in ("mcp", "mcp_types") or root.startswith(CORE)):
+            yield f"imports {name}"
+        if module.package != CONFORMANCE and root == CONFORMANCE:
+            yield f"imports {name}"
+
+
 def mcp_sdk_at_the_edge(module: Module) -> Iterator[str]:
     """Only the receiver and the client know the inside of the MCP SDK's server and client."""
     allowed = MCP_SDK.get(module.part, ()) if module.package == CORE else ()
@@ -336,6 +346,7 @@ RULES_OF_THE_HOUSE: Sequence[Rule] = (
     wire_is_pure,
     no_engine_sdk,
     adapters_stay_outside,
+    conformance_stands_alone,
     mcp_sdk_at_the_edge,
     imports_at_the_top,
     nothing_private_of_others,
@@ -379,7 +390,7 @@ def test_a_circle_is_found() -> None:
 
 def test_the_house_is_all_there() -> None:
     assert {f"{CORE}.{name}" for name in ("errors", "adapter", "task", "wire.commands", "store.sqlite")} <= set(HOUSE)
-    assert "mcp_workflows_temporal.adapter" in HOUSE
+    assert {"mcp_workflows_temporal.adapter", f"{CONFORMANCE}.runner"} <= set(HOUSE)
 
 
 def test_every_place_in_the_table_is_in_the_house() -> None:
@@ -403,6 +414,10 @@ BAD: Sequence[tuple[Rule, str, str]] = [
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}_google.adapter import GoogleAdapter"),
     (adapters_stay_outside, f"{CORE}.config", f"import {CORE}_temporal"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}.bridge import Bridge"),
+    (conformance_stands_alone, f"{CONFORMANCE}.session", f"from {CORE}.errors import EngineError"),
+    (conformance_stands_alone, f"{CONFORMANCE}.session", f"import {CORE}_temporal.adapter"),
+    (conformance_stands_alone, f"{CONFORMANCE}.session", "from mcp_types import Tool"),
+    (conformance_stands_alone, f"{CORE}.check", f"from {CONFORMANCE}.runner import CHECKS"),
     (mcp_sdk_at_the_edge, f"{CORE}.bridge", "from mcp.server.lowlevel import Server"),
     (mcp_sdk_at_the_edge, f"{CORE}.sidecar", "from mcp.server.session import ServerSession"),
     (mcp_sdk_at_the_edge, f"{CORE}_temporal.client", "import mcp.client.session"),
@@ -428,6 +443,7 @@ GOOD: Sequence[tuple[Rule, str, str]] = [
     (no_engine_sdk, f"{CORE}_temporal.adapter", "import temporalio.client\nimport google.protobuf"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}.errors import EngineError"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}_temporal.names import MEMO"),
+    (conformance_stands_alone, f"{CONFORMANCE}.runner", f"from {CONFORMANCE}.check import Check\nimport httpx2"),
     (mcp_sdk_at_the_edge, f"{CORE}.sidecar", "from mcp.server.lowlevel.server import Server"),
     (mcp_sdk_at_the_edge, f"{CORE}.receiver.streams", "from mcp.server.session import ServerSession"),
     (imports_at_the_top, f"{CORE}.cli", "if TYPE_CHECKING:\n    import json"),
