@@ -11,7 +11,7 @@ STRICT ?=
 RUN := .venv/bin/python -m
 PYTHON_READY := .venv/.ready
 NODE_READY := node_modules/.ready
-PYPROJECTS := pyproject.toml $(wildcard adapters/*/pyproject.toml)
+PYPROJECTS := pyproject.toml conformance/pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-all test-lowest check check-deps dist lock format conformance clients bench clean

@@ -25,6 +25,7 @@ from tests.support.in_memory import entered, line
 
 ROOT = Path(__file__).parent.parent
 CORE = "mcp_workflows"
+CONFORMANCE = "mcp_tasks_conformance"
 
 ROOMS: Mapping[str, str] = {
     "errors": "",
@@ -108,8 +109,8 @@ class Module:
 
 
 def modules() -> Iterator[Module]:
-    """Every module of the core and of the adapters."""
-    for package in (ROOT / CORE, *sorted(ROOT.glob(f"adapters/*/{CORE}_*"))):
+    """Every module of the core, of the adapters and of the conformance suite."""
+    for package in (ROOT / CORE, *sorted(ROOT.glob(f"adapters/*/{CORE}_*")), ROOT / "conformance" / CONFORMANCE):
         for path in sorted(package.rglob("*.py")):
             name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
             yield Module(name=name, tree=ast.parse(path.read_text(), str(path)))
@@ -198,6 +199,16 @@ def adapters_stay_outside(module: Module) -> Iterator[str]:
             yield f"imports {name}, which is not public: {', '.join(sorted(PUBLIC))} are"
 
 
+def conformance_stands_alone(module: Module) -> Iterator[str]:
+    """The conformance suite imports neither the MCP SDK nor our other packages, and they do not import the suite."""
+    for name in imports(module):
+        root = name.partition(".")[0]
+        if module.package == CONFORMANCE and (root in ("mcp", "mcp_types") or root.startswith(CORE)):
+            yield f"imports {name}"
+        if module.package != CONFORMANCE and root == CONFORMANCE:
+            yield f"imports {name}"
+
+
 def mcp_sdk_at_the_edge(module: Module) -> Iterator[str]:
     """Only the receiver and the client know the inside of the MCP SDK's server and client."""
     allowed = MCP_SDK.get(module.room, ()) if module.package == CORE else ()
@@ -264,6 +275,7 @@ RULES_OF_THE_HOUSE: Sequence[Rule] = (
     wire_is_pure,
     no_engine_sdk,
     adapters_stay_outside,
+    conformance_stands_alone,
     mcp_sdk_at_the_edge,
     imports_at_the_top,
     nothing_private_of_others,
@@ -494,6 +506,10 @@ BAD: Sequence[tuple[Rule, str, str]] = [
     (adapters_stay_outside, f"{CORE}.sidecar.config.load", f"import {CORE}_temporal"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}.tasks.service import Bridge"),
     (mcp_sdk_at_the_edge, f"{CORE}.tasks.service", "from mcp.server.lowlevel import Server"),
+    (conformance_stands_alone, f"{CONFORMANCE}.session", f"from {CORE}.errors import EngineError"),
+    (conformance_stands_alone, f"{CONFORMANCE}.session", f"import {CORE}_temporal.adapter"),
+    (conformance_stands_alone, f"{CONFORMANCE}.session", "from mcp_types import Tool"),
+    (conformance_stands_alone, f"{CORE}.check", f"from {CONFORMANCE}.runner import CHECKS"),
     (mcp_sdk_at_the_edge, f"{CORE}.sidecar", "from mcp.server.session import ServerSession"),
     (mcp_sdk_at_the_edge, f"{CORE}_temporal.client", "import mcp.client.session"),
     (imports_at_the_top, f"{CORE}.cli", "def main():\n    if True:\n        import json"),
@@ -520,6 +536,7 @@ GOOD: Sequence[tuple[Rule, str, str]] = [
     (no_engine_sdk, f"{CORE}_temporal.adapter", "import temporalio.client\nimport google.protobuf"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}.errors import EngineError"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}_temporal.names import MEMO"),
+    (conformance_stands_alone, f"{CONFORMANCE}.runner", f"from {CONFORMANCE}.check import Check\nimport httpx2"),
     (mcp_sdk_at_the_edge, f"{CORE}.sidecar", "from mcp.server.lowlevel.server import Server"),
     (mcp_sdk_at_the_edge, f"{CORE}.receiver.subscriptions", "from mcp.server.session import ServerSession"),
     (imports_at_the_top, f"{CORE}.cli", "if TYPE_CHECKING:\n    import json"),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import mcp_types as types
 import pytest
 from mcp.client import Client
@@ -18,9 +17,8 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_workflows import Question, TaskSupport, Tool, ToolGate, Workflows, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.conformance_2025.session import opened
-from mcp_workflows.conformance_2025.traffic import Traffic
 from mcp_workflows.errors import ConfigError, RequestError
+from tests.support.client_2025 import session
 from tests.support.served import Peer, peer, serving
 
 pytestmark = pytest.mark.anyio
@@ -92,11 +90,7 @@ async def test_a_function_that_fails_after_it_handed_over_has_failed(client: Pee
 
 async def test_a_function_that_is_asked_to_be_a_task_of_2025_11_25_says_that_it_is_none(tmp_path: Path) -> None:
     server, _ = shop(tmp_path)
-    async with (
-        serving(server.streamable_http_app()) as url,
-        httpx2.AsyncClient() as http,
-        opened(http, url, {}, Traffic(), 20) as client,
-    ):
+    async with serving(server.streamable_http_app()) as url, session(url) as client:
         call = {"name": "refund", "arguments": {"order_id": "small"}}
         assert (await client.request("tools/call", {**call, "task": {}})).code == -32601
         assert (await client.request("tools/call", call)).result["content"][0]["text"] == "done at once"

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 
 from mcp_workflows import Ask, Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.conformance_2025.answers import Answer, accept, hold
-from mcp_workflows.conformance_2025.session import Session, opened
-from mcp_workflows.conformance_2025.traffic import RELATED, Message, Traffic
 from mcp_workflows.receiver.v2025_11_25 import elicitation as asking
 from mcp_workflows.tasks import service as bridge
+from tests.support import client_2025
+from tests.support.client_2025 import RELATED_TASK, Message, Session, accept, hold
 from tests.support.served import Site, memory_tools, peer, site
 
 pytestmark = pytest.mark.anyio
@@ -46,15 +44,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenera
         yield found
 
 
-@asynccontextmanager
-async def session(
-    url: str, *, token: str | None = "ada", answer: Answer = accept, **more: Any
-) -> AsyncGenerator[Session]:
-    """A client of 2025-11-25."""
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    async with httpx2.AsyncClient(timeout=60) as http, opened(http, url, headers, Traffic(), FOREVER, **more) as found:
-        found.answer = answer
-        yield found
+session = partial(client_2025.session, token="ada")
 
 
 async def _start(
@@ -117,12 +107,12 @@ async def test_somebody_elses_task_looks_like_none(method: str, served: Site) ->
 async def test_an_answer_of_one_era_withdraws_the_question_in_the_other(served: Site) -> None:
     async with session(served.url, answer=hold) as old, peer(served.url, token="ada") as new:
         task_id = await _start(old, "ask")
-        waiting = old.open("tasks/result", {"taskId": task_id})
+        waiting = old.start_request("tasks/result", {"taskId": task_id})
         asked = await _heard(old, _is("elicitation/create", "tasks/result"))
-        assert asked.params["_meta"] == {RELATED: {"taskId": task_id}}
+        assert asked.params["_meta"] == {RELATED_TASK: {"taskId": task_id}}
         key = next(iter((await new.until(task_id, "input_required"))["inputRequests"]))
         await new.answer(task_id, **{key: YES})
-        assert (await waiting.reply(FOREVER)).result["structuredContent"] == {"answer": "yes"}
+        assert (await waiting.reply()).result["structuredContent"] == {"answer": "yes"}
         withdrawn = await _heard(old, _is("notifications/cancelled"))
         assert withdrawn.params["requestId"] == asked.body["id"]
 
@@ -130,9 +120,9 @@ async def test_an_answer_of_one_era_withdraws_the_question_in_the_other(served: 
 async def test_what_was_cancelled_stays_cancelled_in_this_era_whatever_the_engine_says(served: Site) -> None:
     async with session(served.url) as old, peer(served.url, token="ada") as new:
         task_id = await _start(old, "stubborn", {"seconds": 0.3})
-        waiting = old.open("tasks/result", {"taskId": task_id})
+        waiting = old.start_request("tasks/result", {"taskId": task_id})
         assert (await old.request("tasks/cancel", {"taskId": task_id})).result["status"] == "cancelled"
-        assert (await waiting.reply(FOREVER)).result["isError"] is True
+        assert (await waiting.reply()).result["isError"] is True
         assert (await new.until(task_id))["status"] == "completed"
         assert (await old.request("tasks/get", {"taskId": task_id})).result["status"] == "cancelled"
         assert "cancelled" in (await old.request("tasks/result", {"taskId": task_id})).result["content"][0]["text"]
@@ -156,11 +146,11 @@ async def test_what_was_cancelled_is_so_for_who_waits_though_the_engine_gives_no
         session((second if elsewhere else first).url) as cancels,
     ):
         task_id = await _start(waits, "forever")
-        waiting = waits.open("tasks/result", {"taskId": task_id})
+        waiting = waits.start_request("tasks/result", {"taskId": task_id})
         await _until(waits, task_id, "working")
         engine.faults.unavailable = frozenset({"describe", "cancel"})
         assert (await cancels.request("tasks/cancel", {"taskId": task_id})).result["status"] == "cancelled"
-        assert (await waiting.reply(FOREVER)).result["isError"] is True
+        assert (await waiting.reply()).result["isError"] is True
 
 
 async def test_who_waits_for_a_task_hears_that_its_time_is_over(tmp_path: Path) -> None:
@@ -169,14 +159,14 @@ async def test_who_waits_for_a_task_hears_that_its_time_is_over(tmp_path: Path) 
         site(store=f"sqlite:///{tmp_path}/tasks.db", tools=tools, authenticated=True) as served,
         session(served.url) as client,
     ):
-        waiting = client.open("tasks/result", {"taskId": await _start(client, "brief")})
-        reply = await waiting.reply(FOREVER)
+        waiting = client.start_request("tasks/result", {"taskId": await _start(client, "brief")})
+        reply = await waiting.reply()
         assert (reply.code, reply.error["message"]) == (-32602, "Task expired: its time to live is over")
 
 
 async def test_a_client_that_only_polls_is_asked_outside_of_its_requests(served: Site) -> None:
     async with session(served.url) as client:
-        assert await client.listen()
+        await client.listen()
         task_id = await _start(client, "ask")
         await _until(client, task_id, "completed")
         asked = [message for message in client.inbox if message.method == "elicitation/create"]
@@ -219,17 +209,17 @@ async def test_who_stops_listening_with_a_question_open_is_asked_on_a_poll(serve
 
 async def test_many_polls_at_once_find_out_once_whether_anybody_listens(served: Site) -> None:
     async with session(served.url, answer=hold) as client:
-        assert await client.listen()
+        await client.listen()
         task_id = await _start(client, "ask")
-        polls = [client.open("tasks/get", {"taskId": task_id}) for _ in range(10)]
+        polls = [client.start_request("tasks/get", {"taskId": task_id}) for _ in range(10)]
         for poll in polls:
-            await poll.reply(FOREVER)
+            await poll.reply()
         await _until_asked(client, task_id)
         assert sum(map(_is("ping"), client.inbox)) == 1
 
 
 async def _listen_until_asked(client: Session) -> None:
-    headers = {**client.headers, "accept": "text/event-stream", "mcp-session-id": client.id or ""}
+    headers = {**client.headers, "accept": "text/event-stream"}
     async with client.http.stream("GET", client.url, headers=headers) as response:
         async for line in response.aiter_lines():
             body: Mapping[str, Any] = json.loads(line.removeprefix("data:")) if line.startswith("data: {") else {}
@@ -242,14 +232,14 @@ async def _listen_until_asked(client: Session) -> None:
 async def test_what_is_answered_while_a_dropped_stream_is_found_out_is_not_asked_again(served: Site) -> None:
     async with session(served.url, answer=hold) as client:
         task_id = await _start(client, "ask_in_turn")
-        waiting = client.open("tasks/result", {"taskId": task_id})
+        waiting = client.start_request("tasks/result", {"taskId": task_id})
         asked = await _heard(client, _is("elicitation/create", "tasks/result"))
-        waiting.drop()
-        again = client.open("tasks/result", {"taskId": task_id})
+        waiting.disconnect()
+        again = client.start_request("tasks/result", {"taskId": task_id})
         await _until(client, task_id, "input_required")  # which comes after the request before it
         client.answer = accept
         await client.respond(asked, {"result": YES})
-        await again.reply(FOREVER)
+        await again.reply()
         messages = [message.params["message"] for message in client.inbox if message.method == "elicitation/create"]
         assert messages == ["first?", "second?"]
 
@@ -257,9 +247,9 @@ async def test_what_is_answered_while_a_dropped_stream_is_found_out_is_not_asked
 async def test_a_question_on_a_stream_that_was_dropped_is_asked_again(served: Site) -> None:
     async with session(served.url, answer=hold) as client:
         task_id = await _start(client, "ask")
-        waiting = client.open("tasks/result", {"taskId": task_id})
+        waiting = client.start_request("tasks/result", {"taskId": task_id})
         await _heard(client, _is("elicitation/create", "tasks/result"))
-        waiting.drop()
+        waiting.disconnect()
         client.answer = accept
         reply = await client.request("tasks/result", {"taskId": task_id})
         assert reply.result["structuredContent"] == {"answer": "Ada"}
@@ -268,16 +258,16 @@ async def test_a_question_on_a_stream_that_was_dropped_is_asked_again(served: Si
 async def test_a_question_on_a_stream_that_was_dropped_reaches_a_client_that_polls(served: Site) -> None:
     async with session(served.url, answer=hold) as client:
         task_id = await _start(client, "ask")
-        waiting = client.open("tasks/result", {"taskId": task_id})
+        waiting = client.start_request("tasks/result", {"taskId": task_id})
         await _heard(client, _is("elicitation/create", "tasks/result"))
-        waiting.drop()
+        waiting.disconnect()
         client.answer = accept
         await _until(client, task_id, "completed")
 
 
 async def test_a_client_that_cannot_ask_after_all_is_not_asked_at_every_poll(served: Site) -> None:
     async with session(served.url, answer=lambda _: {"nonsense": True}) as client:
-        assert await client.listen()
+        await client.listen()
         task_id = await _start(client, "ask")
 
         def asked() -> int:
@@ -294,13 +284,13 @@ async def test_a_client_that_cannot_ask_after_all_is_not_asked_at_every_poll(ser
 async def test_an_answer_counts_though_its_request_was_given_up(served: Site) -> None:
     async with session(served.url, answer=hold) as client:
         task_id = await _start(client, "ask")
-        waiting = client.open("tasks/result", {"taskId": task_id})
+        waiting = client.start_request("tasks/result", {"taskId": task_id})
         asked = await _heard(client, _is("elicitation/create", "tasks/result"))
         await client.notify("notifications/cancelled", {"requestId": client.last_id})
-        await waiting.reply(FOREVER)
-        again = client.open("tasks/result", {"taskId": task_id})
+        await waiting.reply()
+        again = client.start_request("tasks/result", {"taskId": task_id})
         await client.respond(asked, {"result": YES})
-        assert (await again.reply(FOREVER)).result["structuredContent"] == {"answer": "yes"}
+        assert (await again.reply()).result["structuredContent"] == {"answer": "yes"}
 
 
 async def test_an_answer_that_does_not_fit_is_asked_for_again_and_told_why(served: Site) -> None:
@@ -339,10 +329,10 @@ async def test_a_plain_call_whose_answers_never_fit_ends_with_a_handle(served: S
 async def test_a_client_without_elicitation_is_not_asked(served: Site) -> None:
     async with session(served.url, capabilities={}) as client, peer(served.url, token="ada") as new:
         task_id = await _start(client, "ask")
-        waiting = client.open("tasks/result", {"taskId": task_id})
+        waiting = client.start_request("tasks/result", {"taskId": task_id})
         key = next(iter((await new.until(task_id, "input_required"))["inputRequests"]))
         await new.answer(task_id, **{key: YES})
-        assert (await waiting.reply(FOREVER)).result["isError"] is False
+        assert (await waiting.reply()).result["isError"] is False
         assert not [message for message in client.inbox if "id" in message.body]
 
 
@@ -372,18 +362,18 @@ async def test_a_plain_call_whose_question_nobody_answers_ends_with_a_handle(ser
 
 async def test_changes_and_progress_are_told_outside_of_requests(served: Site) -> None:
     async with session(served.url) as client:
-        assert await client.listen()
+        await client.listen()
         task_id = await _start(client, "sleep", {"seconds": 0.4}, meta={"progressToken": "t"})
         last = await _heard(client, lambda one: one.params.get("status") == "completed")
         assert (last.method, last.params["taskId"]) == ("notifications/tasks/status", task_id)
         progress = [one.params for one in client.inbox if one.method == "notifications/progress"]
         assert {one["progressToken"] for one in progress} == {"t"}
-        assert all(one["_meta"] == {RELATED: {"taskId": task_id}} for one in progress)
+        assert all(one["_meta"] == {RELATED_TASK: {"taskId": task_id}} for one in progress)
 
 
 async def test_the_first_task_of_a_session_takes_the_companion_tools_away(served: Site) -> None:
     async with session(served.url) as client:
-        assert await client.listen()
+        await client.listen()
         before = {tool["name"] for tool in (await client.request("tools/list", {})).result["tools"]}
         await _start(client, "echo")
         await _heard(client, _is("notifications/tools/list_changed"))
@@ -412,14 +402,14 @@ async def test_a_cursor_we_did_not_make_is_refused(served: Site) -> None:
 
 async def test_who_is_not_known_has_no_list(tmp_path: Path) -> None:
     async with site(store=f"sqlite:///{tmp_path}/tasks.db") as open_site, session(open_site.url, token=None) as client:
-        assert "list" not in client.initialized["capabilities"]["tasks"]
+        assert "list" not in client.capabilities["tasks"]
         assert (await client.request("tasks/list", {})).code == -32601
 
 
 async def test_a_single_user_on_this_machine_has_a_list(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with site(store=store, single_user=True) as mine, session(mine.url, token=None) as client:
-        assert "list" in client.initialized["capabilities"]["tasks"]
+        assert "list" in client.capabilities["tasks"]
         task_id = await _start(client, "echo")
         assert [task["taskId"] for task in (await client.request("tasks/list", {})).result["tasks"]] == [task_id]
 
@@ -428,10 +418,9 @@ async def test_a_single_user_on_this_machine_has_a_list(tmp_path: Path) -> None:
 async def test_who_comes_through_a_proxy_is_not_the_single_user_whatever_it_says(tmp_path: Path, header: str) -> None:
     async with (
         site(store=f"sqlite:///{tmp_path}/tasks.db", single_user=True) as mine,
-        httpx2.AsyncClient(headers={header: "127.0.0.1"}) as http,
-        opened(http, mine.url, {}, Traffic(), FOREVER) as client,
+        session(mine.url, token=None, headers={header: "127.0.0.1"}) as client,
     ):
-        assert "list" not in client.initialized["capabilities"]["tasks"]
+        assert "list" not in client.capabilities["tasks"]
 
 
 async def test_a_ttl_is_honoured_within_limits_and_refused_when_it_is_none(served: Site) -> None:
@@ -461,23 +450,23 @@ async def test_a_server_that_cannot_send_requests_serves_everything_but_question
         assert called.result["structuredContent"] == {"a": 1}
         task_id = await _start(old, "ask")
         assert (await old.request("tasks/list", {})).result["tasks"][0]["taskId"] == task_id
-        waiting = old.open("tasks/result", {"taskId": task_id})
+        waiting = old.start_request("tasks/result", {"taskId": task_id})
         assert "asks" in (await _until(old, task_id, "input_required"))["statusMessage"]
         key = next(iter((await new.get(task_id))["inputRequests"]))
         await new.answer(task_id, **{key: YES})
-        assert (await waiting.reply(FOREVER)).result["structuredContent"] == {"answer": "yes"}
+        assert (await waiting.reply()).result["structuredContent"] == {"answer": "yes"}
 
 
 async def test_a_server_that_stops_lets_go_of_who_waits(served: Site) -> None:
     async with session(served.url) as client:
-        waiting = client.open("tasks/result", {"taskId": await _start(client, "forever")})
+        waiting = client.start_request("tasks/result", {"taskId": await _start(client, "forever")})
         served.workflows.stop()
-        assert "stopping" in (await waiting.reply(FOREVER)).error["message"]
+        assert "stopping" in (await waiting.reply()).error["message"]
 
 
 async def test_a_call_that_was_sent_again_tells_of_its_task_once(served: Site) -> None:
     async with session(served.url) as client:
-        assert await client.listen()
+        await client.listen()
         key = {"mcp-workflows/idempotencyKey": "k" * 32}
         task_id, *_ = [await _start(client, "sleep", {"seconds": 0.5}, meta=key) for _ in range(3)]
         await _heard(client, lambda message: message.params.get("status") == "completed")

@@ -21,8 +21,13 @@ ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 PROJECTS: Mapping[str, Path] = {
     str(path.parent.relative_to(ROOT)): path
-    for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("adapters/*/pyproject.toml")))
+    for path in (
+        ROOT / "pyproject.toml",
+        ROOT / "conformance/pyproject.toml",
+        *sorted(ROOT.glob("adapters/*/pyproject.toml")),
+    )
 }
+OURS = ("mcp_workflows", "mcp_tasks_conformance")
 UNBOUNDED = {"cryptography", "referencing", "regex", "rfc3339-validator", "rfc3986-validator"}  # by date, or stable
 DISTRIBUTIONS = {  # of modules that are not called like what brings them
     "jwt": "pyjwt",
@@ -54,13 +59,13 @@ def declared(project: str) -> Sequence[Requirement]:
 
 def imported(project: str) -> Iterator[str]:
     """The distributions whose modules it imports."""
-    [package] = (ROOT / project).glob("mcp_workflows*/") if project != "." else [ROOT / "mcp_workflows"]
+    [package] = (ROOT / project).glob("mcp_*/") if project != "." else [ROOT / "mcp_workflows"]
     for path in package.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for top in (name.partition(".")[0] for name in names):
-                if top not in sys.stdlib_module_names and not top.startswith("mcp_workflows") and top != "google":
+                if top not in sys.stdlib_module_names and not top.startswith(OURS) and top != "google":
                     yield DISTRIBUTIONS.get(top, top)
 
 

@@ -239,7 +239,7 @@ def test_what_is_to_be_installed_exists() -> None:
 
 
 def test_every_link_to_a_file_leads_to_a_section_that_is_there() -> None:
-    documents = ("*.md", "docs/**/*.md", "adapters/*/*.md", "samples/**/*.md")
+    documents = ("*.md", "docs/**/*.md", "adapters/*/*.md", "conformance/*.md", "samples/**/*.md")
     for document in (path for pattern in documents for path in ROOT.glob(pattern)):
         for name, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", document.read_text()):
             target = document.parent / name if name else document

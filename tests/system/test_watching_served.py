@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 from mcp_workflows_temporal.connection import quiet_runtime
 from temporalio.client import Client
@@ -21,9 +20,8 @@ from temporalio.worker import Worker
 
 from mcp_workflows.adapter import Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.conformance_2025.session import opened
-from mcp_workflows.conformance_2025.traffic import Traffic
 from mcp_workflows.sidecar.app import build, http_app
+from tests.support.client_2025 import session
 from tests.support.config_files import load
 from tests.support.dev_server import DevServer, temporal_binary
 from tests.support.served import Peer, peer, serving, site
@@ -79,8 +77,7 @@ async def test_a_client_of_2025_11_25_watches_too_and_cancels_only_what_it_may(t
     settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/tasks.db", "adapters": {"memory": engine}}
     async with (
         site(tools=TOOLS, single_user=True, **settings) as served,
-        httpx2.AsyncClient(timeout=60) as http,
-        opened(http, served.url, {}, Traffic(), 20.0) as old,
+        session(served.url) as old,
     ):
         plan = Start(workflow="sleep", arguments=[2.5], key=uuid.uuid4().hex, created=datetime.now(UTC))
         wanted = {"execution_id": await engine.start(plan)}  # now: it must not end before two requests are answered

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-import httpx2
 import pytest
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.conformance_2025.session import Session, Traffic, opened
 from mcp_workflows.engines.polling.rate import SHIPPED
 from mcp_workflows.errors import RequestError, StoreUnavailable
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.results import result_uri
 from mcp_workflows.wire.commands import Cancel, Update
+from tests.support.client_2025 import Session, session
 from tests.support.places import Place, place
 from tests.support.served import ENDED, peer, site
 
@@ -198,8 +197,7 @@ async def test_every_way_to_read_a_task_goes_on_in_both_revisions(disk: Disk) ->
         site(store=disk.store, adapters=adapters, my_tasks=True, authenticated=True) as served,
         peer(served.url, token="ada") as client,
         peer(served.url, token="ada", capabilities={"elicitation": {"form": {}}}) as plain,
-        httpx2.AsyncClient(timeout=60) as http,
-        opened(http, served.url, {"authorization": "Bearer ada"}, Traffic(), 20.0) as elder,
+        session(served.url, token="ada") as elder,
     ):
         first, second, third = [(await client.call("echo", {"a": 1})).result["taskId"] for _ in range(3)]
         asks = (await client.call("ask")).result["taskId"]

@@ -1,16 +1,17 @@
-"""What 2025-11-25 asks of a server about tasks, each with the test that shows it.
+"""The requirements of 2025-11-25 on tasks, each with the test that shows that our server meets it.
 
-Source: basic/utilities/tasks of that revision. What a client can see is a check of `mcp_workflows.conformance_2025`,
-which our own server passes; the rest, and what that suite cannot see of it, is shown by tests of our own.
+Source: basic/utilities/tasks of that revision. The checks of `mcp_tasks_conformance`, which our server passes, show the
+behaviour that a client can see; tests of our own show the rest, and behaviour that the suite skips on our server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcp_workflows.conformance_2025.check import Check
-from mcp_workflows.conformance_2025.check import Level as Binding
-from mcp_workflows.conformance_2025.run import CHECKS
+from mcp_tasks_conformance.check import Check
+from mcp_tasks_conformance.check import Level as Binding
+from mcp_tasks_conformance.runner import CHECKS
+
 from tests.wire.requirements import Level, Requirement
 
 ERA = ("2025-11-25",)

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from mcp_tasks_conformance.runner import CHECKS
 
-from mcp_workflows.conformance_2025.run import CHECKS
 from tests.wire.requirements import REQUIREMENTS, Requirement
 from tests.wire.requirements_2025 import NOT_CLAIMED, REQUIREMENTS_2025, UNSEEN
 

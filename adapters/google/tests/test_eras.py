@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import pytest
 
 from adapters.google.tests import flows
 from adapters.google.tests.configured import YES, client_of, configured, executions
 from adapters.google.tests.scene import environment
-from mcp_workflows.conformance_2025.session import opened
-from mcp_workflows.conformance_2025.traffic import Traffic
 from scripts.processes import free_port
+from tests.support.client_2025 import session
 from tests.support.google_engine import GoogleEngine
 
 pytestmark = pytest.mark.anyio
@@ -34,8 +32,7 @@ async def test_a_client_of_2025_11_25_is_asked_gets_its_result_and_cancels(
     }
     async with (
         client_of(configured(tmp_path, google_engine.address, tools), port=port) as served,
-        httpx2.AsyncClient(timeout=60) as http,
-        opened(http, served.url, {}, Traffic(), 20.0) as old,
+        session(served.url) as old,
     ):
 
         async def created(tool: str) -> Any:

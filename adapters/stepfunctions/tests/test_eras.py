@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import pytest
 
 from adapters.stepfunctions.tests import machines
 from adapters.stepfunctions.tests.configured import client_of, configured, executions
-from mcp_workflows.conformance_2025.session import opened
-from mcp_workflows.conformance_2025.traffic import Traffic
+from tests.support.client_2025 import session
 from tests.support.stepfunctions_engine import StepFunctions
 
 pytestmark = pytest.mark.anyio
@@ -30,8 +28,7 @@ async def test_a_client_of_2025_11_25_is_asked_gets_its_result_and_cancels(
     }
     async with (
         client_of(configured(tmp_path, stepfunctions.url, tools)) as served,
-        httpx2.AsyncClient(timeout=60) as http,
-        opened(http, served.url, {}, Traffic(), 20.0) as old,
+        session(served.url) as old,
     ):
 
         async def created(tool: str) -> Any:

@@ -1,6 +1,6 @@
-"""A small receiver of tasks as of 2025-11-25, with the fixtures of the suite; it can be told to be wrong in one way.
+"""A small receiver of tasks of 2025-11-25, with the default fixtures of the suite and with faults to switch on.
 
-It shares no code with the server of `mcp_workflows`: the suite is to be judged by another reading of the page.
+The receiver is an implementation of the specification of its own: it shares no code with `mcp_workflows`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import anyio
+import uvicorn
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 RELATED = "io.modelcontextprotocol/related-task"
 ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -42,18 +47,18 @@ Mutate = Callable[[str, Body, Body], Body]  # method, params, body without id ->
 
 
 def untouched(_: str, __: Body, body: Body) -> Body:
-    """Right as it is."""
+    """Return the body unchanged."""
     return body
 
 
 def part(body: Body, name: str) -> Body:
-    """An object within; empty if it is not there."""
+    """Return the object with this name; an empty one if it is missing."""
     found = body.get(name)
     return cast("Body", found) if isinstance(found, dict) else {}
 
 
-class Refused(Exception):  # noqa: N818  # it is an answer
-    """A JSON-RPC error."""
+class Refused(Exception):  # noqa: N818  # a reply of the protocol
+    """A request ends with this JSON-RPC error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -61,18 +66,18 @@ class Refused(Exception):  # noqa: N818  # it is an answer
 
 
 def text(said: str, *, wrong: bool = False) -> Body:
-    """A result of a tool."""
+    """Return a tool result with this text."""
     return {"content": [{"type": "text", "text": said}], "isError": wrong}
 
 
 def now() -> str:
-    """As the wire has it."""
+    """Return the current time as an ISO 8601 timestamp."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One session."""
+    """A client session."""
 
     version: str
     elicits: bool
@@ -83,7 +88,7 @@ class Client:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One task."""
+    """A task, and the call that created it."""
 
     client: Client
     tool: str
@@ -99,12 +104,12 @@ class Work:
     open: set[str] = field(default_factory=set[str])
     polls: int = 0
     looks: int = 0
-    once: set[str] = field(default_factory=set[str])
+    already_asked: set[str] = field(default_factory=set[str])
     waiting: int = 0
     changes: int = 0
 
     def show(self) -> Body:
-        """The task on the wire."""
+        """Return the task as the protocol represents it."""
         shown: Body = {
             "taskId": self.id,
             "status": self.status,
@@ -117,7 +122,7 @@ class Work:
 
 
 class Receiver:
-    """The server; `faults` are the ways in which it is wrong, `mutate` the last hand on every reply and message."""
+    """The server, with these faults; `mutate` may change every reply and message before it is sent."""
 
     def __init__(self, *faults: str, mutate: Mutate | None = None) -> None:
         self.faults = faults
@@ -129,7 +134,7 @@ class Receiver:
         self.route = Route("/mcp", self.serve, methods=["GET", "POST", "DELETE"])
 
     def close(self) -> None:
-        """End what is still running, and the streams."""
+        """Stop the running tasks, and close the streams."""
         for task in self.running:
             task.cancel()
         for client in self.clients.values():
@@ -137,7 +142,7 @@ class Receiver:
         self.closed = True
 
     async def serve(self, request: Request) -> Response:
-        """The one endpoint."""
+        """Handle a request to the MCP endpoint."""
         client = self.clients.get(request.headers.get("mcp-session-id", ""))
         if request.method == "DELETE":
             return Response(status_code=204)
@@ -159,7 +164,7 @@ class Receiver:
         return await self.answer(client, body)
 
     def initialize(self, body: Body, owner: str) -> Response:
-        """The handshake."""
+        """Open a session."""
         version, key = body["params"]["protocolVersion"], secrets.token_hex(8)
         client = Client(version=version, elicits="elicitation" in body["params"]["capabilities"], owner=owner)
         self.clients[key] = client
@@ -171,7 +176,7 @@ class Receiver:
         )
 
     def heard(self, client: Client, body: Body) -> Response:
-        """A response to a question, or a notification."""
+        """Handle a response or a notification of the client."""
         work, key = client.asked.pop(str(body.get("id")), (None, ""))
         if work is not None and "method" not in body:
             if f"ignores-{body['result']['action']}" in self.faults:
@@ -188,7 +193,7 @@ class Receiver:
         return Response(status_code=202)
 
     async def answer(self, client: Client, body: Body) -> Response:
-        """A request."""
+        """Handle a JSON-RPC request."""
         method, params = body["method"], part(body, "params")
         if method == "tasks/result":
             if "closes-streams" in self.faults:  # and takes them up again
@@ -204,7 +209,7 @@ class Receiver:
         return JSONResponse(finished)
 
     def table(self, method: str) -> Callable[[Client, Body], Awaitable[Body]]:
-        """What serves a method."""
+        """Return the handler of a method."""
         methods = {
             "ping": self.ping,
             "tools/list": self.tools,
@@ -218,11 +223,11 @@ class Receiver:
         return methods[method]
 
     def finished(self, method: str, params: Body, reply: Body, number: Any) -> Body:
-        """The envelope."""
+        """Return the JSON-RPC response, after `mutate`."""
         return {"jsonrpc": "2.0", "id": number, **self.mutate(method, params, reply)}
 
     async def ping(self, client: Client, _: Body) -> Body:
-        """Here."""
+        """Handle ping."""
         while "ping-waits" in self.faults and any(
             work.waiting for work in self.works.values() if work.client is client
         ):
@@ -230,7 +235,7 @@ class Receiver:
         return {}
 
     async def tools(self, _: Client, __: Body) -> Body:
-        """The fixtures."""
+        """Handle tools/list."""
         schema = {"type": "object"}
         return {
             "tools": [
@@ -240,7 +245,7 @@ class Receiver:
         }
 
     async def call(self, client: Client, params: Body) -> Body:
-        """With or without a task."""
+        """Handle tools/call, with or without a task."""
         name, wanted = params["name"], params.get("task")
         as_task = wanted is not None and (client.version == "2025-11-25" or "tasks-anywhere" in self.faults)
         support = SUPPORT[name]
@@ -256,7 +261,7 @@ class Receiver:
         return _unpacked(work.end or {"error": {"code": -32603, "message": "closed"}})
 
     async def created(self, work: Work, params: Body) -> Body:
-        """The task as it begins."""
+        """Return the new task as the CreateTaskResult shows it."""
         begun = work.show()
         while "slow-creation" in self.faults and not self.closed and work.label == "slow" and work.status not in ENDED:
             await self.change(work)
@@ -269,7 +274,7 @@ class Receiver:
         return begun
 
     def started(self, client: Client, params: Body) -> Work:
-        """A task that begins to work."""
+        """Create a task, and start its work."""
         wanted = part(params, "task").get("ttl", 3_600_000)
         if isinstance(wanted, str) and "string-ttl" not in self.faults:
             raise Refused(-32602, "params.task.ttl must be a number")
@@ -289,7 +294,7 @@ class Receiver:
         return work
 
     async def run(self, work: Work, arguments: Body) -> None:
-        """What the tools do."""
+        """Do the work of a tool."""
         match work.tool:
             case "slow_compute":
                 await asyncio.sleep(arguments["seconds"])
@@ -312,7 +317,7 @@ class Receiver:
                 self.turn(work, "completed", {"result": text("thank you")})
 
     async def count(self, work: Work) -> None:
-        """Tell progress, and end."""
+        """Send progress notifications, and complete the task."""
         for value in (1, 2, 3):
             await asyncio.sleep(0.05)
             if "progress-only-before" not in self.faults:
@@ -323,7 +328,7 @@ class Receiver:
             self.push(work, "notifications/progress", {"progressToken": work.token, "progress": 4}, meta=True)
 
     def turn(self, work: Work, status: str, end: Body | None = None, message: str | None = None) -> None:
-        """Another status, unless the task has ended."""
+        """Change the status, unless the task has ended."""
         if work.status in ENDED and "revives" not in self.faults:
             return
         work.status, work.end, work.message, work.updated = status, end, message, now()
@@ -331,18 +336,18 @@ class Receiver:
         self.push(work, "notifications/tasks/status", work.show())
 
     async def change(self, work: Work) -> None:
-        """Until something changes."""
+        """Wait until the task changes."""
         seen = work.changes
         while work.changes == seen and not self.closed:
             await asyncio.sleep(TICK)
 
     async def hang(self) -> None:
-        """Until the test is over."""
+        """Wait until the receiver is closed."""
         while not self.closed:
             await asyncio.sleep(TICK)
 
     def push(self, work: Work, method: str, params: Body, *, meta: bool = False) -> None:
-        """On the stream of the GET."""
+        """Send a notification on the GET stream."""
         related = {"_meta": {RELATED: {"taskId": work.id}}} if meta else {}
         if method != "notifications/progress" or work.token is not None:
             told = self.mutate(method, {}, {"params": {**params, **related}})
@@ -350,7 +355,7 @@ class Receiver:
                 work.client.pushed.put_nowait({"jsonrpc": "2.0", "method": method, **told})
 
     def load(self, client: Client, method: str, params: Body) -> Work:
-        """The task of this client, or a refusal."""
+        """Return the client's task, or refuse the request."""
         work = self.works.get(params["taskId"]) if isinstance(params.get("taskId"), str) else None
         if f"trusts-meta {method}" in self.faults and (meta := part(params, "_meta").get(RELATED)):
             work = self.works[meta["taskId"]]
@@ -367,7 +372,7 @@ class Receiver:
         return work
 
     async def get(self, client: Client, params: Body) -> Body:
-        """tasks/get; who only polls is asked on the stream of the GET."""
+        """Handle tasks/get; a client that only polls is sent its questions on the GET stream."""
         work = self.load(client, "tasks/get", params)
         work.looks += 1
         if "known-late" in self.faults and work.looks == 1 and work.label == "slow":
@@ -380,7 +385,7 @@ class Receiver:
         return work.show()
 
     async def list(self, client: Client, params: Body) -> Body:
-        """tasks/list, newest first; the cursor is the id of the last one shown."""
+        """Handle tasks/list, newest first; the cursor is the id of the last task on the page."""
         everybody = "lists-all" in self.faults
         own = [work for work in reversed(self.works.values()) if everybody or work.client.owner == client.owner]
         ids = [work.id for work in own]
@@ -395,7 +400,7 @@ class Receiver:
         return {"tasks": [work.show() for work in page], **more}
 
     async def cancel(self, client: Client, params: Body) -> Body:
-        """tasks/cancel."""
+        """Handle tasks/cancel."""
         work = self.load(client, "tasks/cancel", params)
         if f"cancels-{work.status}" in self.faults:
             return work.show()
@@ -409,7 +414,7 @@ class Receiver:
         return work.show()
 
     async def result(self, client: Client, body: Body) -> AsyncIterator[Body]:
-        """tasks/result: questions, then the end."""
+        """Yield the messages of tasks/result: questions, then the response."""
         params = part(body, "params")
         try:
             work = self.load(client, "tasks/result", params)
@@ -421,7 +426,7 @@ class Receiver:
         if work.status == "cancelled" and "result-of-cancelled-hangs" in self.faults:
             await self.hang()
         begun = work.end is None
-        asked = work.once if "asks-once" in self.faults else set[str]()
+        asked = work.already_asked if "asks-once" in self.faults else set[str]()
         work.waiting += 1
         try:
             while work.end is None and not self.closed:
@@ -443,14 +448,14 @@ class Receiver:
         yield self.finished("tasks/result", params, self.told(work), body["id"])
 
     def told(self, work: Work) -> Body:
-        """What tasks/result says."""
+        """Return the outcome of the task for tasks/result."""
         end = work.end or {"result": text("not yet")}
         if "error" in end:
             return end
         return {"result": {**end["result"], "_meta": {RELATED: {"taskId": work.id}}}}
 
     def question(self, client: Client, work: Work, key: str) -> Body | None:
-        """One elicitation."""
+        """Return an elicitation request, or None for a client without the capability."""
         if not client.elicits and "asks-anybody" not in self.faults:
             return None
         number = secrets.token_hex(4)
@@ -459,6 +464,25 @@ class Receiver:
         params["_meta"] = {RELATED: {"taskId": work.id}}
         told = self.mutate("elicitation/create", {}, {"params": params})
         return {"jsonrpc": "2.0", "id": number, "method": "elicitation/create", **told}
+
+
+@asynccontextmanager
+async def serve(*receivers: Receiver) -> AsyncGenerator[Sequence[str]]:
+    """Serve these receivers in this process, and yield their URLs."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    port = listening.getsockname()[1]
+    app = Starlette(routes=[Mount(f"/{n}", routes=[receiver.route]) for n, receiver in enumerate(receivers)])
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.serve, [listening])
+        try:
+            yield [f"http://127.0.0.1:{port}/{n}/mcp" for n in range(len(receivers))]
+        finally:
+            for receiver in receivers:
+                receiver.close()
+            server.should_exit = True
 
 
 def _unpacked(end: Body) -> Body:

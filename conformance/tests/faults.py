@@ -1,4 +1,4 @@
-"""Servers that are wrong in one way each, and the check of the suite that has to notice."""
+"""Faults of a server, and the check of the suite that must detect each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.receiver_2025 import RELATED, Body, Mutate, part
+from conformance.tests.receiver import RELATED, Body, Mutate, part
 
 IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
 UNKNOWN = "786512e2-9e0d-44bd-8f29-789f320fe840"
@@ -20,26 +20,26 @@ Change = Callable[[Body, Body], object]  # params, and what to change in place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One way to be wrong; a new server for each run, since some faults count."""
+    """A fault; `mutate` makes a new function for each run, since some faults keep state."""
 
     check: str
     flags: Sequence[str] = ()
     mutate: Callable[[], Mutate] | None = None
-    also: frozenset[str] = field(default_factory=frozenset[str])  # checks that may notice too
+    also: frozenset[str] = field(default_factory=frozenset[str])  # checks that may fail as well
     anonymous: bool = False
 
     def __str__(self) -> str:
-        """For test ids."""
+        """Return the id of the check."""
         return self.check
 
 
 def flagged(check: str, *flags: str, also: Sequence[str] = (), anonymous: bool = False) -> Fault:
-    """A fault of behaviour."""
+    """Return a fault that the receiver implements."""
     return Fault(check=check, flags=flags, also=frozenset(also), anonymous=anonymous)
 
 
 def mutated(check: str, methods: str | Sequence[str], change: Change, *, also: Sequence[str] = ()) -> Fault:
-    """A fault of what is written in messages of these methods: `change` is done to every body."""
+    """Return a fault that changes the body of every message of these methods in place."""
     wanted = {methods} if isinstance(methods, str) else set(methods)
 
     def mutate(method: str, params: Body, body: Body) -> Body:
@@ -51,12 +51,12 @@ def mutated(check: str, methods: str | Sequence[str], change: Change, *, also: S
 
 
 def counted(check: str, make: Callable[[], Mutate], *, also: Sequence[str] = ()) -> Fault:
-    """A fault that needs a memory."""
+    """Return a fault that keeps state."""
     return Fault(check=check, mutate=make, also=frozenset(also))
 
 
 def tasks_in(body: Body) -> list[Body]:
-    """Every task a body shows."""
+    """Return every task in a body."""
     shown: Body = body.get("result") or body.get("params") or {}
     if "tasks" in shown:
         return shown["tasks"]
@@ -64,7 +64,7 @@ def tasks_in(body: Body) -> list[Body]:
 
 
 def every(**changes: Any) -> Change:
-    """Set these in every task; `DROP` takes them out."""
+    """Return a change that sets these fields in every task; `DROP` removes a field."""
 
     def change(_: Body, body: Body) -> None:
         for task in tasks_in(body):
@@ -76,7 +76,7 @@ def every(**changes: Any) -> Change:
 
 
 def when(status: str, /, **changes: Any) -> Change:
-    """Set these in tasks of this status."""
+    """Return a change that sets these fields in tasks of this status."""
 
     def change(params: Body, body: Body) -> None:
         for task in tasks_in(body):
@@ -87,12 +87,12 @@ def when(status: str, /, **changes: Any) -> Change:
 
 
 def label(params: Body) -> str:
-    """Which of the slow tool's roles is called."""
+    """Return the label argument of a call: the role of the slow tool."""
     return part(params, "arguments").get("label", "")
 
 
 def of_label(wanted: str, change: Change) -> Change:
-    """Only in the reply to a call of this role, as a task."""
+    """Limit a change to the CreateTaskResult for this role."""
 
     def changed(params: Body, body: Body) -> None:
         if label(params) == wanted and "task" in body.get("result", {}):
@@ -102,12 +102,12 @@ def of_label(wanted: str, change: Change) -> Change:
 
 
 def saying(said: str, change: Change) -> Change:
-    """Only in the results and errors that say this."""
+    """Limit a change to results and errors that contain this text."""
     return lambda params, body: change(params, body) if said in str(body) else None
 
 
 def replaced(**new: Any) -> Change:
-    """Another body."""
+    """Return a change that replaces the body."""
 
     def change(_: Body, body: Body) -> None:
         body.clear()
@@ -117,7 +117,7 @@ def replaced(**new: Any) -> Change:
 
 
 def capability(change: Callable[[Body], object], version: str = "2025-11-25") -> Change:
-    """Only in the reply to `initialize` at this version: what it says of tasks."""
+    """Return a change of the declared capabilities at this version."""
 
     def changed(params: Body, body: Body) -> None:
         if params["protocolVersion"] == version:
@@ -129,7 +129,7 @@ def capability(change: Callable[[Body], object], version: str = "2025-11-25") ->
 
 
 def refused_with(code: int, wanted: Callable[[Body], bool]) -> Change:
-    """Another code for errors on such params."""
+    """Return a change of the error code for requests with such params."""
 
     def change(params: Body, body: Body) -> None:
         if wanted(params) and "error" in body:
@@ -139,17 +139,17 @@ def refused_with(code: int, wanted: Callable[[Body], bool]) -> Change:
 
 
 def is_unknown(params: Body) -> bool:
-    """A task id that nobody has."""
+    """Return True for the id of no task."""
     return params.get("taskId") == UNKNOWN
 
 
 def is_malformed(params: Body) -> bool:
-    """A task id that nobody can have."""
+    """Return True for an id that no task can have."""
     return not isinstance(params.get("taskId"), str) or not params["taskId"]
 
 
 def unasked(params: Body, body: Body) -> None:
-    """A task, though nobody wanted one."""
+    """Return a task for a call without params.task."""
     if label(params) == "quick" and "task" not in params:
         moment = "2026-01-01T00:00:00Z"
         task = {"taskId": "x" * 32, "status": "working", "createdAt": moment, "lastUpdatedAt": moment, "ttl": None}
@@ -157,17 +157,17 @@ def unasked(params: Body, body: Body) -> None:
 
 
 def numbered(_: Body, body: Body) -> None:
-    """An id that is a number."""
+    """Replace the task id by a number."""
     body["result"]["task"]["taskId"] = int(body["result"]["task"]["taskId"][:12], 16)
 
 
 def flat(_: Body, body: Body) -> None:
-    """The shape of the next revision."""
+    """Return the task in the shape of 2026-07-28."""
     body["result"] = body["result"]["task"]
 
 
 def meta(change: Callable[[Body], object], where: str = "result") -> Change:
-    """Done to `_meta`."""
+    """Return a change of `_meta`."""
 
     def changed(_: Body, body: Body) -> None:
         if where in body:
@@ -177,7 +177,7 @@ def meta(change: Callable[[Body], object], where: str = "result") -> Change:
 
 
 def listing(change: Callable[[list[Body]], list[Body]]) -> Change:
-    """Other tasks on a page."""
+    """Return a change of the tasks on a page."""
 
     def changed(_: Body, body: Body) -> None:
         if "result" in body:
@@ -187,7 +187,7 @@ def listing(change: Callable[[list[Body]], list[Body]]) -> Change:
 
 
 def flickering() -> Mutate:
-    """A completed task that has failed when one looks again."""
+    """Show a completed task as failed the second time."""
     looks: Counter[str] = Counter()
 
     def mutate(method: str, _: Body, body: Body) -> Body:
@@ -201,7 +201,7 @@ def flickering() -> Mutate:
 
 
 def fetched_once() -> Mutate:
-    """A result that is there once."""
+    """Return a result only once."""
     seen: set[str] = set()
 
     def mutate(method: str, params: Body, body: Body) -> Body:
@@ -216,7 +216,7 @@ def fetched_once() -> Mutate:
 
 
 def overlapping() -> Mutate:
-    """Every page begins with the last task of the page before."""
+    """Begin every page with the last task of the page before."""
     last: dict[str, Body] = {}
 
     def mutate(method: str, params: Body, body: Body) -> Body:
@@ -231,7 +231,7 @@ def overlapping() -> Mutate:
 
 
 def standing_still() -> Mutate:
-    """Progress that is always 1."""
+    """Always report the progress 1."""
     values = itertools.repeat(1)
 
     def mutate(method: str, _: Body, body: Body) -> Body:
@@ -432,4 +432,4 @@ FAULTS: Sequence[Fault] = (
     flagged("isolation.listed", "lists-all"),
     flagged("isolation.looks-like-unknown", "tells-foreign"),
 )
-"""At least one for every check: a check that nothing can fail says nothing."""
+"""At least one fault for every check."""

@@ -1,4 +1,4 @@
-"""One MCP session over Streamable HTTP, in raw JSON-RPC: what is sent is what was meant, however wrong."""
+"""An MCP client session over Streamable HTTP in raw JSON-RPC, so that the suite can also send invalid messages."""
 
 from __future__ import annotations
 
@@ -15,98 +15,99 @@ import anyio
 import httpx2
 from anyio.abc import TaskGroup
 
-from mcp_workflows.conformance_2025.answers import Answer, accept, answered
-from mcp_workflows.conformance_2025.check import JSON, BlockedError, CheckError, ViolationError
-from mcp_workflows.conformance_2025.traffic import Exchange, Message, Reply, Traffic, as_object
+from mcp_tasks_conformance.answers import Answer, accept, build_response
+from mcp_tasks_conformance.check import JSON, BlockedError, CheckError, ViolationError
+from mcp_tasks_conformance.traffic import Exchange, Message, Reply, Traffic, as_object
 
 VERSION: Final = "2025-11-25"
 ELICITATION: Final[Mapping[str, JSON]] = {"elicitation": {"form": {}}}
 CLIENT: Final = {"name": "mcp-workflows-conformance-2025", "version": "1"}
-AGAIN = 0.5  # seconds until a stream that the server has closed is opened again
-LINGER = 0.2  # seconds a stream is read on after the response: servers close it at once
-REFUSED = frozenset({404, 405, 501})  # no stream for messages of the server
+RECONNECT_DELAY = 0.5  # seconds until a stream that the server closed is opened again
+LINGER = 0.2  # seconds to read on after the response: a compliant server closes the stream at once
+NO_STREAM_STATUSES = frozenset({404, 405, 501})  # HTTP statuses of a server without a GET stream
 
 
 @dataclass(slots=True, kw_only=True)
-class Pending:
-    """A request that is under way; `drop` closes its connection."""
+class PendingRequest:
+    """A request in progress."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: anyio.Event = field(default_factory=anyio.Event)
     outcome: Reply | ViolationError | BlockedError | None = None
 
-    def drop(self) -> None:
-        """Close the connection, as a client does that is gone."""
+    def disconnect(self) -> None:
+        """Close the connection of the request."""
         self.scope.cancel()
 
-    async def reply(self, within: float) -> Reply:
-        """Its reply.
+    async def wait_for_reply(self, timeout: float) -> Reply:  # noqa: ASYNC109  # a late reply is a violation
+        """Return the reply once it arrives.
 
         Raises:
-            ViolationError: there is none in that time.
+            ViolationError: no reply within `timeout` seconds.
+            BlockedError: the connection broke.
         """
-        with anyio.move_on_after(within):
+        with anyio.move_on_after(timeout):
             await self.done.wait()
         match self.outcome:
             case Reply():
                 return self.outcome
             case None:
-                raise ViolationError(f"no reply within {within:g} s")
+                raise ViolationError(f"no reply within {timeout:g} s")
             case error:
                 raise error
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
-    """A client of one server; `answer` decides what becomes of the server's questions."""
+class ClientSession:
+    """A client session with one server; `answer` decides the responses to elicitations."""
 
     http: httpx2.AsyncClient
     url: str
     headers: Mapping[str, str]
     traffic: Traffic
     group: TaskGroup
-    patience: float
+    timeout: float  # seconds for each request
     answer: Answer = accept
     id: str | None = None
     version: str = VERSION
-    initialized: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    initialize_result: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     inbox: list[Message] = field(default_factory=list[Message])
-    listening: bool = False
+    is_listening: bool = False
     last_id: int = 0  # of the last request
     _ids: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
 
     async def initialize(self, version: str, capabilities: Mapping[str, JSON]) -> None:
-        """The handshake.
+        """Negotiate the protocol version and capabilities.
 
         Raises:
-            BlockedError: the server does not take part in it.
+            BlockedError: the server returned no result.
         """
         params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": CLIENT}
         reply = await self.request("initialize", params)
         if not reply.result:
             raise BlockedError(f"initialize at {version}: {reply}")
-        self.initialized = reply.result
+        self.initialize_result = reply.result
         self.version = str(reply.result.get("protocolVersion"))
         await self._post({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     async def request(self, method: str, params: Mapping[str, JSON] | None = None) -> Reply:
-        """Send one request, and wait for its reply.
+        """Send a request and return its reply.
 
         Raises:
-            ViolationError: there is none in time.
+            ViolationError: no reply in time.
             BlockedError: the connection broke.
         """
         try:
-            with anyio.fail_after(self.patience):
+            with anyio.fail_after(self.timeout):
                 return await self._request(method, params)
         except TimeoutError:
-            raise ViolationError(f"no reply to {method} within {self.patience:g} s") from None
+            raise ViolationError(f"no reply to {method} within {self.timeout:g} s") from None
         except httpx2.HTTPError as error:
             raise BlockedError(f"{method}: the connection broke: {error or type(error).__name__}") from error
 
-    def open(self, method: str, params: Mapping[str, JSON]) -> Pending:
-        """Send one request, and go on."""
-        pending = Pending()
+    def start_request(self, method: str, params: Mapping[str, JSON]) -> PendingRequest:
+        """Send a request in the background."""
+        pending = PendingRequest()
 
         async def run() -> None:
             with pending.scope:
@@ -123,148 +124,145 @@ class Session:
         """Send a notification."""
         await self._post({"jsonrpc": "2.0", "method": method, "params": params})
 
-    async def respond(self, asked: Message, response: Mapping[str, JSON]) -> None:
-        """Send the response to a request of the server."""
-        await self._post({"jsonrpc": "2.0", "id": asked.body.get("id"), **response})
+    async def respond(self, request: Message, response: Mapping[str, JSON]) -> None:
+        """Send the `result` or `error` for a request of the server."""
+        await self._post({"jsonrpc": "2.0", "id": request.body.get("id"), **response})
 
     async def listen(self) -> bool:
-        """Open the stream for messages that belong to no request; whether the server has one."""
+        """Open the GET stream, and return False if the server has none."""
         opened = anyio.Event()
         self.group.start_soon(self._listen, opened)
-        with anyio.move_on_after(self.patience):
+        with anyio.move_on_after(self.timeout):
             await opened.wait()
-        return self.listening
+        return self.is_listening
 
     async def close(self) -> None:
-        """Tell the server that the session is over."""
+        """End the session on the server."""
         if self.id is not None:
             with anyio.move_on_after(5, shield=True):
-                await self._quietly(self.http.delete(self.url, headers=self._headers()))
+                await _ignore_errors(self.http.delete(self.url, headers=self._headers()))
 
     async def _request(self, method: str, params: Mapping[str, JSON] | None) -> Reply:
-        number, began = self._ids(), time.monotonic()
+        number, sent_at = self._ids(), time.monotonic()
         self.last_id = number
         body = {"jsonrpc": "2.0", "id": number, "method": method, **({} if params is None else {"params": params})}
         async with self.http.stream("POST", self.url, json=body, headers=self._headers()) as response:
             self.id = response.headers.get("mcp-session-id", self.id)
-            if _is_sse(response):
-                found = await self._response(response, method, number)
+            is_event_stream = _is_event_stream(response)
+            if is_event_stream:
+                found = await self._read_response(response, method, number)
             else:
-                found = _read(await response.aread())
-            reply = Reply(
-                http_status=response.status_code,
-                body=found,
-                sse=_is_sse(response),
-                seconds=time.monotonic() - began,
-            )
-        self.traffic.exchanges.append(Exchange(method=method, params=params or {}, reply=reply, sent=began))
+                found = _parse_object(await response.aread())
+            reply = Reply(http_status=response.status_code, body=found, is_event_stream=is_event_stream)
+        self.traffic.exchanges.append(Exchange(method=method, params=params or {}, reply=reply, sent_at=sent_at))
         return reply
 
-    async def _response(self, response: httpx2.Response, method: str, number: int) -> Mapping[str, JSON]:
-        """The response on an event stream; where the server closed it before, on the one that takes it up."""
+    async def _read_response(self, response: httpx2.Response, method: str, number: int) -> Mapping[str, JSON]:
+        """Return the response from an event stream; if the server closed the stream early, resume it first."""
         last = ""
-        async with aclosing(_events(response)) as events:
-            async for event, number_of_event in events:
-                last = number_of_event
+        async with aclosing(_read_events(response)) as events:
+            async for event, event_id in events:
+                last = event_id
                 if event.get("id") == number and "method" not in event:
                     with anyio.move_on_after(LINGER):
-                        await self._rest(events, method)
+                        await self._drain(events, method)
                     return event
-                self._take(event, method)
-        return await self._resumed(last, method, number) if last else {}
+                self._receive(event, method)
+        return await self._resume(last, method, number) if last else {}
 
-    async def _resumed(self, last: str, method: str, number: int) -> Mapping[str, JSON]:
-        await anyio.sleep(AGAIN)
+    async def _resume(self, last: str, method: str, number: int) -> Mapping[str, JSON]:
+        await anyio.sleep(RECONNECT_DELAY)
         headers = self._headers(**{"accept": "text/event-stream", "last-event-id": last})
         async with self.http.stream("GET", self.url, headers=headers) as response:
-            return await self._response(response, method, number) if _is_sse(response) else {}
+            return await self._read_response(response, method, number) if _is_event_stream(response) else {}
 
-    async def _rest(self, events: AsyncIterator[tuple[Mapping[str, JSON], str]], channel: str) -> None:
+    async def _drain(self, events: AsyncIterator[tuple[Mapping[str, JSON], str]], channel: str) -> None:
         async for event, _ in events:
-            self._take(event, channel)
+            self._receive(event, channel)
 
     async def _listen(self, opened: anyio.Event) -> None:
         headers = self._headers(accept="text/event-stream")
         while True:
             try:
                 async with self.http.stream("GET", self.url, headers=headers) as response:
-                    self.listening = _is_sse(response)
+                    self.is_listening = _is_event_stream(response)
                     opened.set()
-                    if not self.listening and response.status_code in REFUSED:
+                    if not self.is_listening and response.status_code in NO_STREAM_STATUSES:
                         return
-                    async with aclosing(_events(response)) as events:
-                        await self._rest(events, "GET")
+                    async with aclosing(_read_events(response)) as events:
+                        await self._drain(events, "GET")
             except httpx2.HTTPError:
                 opened.set()
-            await anyio.sleep(AGAIN)
+            await anyio.sleep(RECONNECT_DELAY)
 
-    def _take(self, event: Mapping[str, JSON], channel: str) -> None:
-        """Keep what the server sent of itself, and answer it if it asks."""
+    def _receive(self, event: Mapping[str, JSON], channel: str) -> None:
+        """Record a request or notification of the server, and respond to a request."""
         if "method" not in event:
             return
         message = Message(body=event, channel=channel)
         self.inbox.append(message)
         self.traffic.messages.append(message)
-        response = answered(message, self.answer) if "id" in event else None
+        response = build_response(message, self.answer) if "id" in event else None
         if response is not None:
             self.group.start_soon(partial(self.respond, message, response))
 
     async def _post(self, body: Mapping[str, JSON]) -> None:
-        await self._quietly(self.http.post(self.url, json=body, headers=self._headers(), timeout=self.patience))
-
-    async def _quietly(self, sending: Awaitable[httpx2.Response]) -> None:
-        """Nobody waits for what comes back; a lost connection shows with the next request."""
-        try:
-            await sending
-        except httpx2.HTTPError:
-            return
+        await _ignore_errors(self.http.post(self.url, json=body, headers=self._headers(), timeout=self.timeout))
 
     def _headers(self, **more: str) -> Mapping[str, str]:
         headers = {"accept": "application/json, text/event-stream", **self.headers, **more}
-        if self.initialized:
+        if self.initialize_result:
             headers["mcp-protocol-version"] = self.version
         return headers if self.id is None else {**headers, "mcp-session-id": self.id}
 
 
 @asynccontextmanager
-async def opened(
+async def open_session(
     http: httpx2.AsyncClient,
     url: str,
     headers: Mapping[str, str],
     traffic: Traffic,
-    patience: float,
+    timeout: float,  # noqa: ASYNC109  # of each request, not of the session
     *,
     version: str = VERSION,
     capabilities: Mapping[str, JSON] = ELICITATION,
-) -> AsyncGenerator[Session]:
-    """A session, initialized; its streams are closed at the end."""
-    wrong: Exception | None = None  # not raised within the group, which would wrap it
+) -> AsyncGenerator[ClientSession]:
+    """Open an initialized session, and close it and its streams at the end."""
+    failure: Exception | None = None  # raised outside the task group, which would wrap it in an ExceptionGroup
     async with anyio.create_task_group() as group:
-        session = Session(http=http, url=url, headers=headers, traffic=traffic, group=group, patience=patience)
+        session = ClientSession(http=http, url=url, headers=headers, traffic=traffic, group=group, timeout=timeout)
         try:
             await session.initialize(version, capabilities)
             yield session
         except (CheckError, AttributeError, LookupError, TypeError, ValueError) as error:
-            wrong = error
+            failure = error
         finally:
             await session.close()
             group.cancel_scope.cancel()
-    if wrong is not None:
-        raise wrong
+    if failure is not None:
+        raise failure
 
 
-def _is_sse(response: httpx2.Response) -> bool:
+async def _ignore_errors(sending: Awaitable[httpx2.Response]) -> None:
+    """Await an HTTP exchange whose response is not needed; the next request reports a lost connection."""
+    try:
+        await sending
+    except httpx2.HTTPError:
+        return
+
+
+def _is_event_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").startswith("text/event-stream")
 
 
-def _read(content: bytes) -> Mapping[str, JSON]:
+def _parse_object(content: bytes) -> Mapping[str, JSON]:
     try:
         return as_object(json.loads(content))
     except ValueError:
         return {}
 
 
-async def _events(response: httpx2.Response) -> AsyncGenerator[tuple[Mapping[str, JSON], str]]:
-    """The JSON-RPC messages of a stream, and the id of the last event; priming events have no data."""
+async def _read_events(response: httpx2.Response) -> AsyncGenerator[tuple[Mapping[str, JSON], str]]:
+    """Yield the JSON-RPC messages of a stream, each with the id of its event; a priming event has no message."""
     async for event in httpx2.EventSource(response):
-        yield _read(event.data.encode()), event.id
+        yield _parse_object(event.data.encode()), event.id
