@@ -464,7 +464,7 @@ class Trip:
 @pytest.mark.anyio
 async def test_the_trip_of_a_request_is_counted(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     tools = [Tool(name="forever", engine="memory", workflow="forever")]
-    knows_tasks = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    knows_tasks: Mapping[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with entered(tools, store=store) as (server, _), line(server, capabilities=knows_tasks) as client:
 
@@ -479,7 +479,7 @@ async def test_the_trip_of_a_request_is_counted(tmp_path: Path, record_property:
             record_property("said", f"trip of {method}, from the middleware to adapter.{verb}: {counted}")
             return reply["result"]
 
-        call = {"name": "forever", "arguments": {}}
+        call: Mapping[str, Any] = {"name": "forever", "arguments": {}}
         warm = (await client.send("tools/call", call))["result"]["taskId"]
         await client.send("tasks/get", {"taskId": warm})
         task = await trip("start", "tools/call", call)
