@@ -23,7 +23,29 @@ NOUNS: Mapping[str, str] = {
 """Module names that look like participles, and the reason for each."""
 
 TWICE: Mapping[str, str] = {}
-"""Public class names that may be defined more than once, and the reason for each."""
+"""Public class names that may be defined more than once in a distribution, and the reason for each."""
+
+NOT_YET: tuple[str, ...] = (
+    "adapters/google/",
+    "adapters/stepfunctions/",
+    "adapters/temporal/",
+    "mcp_workflows/access/",
+    "mcp_workflows/adapter/",
+    "mcp_workflows/client/",
+    "mcp_workflows/engines/",
+    "mcp_workflows/errors.py",
+    "mcp_workflows/receiver/",
+    "mcp_workflows/sidecar/",
+    "mcp_workflows/store/",
+    "mcp_workflows/task.py",
+    "mcp_workflows/tasks/",
+    "mcp_workflows/telemetry.py",
+    "mcp_workflows/testing/",
+    "mcp_workflows/tools/",
+    "mcp_workflows/units.py",
+    "mcp_workflows/wire/",
+)
+"""Places whose names and docstrings have not been read anew."""
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
@@ -57,22 +79,24 @@ def participles(path: Path) -> Iterator[str]:
 
 
 def duplicates() -> Iterator[str]:
-    """Public classes that are defined more than once."""
-    places: dict[str, list[str]] = {}
+    """Public classes that are defined more than once in a distribution; two adapters may call the same thing alike."""
+    places: dict[tuple[str, str], list[str]] = {}
     for path, tree in modules():
+        package = next(part for part in path.parts if part.startswith("mcp_"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(f"{place(path)}:{node.lineno}")
-    for name, found in sorted(places.items()):
-        if len(found) > 1 and name not in TWICE:
+                places.setdefault((package, node.name), []).append(f"{place(path)}:{node.lineno}")
+    for (_, name), found in sorted(places.items()):
+        if len(found) > 1 and name not in TWICE and not any(each.startswith(NOT_YET) for each in found):
             yield f"{found[0]}: the class {name} is defined {len(found)} times, also in {', '.join(found[1:])}"
 
 
 def problems() -> Iterator[str]:
     """All that is wrong, a line each."""
     for path, tree in modules():
-        yield from wrong_openers(path, tree)
-        yield from participles(path)
+        if not place(path).startswith(NOT_YET):
+            yield from wrong_openers(path, tree)
+            yield from participles(path)
     yield from duplicates()
 
 

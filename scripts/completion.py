@@ -13,13 +13,14 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperGroup
 
-from mcp_workflows.sidecar.cli import completion
+from mcp_workflows.sidecar.cli import (
+    completion,
+    main,  # noqa: F401  importing it adds the commands
+)
 from mcp_workflows.sidecar.cli.app import command_line
-from mcp_workflows.sidecar.cli.main import COMMANDS
 
 _TYPERS_OWN = frozenset({"install_completion", "show_completion"})
 
-assert COMMANDS  # importing them hangs them on the application
 TABLE = Path(completion.__file__).with_name("completion.json")
 
 
