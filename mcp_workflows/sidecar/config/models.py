@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -37,7 +37,6 @@ from mcp_workflows.sidecar.config.problems import known_keys
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import Laying, as_found
 from mcp_workflows.sidecar.request_headers import exact_origin, host, origin
-from mcp_workflows.sidecar.telemetry.audit_log import Payload
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tools.gates import ToolGate
@@ -48,6 +47,9 @@ from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 _FOR_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: so are secrets mounted in Kubernetes
 _LARGEST: Final = 100_000  # bytes; a thousand keys would fit
+
+Payload = Literal["arguments", "results"]
+"""The parts of a call that the audit log may contain."""
 
 
 class EncryptionSettings(BaseModel):
