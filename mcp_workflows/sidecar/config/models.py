@@ -31,6 +31,7 @@ from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
 from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.config.cancel_option import CANCEL, cancel_entry
 from mcp_workflows.sidecar.config.includes import POLICY, Include
 from mcp_workflows.sidecar.config.problems import known_keys
@@ -115,7 +116,6 @@ def read_keys(path: Path) -> list[str]:
 
 logger = logging.getLogger(__name__)
 
-DISTRIBUTION = "mcp-workflows"
 SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
 TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
 
