@@ -20,6 +20,7 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
     asked,
+    digest,
     installed_adapters,
     load_adapter,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "asked",
     "can_terminate",
     "cancels_at_once",
+    "digest",
     "expose_every",
     "first_settings",
     "from_functions",
