@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from mcp_workflows.access.authn.claims import claim_name, said
+from mcp_workflows.access.claims import claim_name, said
 from mcp_workflows.access.principal import Principal, person_of
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self, TypeAlias
 
-from mcp_workflows.access.authn.claims import Claims
+from mcp_workflows.access.claims import Claims
 
 PRINCIPAL_FIELDS: Final = frozenset({"id", "issuer", "subject", "client", "scopes", "claims"})  # as templates see it
 Person: TypeAlias = tuple[str | None, str]  # the issuer, and whom it names

@@ -20,6 +20,7 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
     asked,
+    digest,
     installed_adapters,
     load_adapter,
 )
@@ -75,6 +76,7 @@ from mcp_workflows.adapter.capabilities import (
     takes_grace,
 )
 from mcp_workflows.adapter.functions import from_functions
+from mcp_workflows.adapter.threads import BlockingCall, begin_call
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -85,6 +87,7 @@ __all__ = [
     "Adapter",
     "Adopts",
     "Allowance",
+    "BlockingCall",
     "Checks",
     "Discovered",
     "Discovers",
@@ -130,8 +133,10 @@ __all__ = [
     "Waits",
     "WorkflowSchema",
     "asked",
+    "begin_call",
     "can_terminate",
     "cancels_at_once",
+    "digest",
     "expose_every",
     "first_settings",
     "from_functions",

@@ -7,6 +7,8 @@ What an engine may be able to do beyond that is in `mcp_workflows.adapter.capabi
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -25,6 +27,12 @@ OURS: Mapping[str, str] = {"google-workflows": "google", "stepfunctions": "stepf
 """The extra of this distribution that brings an adapter, by the adapter's name."""
 
 JSON: TypeAlias = Any  # any JSON value: its shape is checked where it enters, by schema
+
+
+def digest(value: JSON) -> str:
+    """Return a name for a JSON value: 32 hexadecimal characters, the same for the same value."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
 class Status(StrEnum):

@@ -5,13 +5,10 @@ Functions may be sync or async; sync ones run in a limited number of threads, so
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
@@ -31,6 +28,7 @@ from mcp_workflows.adapter.boundary import (
     Status,
 )
 from mcp_workflows.adapter.http_errors import Verb, engine_error
+from mcp_workflows.adapter.threads import begin_call
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 
 __all__ = ["FunctionsAdapter", "from_functions"]
@@ -81,18 +79,19 @@ class FunctionsAdapter(Adapter):
         self.__cancel = cancel
         self.__answer = answer
         self.__errors = errors
-        self.__threads = Threads(threads)
+        self.__threads = threads
+        self.__places: anyio.CapacityLimiter | None = None  # one for each thread, while the adapter is entered
 
     async def __aenter__(self) -> Self:
-        """Be ready to call sync functions."""
-        self.__threads.open()
+        """Take calls."""
+        self.__places = anyio.CapacityLimiter(self.__threads)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Call no more; what a thread is doing now, it finishes."""
-        self.__threads.close()
+        """Take no more calls; a function that runs in a thread goes on."""
+        self.__places = None
 
     async def start(self, start: Start) -> str:
         """What `start` returned; one that must not be repeated is waited for, even when time is up."""
@@ -123,11 +122,29 @@ class FunctionsAdapter(Adapter):
             with translated:  # in the thread of the function: the body of a refusal is read there
                 return function(*given)
 
-        found = called() if _is_async(function) else await self.__threads.call(called, keep=keep)
+        found = called() if _is_async(function) else await self.__in_thread(called, keep=keep)
         if not inspect.isawaitable(found):
             return found
         async with translated:
             return cast("T", await found)
+
+    async def __in_thread(self, function: Callable[[], T], *, keep: bool) -> T:
+        """Return the result of a sync function; `keep`: wait for it even when cancelled, as its result is needed.
+
+        Raises:
+            EngineUnavailable: no thread gets free (then the function is not called), or it is kept too long.
+        """
+        if self.__places is None:
+            raise RuntimeError("enter the adapter first: async with")
+        try:
+            with anyio.fail_after(TURN):
+                call = await begin_call(function, self.__places)
+        except TimeoutError:
+            busy = f"all {self.__threads} threads of its functions are busy"
+            raise EngineUnavailable(f"{busy}: give the functions time-outs, or more threads", sent=False) from None
+        with anyio.move_on_after(KEPT if keep else None, shield=keep):
+            return await call.outcome()
+        raise EngineUnavailable(f"the function has not returned within {KEPT:g} s: nobody knows what it did")
 
 
 class _Translated(AbstractContextManager[None], AbstractAsyncContextManager[None]):
@@ -188,55 +205,6 @@ def from_functions(
         "type[FunctionsAdapter]", type("FunctionsAdapter", (FunctionsAdapter,), {"starts": starts, "Options": options})
     )
     return kind(start=start, describe=describe, cancel=cancel, answer=answer, errors=errors, threads=threads)
-
-
-class Threads:
-    """A limited number of threads; a call keeps its thread until it has really ended, even if nobody waits any more."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._opened: tuple[ThreadPoolExecutor, anyio.Semaphore] | None = None
-
-    def open(self) -> None:
-        """Take calls."""
-        self._opened = (ThreadPoolExecutor(self._number, "functions"), anyio.Semaphore(self._number))
-
-    def close(self) -> None:
-        """Take no more."""
-        if self._opened is not None:
-            self._opened[0].shutdown(wait=False)
-            self._opened = None
-
-    async def call(self, function: Callable[..., T], *given: object, keep: bool) -> T:
-        """What the function returns or raises; `keep`: wait for it even when cancelled, since its result is needed.
-
-        Raises:
-            EngineUnavailable: no thread is free (not called then), or it is kept too long.
-        """
-        if self._opened is None:
-            raise RuntimeError("enter the adapter first: async with")
-        pool, free = self._opened
-        await self._turn(free)
-        loop = asyncio.get_running_loop()
-        future = pool.submit(contextvars.copy_context().run, function, *given)
-        future.add_done_callback(lambda _: _tell(loop, free.release))
-        with anyio.move_on_after(KEPT if keep else None, shield=keep):
-            return await asyncio.wrap_future(future)
-        raise EngineUnavailable(f"the function has not returned within {KEPT:g} s: nobody knows what it did")
-
-    async def _turn(self, free: anyio.Semaphore) -> None:
-        try:
-            with anyio.fail_after(TURN):
-                await free.acquire()
-        except TimeoutError:
-            why = f"all {self._number} threads of its functions are busy: give the functions time-outs, or more threads"
-            raise EngineUnavailable(why, sent=False) from None
-
-
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    """From another thread; nobody is left to hear it when the loop has been closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(what)
 
 
 def _is_async(function: Callable[..., object]) -> bool:

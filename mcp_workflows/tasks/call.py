@@ -13,7 +13,7 @@ from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Event
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.access.rate_limits import Meters
-from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -33,7 +33,6 @@ from mcp_workflows.tasks.idempotency import Same, key_of, opened, sameness
 from mcp_workflows.tasks.quotas import NO_MORE, caps_of, check_size
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.results import limit_result, tool_error
-from mcp_workflows.tasks.start import digest
 from mcp_workflows.tasks.wait import Caller, PlainCalls, Report, finished
 from mcp_workflows.telemetry import carried
 from mcp_workflows.tools.dialogue import (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mcp_workflows.access.authn.claims import said
 from mcp_workflows.access.authn.identity import Reading
 from mcp_workflows.access.authn.settings import Owner, ProxySettings
 from mcp_workflows.access.authn.trusted_proxy import Proxied
+from mcp_workflows.access.claims import said
 from mcp_workflows.errors import ConfigError, TokenRefused
 from mcp_workflows.receiver.attach import swap
 from mcp_workflows.sidecar.checks import check

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from mcp_workflows.access.authn.claims import said
 from mcp_workflows.access.authn.issuers import shortened
 from mcp_workflows.access.authn.settings import Owner
+from mcp_workflows.access.claims import said
 from mcp_workflows.access.principal import Principal, owner_id
 from mcp_workflows.errors import TokenRefused
 

@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from mcp_workflows.access.authn.claims import ClaimName
 from mcp_workflows.access.authn.fetch import https_url
+from mcp_workflows.access.claims import ClaimName
 from mcp_workflows.units import parse_duration
 
 _SCOPE = r"^[\x21\x23-\x5B\x5D-\x7E]+$"  # RFC 6749, section 3.3
