@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from mcp_workflows.receiver.log_limits import LIMITED, LineLimit
-from mcp_workflows.sidecar.cli.app import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
+from mcp_workflows.sidecar.cli.log import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
 from tests.support.in_memory import MODERN
 from tests.support.sidecars import Process, sidecar
 
