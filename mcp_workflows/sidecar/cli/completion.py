@@ -21,8 +21,6 @@ from ruamel.yaml.error import YAMLError
 
 from mcp_workflows.sidecar import DISTRIBUTION
 
-ASKED_BY_SHELL = "_MCP_WORKFLOWS_COMPLETE"  # the variable of the environment that Typer's scripts for shells set
-
 Table: TypeAlias = Mapping[str, Any]  # Any: JSON, see `scripts/completion.py`
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperArgument
 
-from mcp_workflows.__main__ import main
-from mcp_workflows.sidecar.cli.completion import ASKED_BY_SHELL
+from mcp_workflows.__main__ import ASKED_BY_SHELL, main
 from scripts.completion import TABLE, text
 from tests.support.sidecars import COMMAND
 
