@@ -383,6 +383,7 @@ def test_nothing_else_lies_beside_the_rooms() -> None:
     assert rooms == ROOMS.keys() - {Path(name).stem for name in ROOT_FILES}
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_boundary_is_imported_alone() -> None:
     code = f"import sys, {CORE}.adapter; print(*sorted(name for name in sys.modules if name.split('.')[0] in {SEEN}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -177,6 +177,7 @@ def flood(server: Process) -> None:
             raw.recv(1000)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_sidecar_that_is_flooded_logs_a_few_lines_of_each_kind_and_their_number(tmp_path: Path) -> None:
     config = tmp_path / "workflows.yaml"
     config.write_text(CONFIG)
