@@ -29,7 +29,6 @@ NOT_YET: tuple[str, ...] = (
     "adapters/google/",
     "adapters/stepfunctions/",
     "adapters/temporal/",
-    "mcp_workflows/access/",
     "mcp_workflows/adapter/",
     "mcp_workflows/client/",
     "mcp_workflows/engines/",
