@@ -1,6 +1,7 @@
 """The boundary to workflow engines: all that an adapter may import, besides `mcp_workflows.errors`.
 
-`boundary` has the four verbs and their words, `capabilities` has the abilities beyond them; both are re-exported here.
+`boundary` has the four verbs and their types, `capabilities` the abilities beyond them, `threads` a runner of blocking
+calls. All are re-exported here.
 """
 
 from mcp_workflows.adapter.boundary import (
