@@ -27,30 +27,30 @@ from mcp_workflows.adapter import (
     WorkflowSchema,
 )
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_temporal.cancelling import cancel
-from mcp_workflows_temporal.checks import check_engine, check_queue
+from mcp_workflows_temporal.bulk_status import describe_many
+from mcp_workflows_temporal.cancel import cancel
+from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.connection import Connection, Place
-from mcp_workflows_temporal.discovering import discover
-from mcp_workflows_temporal.embedding import embedded_files
-from mcp_workflows_temporal.explaining import explain
-from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.gate_arguments import misfits, verify_arguments
-from mcp_workflows_temporal.gatekeeper import Gatekeeper
-from mcp_workflows_temporal.gates import GateSettings, is_gates
-from mcp_workflows_temporal.looking import look, open_questions
+from mcp_workflows_temporal.describe import look, open_questions
+from mcp_workflows_temporal.gate_rules import GateSettings, is_gates
+from mcp_workflows_temporal.gates import Gatekeeper
+from mcp_workflows_temporal.long_poll import wait
 from mcp_workflows_temporal.names import BAD_ANSWER, UNKNOWN_QUESTION
-from mcp_workflows_temporal.operating import adopt, terminate
 from mcp_workflows_temporal.options import START_OPTIONS, TemporalOptions, is_template
-from mcp_workflows_temporal.preview import preview
-from mcp_workflows_temporal.replaying import replay
-from mcp_workflows_temporal.request import request
-from mcp_workflows_temporal.schema import read_schema
 from mcp_workflows_temporal.settings import TemporalSettings, ui_root
-from mcp_workflows_temporal.starting import refuse_unwritable
-from mcp_workflows_temporal.starting import start as start_execution
-from mcp_workflows_temporal.sweeping import describe_many
-from mcp_workflows_temporal.verifying import named_in, verify
-from mcp_workflows_temporal.waiting import wait
+from mcp_workflows_temporal.start import refuse_unwritable
+from mcp_workflows_temporal.start import start as start_execution
+from mcp_workflows_temporal.start_request import request
+from mcp_workflows_temporal.tooling.adopt import adopt, terminate
+from mcp_workflows_temporal.tooling.check import check_engine, check_queue
+from mcp_workflows_temporal.tooling.discover import discover
+from mcp_workflows_temporal.tooling.embed import embedded_files
+from mcp_workflows_temporal.tooling.explain import explain
+from mcp_workflows_temporal.tooling.handler_arguments import misfits, verify_arguments
+from mcp_workflows_temporal.tooling.preview import preview
+from mcp_workflows_temporal.tooling.replay import replay
+from mcp_workflows_temporal.tooling.schema import read_schema
+from mcp_workflows_temporal.tooling.verify import named_in, verify
 
 SETTLE = 0.1  # seconds for the SDK's core to let go of ended calls: see `__aexit__`
 

@@ -17,7 +17,7 @@ from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import PayloadCodec
 
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
-from mcp_workflows_temporal.files import Files, read_secret
+from mcp_workflows_temporal.credentials import Files, read_secret
 from mcp_workflows_temporal.settings import CodecServer
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from temporalio.service import RetryConfig
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_temporal.codec import RemoteCodec
 from mcp_workflows_temporal.converters import load_converter
-from mcp_workflows_temporal.files import Files, read_secret
+from mcp_workflows_temporal.credentials import Files, read_secret
 from mcp_workflows_temporal.renewal import Renewal, check_certificates, sources
 from mcp_workflows_temporal.settings import ADDRESS, TemporalSettings, tls_table
 from mcp_workflows_temporal.tracing import Tracing

@@ -21,7 +21,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows_temporal.frontend import UPDATE_SHARE, Frontend
+from mcp_workflows_temporal.client import UPDATE_SHARE, Frontend
 
 _OPEN = QueryRejectCondition.QUERY_REJECT_CONDITION_NOT_OPEN
 _COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED

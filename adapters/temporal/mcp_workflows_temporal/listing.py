@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 
-from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.client import Frontend
 
 
 def quoted(text: str) -> str:

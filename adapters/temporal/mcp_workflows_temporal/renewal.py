@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfigProfile, ClientConfigTLS, ClientConnectConfig
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows_temporal.files import Files
+from mcp_workflows_temporal.credentials import Files
 
 logger = logging.getLogger(__name__)
 

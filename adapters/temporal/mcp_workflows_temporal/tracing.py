@@ -10,7 +10,7 @@ from typing import Any, Final
 from temporalio.client import Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
 from temporalio.converter import PayloadConverter
 
-from mcp_workflows_temporal.memo import mapping
+from mcp_workflows_temporal.labels import mapping
 from mcp_workflows_temporal.names import MEMO_CONTEXT
 
 HEADER: Final = "_tracer-data"

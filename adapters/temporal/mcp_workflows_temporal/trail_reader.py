@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_temporal.gate_calls import Run, page_of_history
-from mcp_workflows_temporal.gates import Rule, names_of
-from mcp_workflows_temporal.trail import Names, Trail, fold, join
+from mcp_workflows_temporal.gate_history import Names, Trail, fold, join
+from mcp_workflows_temporal.gate_rules import Rule, names_of
 
 PAGE = 100  # events
 PAGES_PER_LOOK = 100  # some 4 ms each; the next look goes on where this one stopped

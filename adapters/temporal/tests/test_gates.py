@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.polling import QUERIES_AT_ONCE
+from mcp_workflows_temporal.gate_queries import QUERIES_AT_ONCE
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -509,7 +509,7 @@ async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
     monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 20)
     monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 4)
     for patience in ("NEVER_BEGUN_AFTER", "NO_WORKER_AFTER"):  # a slow machine takes long for 245 signals to nobody
-        monkeypatch.setattr(f"mcp_workflows_temporal.reasons.{patience}", timedelta(hours=1))
+        monkeypatch.setattr(f"mcp_workflows_temporal.diagnosis.{patience}", timedelta(hours=1))
     replica, calls = counted
     async with shop(scene):
         ref = await start(scene, "ShipOrder", "A1")

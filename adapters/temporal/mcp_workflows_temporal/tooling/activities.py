@@ -19,10 +19,10 @@ from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttribute
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from mcp_workflows.adapter import Finding
-from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.client import Frontend
 from mcp_workflows_temporal.history import read_tail
+from mcp_workflows_temporal.labels import mapping
 from mcp_workflows_temporal.listing import listed, quoted
-from mcp_workflows_temporal.memo import mapping
 
 CLOSED_TOO = 20  # executions that have ended, looked at if the latest ones do not show every name
 PAGES = 2  # of 250 events, the newest of each execution

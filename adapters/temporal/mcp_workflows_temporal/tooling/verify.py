@@ -22,11 +22,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineError
-from mcp_workflows_temporal.activities import verify_activities
-from mcp_workflows_temporal.decode import UndecodableError, decode
-from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.client import Frontend
+from mcp_workflows_temporal.labels import mapping
 from mcp_workflows_temporal.listing import listed, quoted
-from mcp_workflows_temporal.memo import mapping
+from mcp_workflows_temporal.payloads import UndecodableError, decode
+from mcp_workflows_temporal.tooling.activities import verify_activities
 
 METADATA = "__temporal_workflow_metadata"
 METADATA_MESSAGE = (

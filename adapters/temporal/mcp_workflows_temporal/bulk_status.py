@@ -13,9 +13,9 @@ from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.errors import ExecutionNotFound
-from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.describe import glance
 from mcp_workflows_temporal.listing import listed, quoted
-from mcp_workflows_temporal.looking import glance
 
 AT_ONCE = 200  # ids in one query: more are hardly cheaper each, and one call must not take long
 UNQUOTABLE = frozenset('"\\')  # ids with these, or with what cannot be printed, are not found by a query (server 1.32)

@@ -38,7 +38,7 @@ from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
 from mcp_workflows_temporal.calls import call
 from mcp_workflows_temporal.connection import Place
 from mcp_workflows_temporal.names import ANSWER_SIGNAL, ANSWER_UPDATE
-from mcp_workflows_temporal.queues import WORKFLOWS, Queues
+from mcp_workflows_temporal.task_queues import WORKFLOWS, Queues
 
 UPDATE_SHARE = 0.25  # of the total time, 2 s of 8: a live worker takes some 20 ms, without one the signal does it
 REMEMBERED_RUNS = 1000

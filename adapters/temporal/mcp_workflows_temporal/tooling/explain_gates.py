@@ -14,15 +14,15 @@ from temporalio.service import RPCError
 
 from mcp_workflows.adapter import JSON, Execution, ExplainedGate, Gate, GateState, open_gates
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.activities import Activities, nearest, read_activities, some
-from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.client import Frontend
+from mcp_workflows_temporal.diagnosis import LONGEST_TEXT
 from mcp_workflows_temporal.gate_calls import Run
-from mcp_workflows_temporal.gates import CLOSED, Rule, names_of, read_rules
+from mcp_workflows_temporal.gate_history import Kind, Trail, fold
+from mcp_workflows_temporal.gate_queries import Polls
+from mcp_workflows_temporal.gate_rules import CLOSED, Rule, names_of, read_rules
 from mcp_workflows_temporal.history import Tail
-from mcp_workflows_temporal.polling import Polls
-from mcp_workflows_temporal.reasons import LONGEST_TEXT
-from mcp_workflows_temporal.telling import ago
-from mcp_workflows_temporal.trail import Kind, Trail, fold
+from mcp_workflows_temporal.report_text import ago
+from mcp_workflows_temporal.tooling.activities import Activities, nearest, read_activities, some
 
 _PAUSED = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
 

@@ -13,12 +13,12 @@ from temporalio.converter import DataConverter
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
 from mcp_workflows.errors import ExecutionNotFound
-from mcp_workflows_temporal.decode import UndecodableError, decode, decode_failure, decode_known
-from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.gates import Shown
-from mcp_workflows_temporal.memo import mapping, progress, questions, text
+from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.diagnosis import message
+from mcp_workflows_temporal.gate_rules import Shown
+from mcp_workflows_temporal.labels import mapping, progress, questions, text
 from mcp_workflows_temporal.names import MEMO_INPUT, MEMO_STATUS
-from mcp_workflows_temporal.reasons import message
+from mcp_workflows_temporal.payloads import UndecodableError, decode, decode_failure, decode_known
 from mcp_workflows_temporal.settings import ui_page
 from mcp_workflows_temporal.status import STATUSES, failure
 

@@ -9,9 +9,9 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_temporal.calls import REFUSED
+from mcp_workflows_temporal.client import Frontend
 from mcp_workflows_temporal.codec import RemoteCodec
-from mcp_workflows_temporal.frontend import Frontend
-from mcp_workflows_temporal.queues import STILL_POLLING, idle
+from mcp_workflows_temporal.task_queues import STILL_POLLING, idle
 
 
 async def check_engine(frontend: Frontend) -> Finding:

@@ -10,9 +10,9 @@ import anyio
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows_temporal.decode import UndecodableError, decode
 from mcp_workflows_temporal.gate_calls import Run, query
-from mcp_workflows_temporal.gates import Rule
+from mcp_workflows_temporal.gate_rules import Rule
+from mcp_workflows_temporal.payloads import UndecodableError, decode
 
 QUERY_EVERY = 5.0  # seconds, while nothing happens in the history
 QUERIES_AT_ONCE = 5  # of one execution

@@ -9,8 +9,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.looking import described
+from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.describe import described
 
 
 async def terminate(frontend: Frontend, handle: Handle, reason: str) -> None:

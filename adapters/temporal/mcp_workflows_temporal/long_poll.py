@@ -13,7 +13,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 
 from mcp_workflows_temporal.calls import call
-from mcp_workflows_temporal.frontend import Frontend, Handle
+from mcp_workflows_temporal.client import Frontend, Handle
 
 LONGEST_POLL = timedelta(seconds=60)  # Temporal itself answers with an empty page after some 20 s
 

@@ -16,12 +16,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused, StartConflict
-from mcp_workflows_temporal.decode import decode_known
-from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.memo import mapping
+from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.labels import mapping
 from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
 from mcp_workflows_temporal.options import OnExisting
-from mcp_workflows_temporal.request import OWNER, PRINCIPAL, Request, sdk_options
+from mcp_workflows_temporal.payloads import decode_known
+from mcp_workflows_temporal.start_request import OWNER, PRINCIPAL, Request, sdk_options
 
 UNREGISTERED = re.compile(r"no mapping defined for search attribute (\S+)")
 STATES: Mapping[int, str] = {

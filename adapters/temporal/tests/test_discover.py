@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.activities import is_slip, nearest
+from mcp_workflows_temporal.tooling.activities import is_slip, nearest
 from temporalio.client import Client
 from temporalio.worker import Worker
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows_temporal.options import Pinned, TemporalOptions
-from mcp_workflows_temporal.request import Request, attributes
+from mcp_workflows_temporal.start_request import Request, attributes
 
 
 def preview(request: Request, namespace: str) -> Mapping[str, JSON]:

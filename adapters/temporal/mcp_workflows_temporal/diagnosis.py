@@ -14,11 +14,11 @@ from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import ActivitySerializationContext
 
-from mcp_workflows_temporal.decode import decode_failure
-from mcp_workflows_temporal.frontend import Frontend
-from mcp_workflows_temporal.queues import ACTIVITIES, WORKFLOWS
+from mcp_workflows_temporal.client import Frontend
+from mcp_workflows_temporal.payloads import decode_failure
+from mcp_workflows_temporal.report_text import command
 from mcp_workflows_temporal.status import failure
-from mcp_workflows_temporal.telling import command
+from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS
 
 NEVER_BEGUN_AFTER = timedelta(seconds=1)
 NO_WORKER_AFTER = timedelta(seconds=10)  # workers take a task within milliseconds; after losing one, in 5 s

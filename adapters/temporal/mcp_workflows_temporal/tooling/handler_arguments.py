@@ -18,18 +18,18 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse 
 
 from mcp_workflows.adapter import JSON, Finding, Gate
 from mcp_workflows.errors import EngineError
+from mcp_workflows_temporal.client import Frontend
 from mcp_workflows_temporal.connection import Place
-from mcp_workflows_temporal.decode import decode_failure
-from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.diagnosis import FAILING_FROM, Trouble
 from mcp_workflows_temporal.gate_calls import request_id
-from mcp_workflows_temporal.gates import key_of
+from mcp_workflows_temporal.gate_history import Kind, Word
+from mcp_workflows_temporal.gate_rules import key_of
 from mcp_workflows_temporal.history import SIGNALED, TASK_COMPLETED, TASK_FAILED, UPDATE_ACCEPTED, Tail, read_tail
+from mcp_workflows_temporal.labels import mapping
 from mcp_workflows_temporal.listing import listed, quoted
-from mcp_workflows_temporal.memo import mapping
-from mcp_workflows_temporal.reasons import FAILING_FROM, Trouble
-from mcp_workflows_temporal.schema import load_workflow
-from mcp_workflows_temporal.telling import command, counted
-from mcp_workflows_temporal.trail import Kind, Word
+from mcp_workflows_temporal.payloads import decode_failure
+from mcp_workflows_temporal.report_text import command, counted
+from mcp_workflows_temporal.tooling.schema import load_workflow
 
 PARTS = ("send", "decline")
 EXECUTIONS = 10  # whose histories are read, one page of each

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal.memo import questions
+from mcp_workflows_temporal.labels import questions
 
 FIELDS = {"a": {"type": "string"}, "b": {"type": "string"}, "c": {"type": "string"}}
 

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from mcp_workflows_temporal.gates import CLOSED, GateSettings, Rule, Sending, When, key_of
-from mcp_workflows_temporal.polling import same
-from mcp_workflows_temporal.trail import Kind, Names, Trail, Word, fold, join
+from mcp_workflows_temporal.gate_history import Kind, Names, Trail, Word, fold, join
+from mcp_workflows_temporal.gate_queries import same
+from mcp_workflows_temporal.gate_rules import CLOSED, GateSettings, Rule, Sending, When, key_of
 from pydantic import ValidationError
 from temporalio.api.history.v1 import HistoryEvent
 

@@ -13,9 +13,9 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
-from mcp_workflows_temporal.queues import Queues
-from mcp_workflows_temporal.reasons import LONGEST_TEXT, one_line
-from mcp_workflows_temporal.telling import ago, counted, span
+from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, one_line
+from mcp_workflows_temporal.report_text import ago, counted, span
+from mcp_workflows_temporal.task_queues import Queues
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import PollerInfo

@@ -19,11 +19,11 @@ from temporalio.converter import default as default_converter
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Gate, InputRequest, Replayed, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
-from mcp_workflows_temporal.gates import CLOSED, Rule, key_of, names_of, read_rules
-from mcp_workflows_temporal.memo import mapping, progress, questions, text
+from mcp_workflows_temporal.gate_history import Names, Trail, join, trail
+from mcp_workflows_temporal.gate_rules import CLOSED, Rule, key_of, names_of, read_rules
+from mcp_workflows_temporal.labels import mapping, progress, questions, text
 from mcp_workflows_temporal.names import MEMO_INPUT, MEMO_STATUS
 from mcp_workflows_temporal.status import failure
-from mcp_workflows_temporal.trail import Names, Trail, join, trail
 
 EXPORT = "export one with: temporal workflow show --workflow-id ID --output json > history.json"
 ENCODINGS: Mapping[str, Callable[[bytes], JSON]] = {"json/plain": json.loads, "binary/null": lambda _: None}

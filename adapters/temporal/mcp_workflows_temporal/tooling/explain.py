@@ -19,15 +19,9 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse 
 from temporalio.service import RPCError
 
 from mcp_workflows.adapter import Execution, Explanation, Gate, asked
-from mcp_workflows_temporal.decode import decode_failure
-from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.gate_arguments import argument_trouble
-from mcp_workflows_temporal.gate_states import gate_states
-from mcp_workflows_temporal.gates import Shown
-from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
-from mcp_workflows_temporal.looking import described
-from mcp_workflows_temporal.queues import ACTIVITIES, WORKFLOWS, idle, polling
-from mcp_workflows_temporal.reasons import (
+from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.describe import described
+from mcp_workflows_temporal.diagnosis import (
     FAILING_FROM,
     Trouble,
     and_more,
@@ -36,8 +30,14 @@ from mcp_workflows_temporal.reasons import (
     one_line,
     trouble,
 )
+from mcp_workflows_temporal.gate_rules import Shown
+from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
+from mcp_workflows_temporal.payloads import decode_failure
+from mcp_workflows_temporal.report_text import ago, command, counted, moment, span
 from mcp_workflows_temporal.status import failure
-from mcp_workflows_temporal.telling import ago, command, counted, moment, span
+from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS, idle, polling
+from mcp_workflows_temporal.tooling.explain_gates import gate_states
+from mcp_workflows_temporal.tooling.handler_arguments import argument_trouble
 
 MANY = 10  # activities, workers or children told one by one
 PAGES = 10  # of 250 events: how far back a history is read for gates

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from mcp_workflows.adapter import Discovered
-from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.client import Frontend
 from mcp_workflows_temporal.listing import listed
 
 PAGE = 1000  # executions

@@ -8,8 +8,8 @@ from temporalio.api.common.v1 import Payloads, WorkflowExecution
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.looking import described, is_open
+from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.describe import described, is_open
 from mcp_workflows_temporal.options import CancelSignal
 
 CANCELLED_TASKS = uuid.UUID("6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52")  # the namespace of our request ids

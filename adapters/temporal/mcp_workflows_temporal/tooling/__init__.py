@@ -1,0 +1,1 @@
+"""What operators and authors use: check, discover, explain, preview, replay, verify, and files to embed."""
