@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 import anyio
+from mcp_workflows_temporal_worker.contract import BAD_ANSWER, UNKNOWN_QUESTION
 from pydantic import BaseModel
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
@@ -35,7 +36,6 @@ from mcp_workflows_temporal.describe import look, open_questions
 from mcp_workflows_temporal.gate_rules import GateSettings, is_gates
 from mcp_workflows_temporal.gates import Gatekeeper
 from mcp_workflows_temporal.long_poll import wait
-from mcp_workflows_temporal.names import BAD_ANSWER, UNKNOWN_QUESTION
 from mcp_workflows_temporal.options import START_OPTIONS, TemporalOptions, is_template
 from mcp_workflows_temporal.settings import TemporalSettings, ui_root
 from mcp_workflows_temporal.start import refuse_unwritable

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+from mcp_workflows_temporal_worker.contract import ANSWER_SIGNAL, ANSWER_UPDATE
 from temporalio.api.common.v1 import Payloads, WorkflowExecution
 from temporalio.api.enums.v1 import HistoryEventFilterType, TaskQueueType, UpdateWorkflowExecutionLifecycleStage
 from temporalio.api.failure.v1 import Failure as FailureMessage
@@ -37,7 +38,6 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound
 from mcp_workflows_temporal.calls import call
 from mcp_workflows_temporal.connection import Place
-from mcp_workflows_temporal.names import ANSWER_SIGNAL, ANSWER_UPDATE
 from mcp_workflows_temporal.task_queues import WORKFLOWS, Queues
 
 UPDATE_SHARE = 0.25  # of the total time, 2 s of 8: a live worker takes some 20 ms, without one the signal does it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
+from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
@@ -17,7 +18,6 @@ from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.diagnosis import message
 from mcp_workflows_temporal.gate_rules import Shown
 from mcp_workflows_temporal.labels import mapping, progress, questions, text
-from mcp_workflows_temporal.names import MEMO_INPUT, MEMO_STATUS
 from mcp_workflows_temporal.payloads import UndecodableError, decode, decode_failure, decode_known
 from mcp_workflows_temporal.settings import ui_page
 from mcp_workflows_temporal.status import STATUSES, failure

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.client import WorkflowHandle
@@ -18,7 +19,6 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused, StartConflict
 from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.labels import mapping
-from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
 from mcp_workflows_temporal.options import OnExisting
 from mcp_workflows_temporal.payloads import decode_known
 from mcp_workflows_temporal.start_request import OWNER, PRINCIPAL, Request, sdk_options

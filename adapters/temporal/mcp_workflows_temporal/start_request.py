@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from temporalio.common import (
     AutoUpgradeVersioningOverride,
@@ -22,7 +23,6 @@ from temporalio.common import (
 
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
 from mcp_workflows_temporal.options import (
     OWN_IDS,
     AttributeType,

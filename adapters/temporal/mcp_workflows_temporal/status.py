@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mcp_workflows_temporal_worker.contract import PROTOCOL_ERROR
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, FailureError, NexusOperationError
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from mcp_workflows.adapter import JSON, Failure, Status
-from mcp_workflows_temporal.names import PROTOCOL_ERROR
 
 STATUSES: Mapping[int, Status] = {
     State.WORKFLOW_EXECUTION_STATUS_RUNNING: Status.RUNNING,

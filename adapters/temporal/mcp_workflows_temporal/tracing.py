@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT
 from temporalio.client import Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
 from temporalio.converter import PayloadConverter
 
 from mcp_workflows_temporal.labels import mapping
-from mcp_workflows_temporal.names import MEMO_CONTEXT
 
 HEADER: Final = "_tracer-data"
 _TRACE: Final = ("traceparent", "tracestate")

@@ -163,7 +163,7 @@ def test_a_secret_that_only_now_may_be_read_counts_as_changed(tmp_path: Path, mo
     monkeypatch.setattr(credentials, "LOOK_EVERY", 0.0)
     secret = tmp_path / "key"
     secret.write_text("hush")
-    watched = files.Files([secret])
+    watched = credentials.Files([secret])
     assert not watched.changed()
     deadline = time.monotonic() + 60
     while not watched.changed():  # the clock of a file system ticks every few milliseconds

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from google.protobuf.json_format import ParseError
+from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
@@ -22,7 +23,6 @@ from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows_temporal.gate_history import Names, Trail, join, trail
 from mcp_workflows_temporal.gate_rules import CLOSED, Rule, key_of, names_of, read_rules
 from mcp_workflows_temporal.labels import mapping, progress, questions, text
-from mcp_workflows_temporal.names import MEMO_INPUT, MEMO_STATUS
 from mcp_workflows_temporal.status import failure
 
 EXPORT = "export one with: temporal workflow show --workflow-id ID --output json > history.json"

@@ -1,16 +1,6 @@
-"""The workflow-side library: ask a person, tell how far the work is.
+"""`elicit` asks a person and `progress` reports how far the work is; both write to the memo of the execution.
 
-```python
-from mcp_workflows_temporal.workflow import elicit, progress
-
-await progress("checking stock", 1, 3)
-answer = await elicit("Approve this order?", {"type": "object", "properties": {"note": {"type": "string"}}})
-if answer.accepted: ...
-```
-
-Import it like any other module: it is safe inside the workflow sandbox. Questions and progress go to the
-execution's memo, where they can be read without a worker; answers come back as an update, or as a signal when
-no worker was up.
+The adapter reads the memo without a worker. An answer arrives as an update, or as a signal when no worker was up.
 """
 
 from __future__ import annotations
@@ -23,8 +13,7 @@ from typing import Any, Literal, cast
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from mcp_workflows_temporal.forms import form, wrong_with
-from mcp_workflows_temporal.names import (
+from mcp_workflows_temporal_worker.contract import (
     ANSWER_SIGNAL,
     ANSWER_UPDATE,
     BAD_ANSWER,
@@ -33,6 +22,7 @@ from mcp_workflows_temporal.names import (
     MEMO_STATUS,
     UNKNOWN_QUESTION,
 )
+from mcp_workflows_temporal_worker.forms import content_error, form
 
 __all__ = ["Answer", "elicit", "progress"]
 
@@ -41,25 +31,25 @@ ACTIONS = frozenset({"accept", "decline", "cancel"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the person did with the question (MCP `ElicitResult`)."""
+    """The answer of a person to a question (MCP `ElicitResult`)."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON by the schema; empty if not accepted
 
     @property
     def accepted(self) -> bool:
-        """Whether the person filled in the form and sent it."""
+        """True if the person filled in the form and sent it."""
         return self.action == "accept"
 
 
 async def elicit(message: str, schema: Mapping[str, Any] | type) -> Answer:
-    """Ask the person behind the task and wait, as long as it takes, for the answer.
+    """Ask the person behind the task and wait for the answer without a time limit.
 
     `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or dataclass that gives one
-    (MCP elicitation, form mode). Cancelling the wait takes the question back.
+    (MCP elicitation, form mode). Cancelling the wait withdraws the question.
 
     Raises:
-        ApplicationError: the schema is not one that MCP clients can show as a form.
+        ApplicationError: MCP clients cannot show the schema as a form.
     """
     try:
         requested = form(schema)
@@ -69,9 +59,9 @@ async def elicit(message: str, schema: Mapping[str, Any] | type) -> Answer:
 
 
 async def progress(message: str, value: float | None = None, total: float | None = None) -> None:
-    """Say what the workflow is doing, and that it did `value` of `total`, in a unit of your own.
+    """Report the current step, and that `value` of `total` units are done; the unit is yours to choose.
 
-    Each new text or number is one event in the history: report steps, not bytes.
+    Each new text or number adds one event to the history: report steps, not bytes.
     """
     status = {"message": message, "progress": value, "total": total}
     if workflow.memo_value(MEMO_STATUS, None) != status:
@@ -80,14 +70,14 @@ async def progress(message: str, value: float | None = None, total: float | None
 
 
 def _questions() -> _Questions:
-    """Those of this workflow instance: its own handler remembers them, so no author has to keep anything."""
+    """Return the questions of this workflow instance, found by its update handler; create them on first use."""
     handler: Any = workflow.get_update_handler(ANSWER_UPDATE)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # bare Callable
     owner = getattr(handler, "__self__", None)
     return owner if isinstance(owner, _Questions) else _Questions()
 
 
 class _Questions:
-    """The open questions of one workflow instance and the answers on their way."""
+    """The open questions of one workflow instance, and answers that `ask` has not picked up."""
 
     def __init__(self) -> None:
         self._open: dict[str, Mapping[str, Any]] = {}
@@ -97,8 +87,8 @@ class _Questions:
         workflow.set_signal_handler(ANSWER_SIGNAL, self.answer_by_signal)  # pyright: ignore[reportUnknownMemberType]  # bare Callable
 
     async def ask(self, params: Mapping[str, Any]) -> Answer:
-        key = str(workflow.uuid4())  # the same on replay; never reused, not even by the next run
-        order = list(params["requestedSchema"].get("properties", {}))  # Temporal's converter sorts what is in an object
+        key = str(workflow.uuid4())  # the same on replay, and never reused, not even by the next run
+        order = list(params["requestedSchema"].get("properties", {}))  # Temporal's converter sorts the keys
         self._open[key] = {"method": "elicitation/create", "params": params, "order": order}
         self._publish()
         try:
@@ -111,12 +101,12 @@ class _Questions:
 
     def validate(self, key: str, response: dict[str, Any]) -> None:
         if key in self._answered:
-            return  # delivered twice: accepted, and ignored below
+            return  # delivered twice: accepted here, ignored in `answer`
         question = self._open.get(key)
         if question is None:
             raise ApplicationError(f"no open question {key!r}", type=UNKNOWN_QUESTION, non_retryable=True)
-        if wrong := _wrong_with_response(question["params"]["requestedSchema"], response):
-            raise ApplicationError(wrong, type=BAD_ANSWER, non_retryable=True)
+        if complaint := _response_error(question["params"]["requestedSchema"], response):
+            raise ApplicationError(complaint, type=BAD_ANSWER, non_retryable=True)
 
     def answer(self, key: str, response: dict[str, Any]) -> None:
         if key in self._answered:
@@ -136,21 +126,21 @@ class _Questions:
         self.answer(key, response)
 
     def _publish(self) -> None:
-        """Write the open questions, marked with the run that asked them: a next run inherits the memo."""
+        """Write the open questions to the memo, with the run that asked them: the next run inherits the memo."""
         asked = {"run": workflow.info().original_execution_run_id, "requests": dict(self._open)}
         workflow.upsert_memo({MEMO_INPUT: asked if self._open else None})
 
 
-def _wrong_with_response(schema: Mapping[str, Any], response: object) -> str | None:
+def _response_error(schema: Mapping[str, Any], response: object) -> str | None:
     if not isinstance(response, dict):
         return "an answer is {action, content}"
     answer = cast("dict[str, Any]", response)
     if answer.get("action") not in ACTIONS:
         return "action must be accept, decline or cancel"
-    return wrong_with(schema, _content(answer)) if answer["action"] == "accept" else None
+    return content_error(schema, _content(answer)) if answer["action"] == "accept" else None
 
 
 def _content(response: Mapping[str, Any]) -> Any:  # Any: JSON, not checked yet
-    """Only accepting brings content; accepting a form with nothing to fill in needs none."""
+    """Return the content of an accepted form, empty if there is none; nothing for a declined or cancelled one."""
     content = response.get("content")
     return {} if content is None or response["action"] != "accept" else content

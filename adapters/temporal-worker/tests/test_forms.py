@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mcp_workflows_temporal.forms import form, wrong_with
+from mcp_workflows_temporal_worker.forms import content_error, form
 
 from adapters.temporal.tests.answers import BAD_FORMS, QUESTIONS, Case
 
@@ -13,7 +13,7 @@ FILLED = [case for case in QUESTIONS if case.filled]
 @pytest.mark.parametrize("case", FILLED)
 def test_what_was_filled_in_is_checked_against_the_form(case: Case) -> None:
     content = case.response.get("content")
-    wrong = wrong_with(form(case.form), {} if content is None else content)
+    wrong = content_error(form(case.form), {} if content is None else content)
     assert (case.complaint is None) == (wrong is None)
     assert (case.complaint or "") in (wrong or "")
 

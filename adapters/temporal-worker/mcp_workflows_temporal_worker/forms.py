@@ -1,7 +1,7 @@
-"""Forms: the flat schemas that MCP clients can show to a person, and the check of what was filled in.
+"""Forms: the flat schemas that MCP clients can show to a person, and the check of the content that comes back.
 
-Deliberately small and free of dependencies but pydantic, as it runs inside the workflow sandbox. It never refuses
-what JSON Schema accepts: the whole check was made before the answer was sent.
+The check is small, and depends on nothing but pydantic, as it runs inside the workflow sandbox. It accepts all that
+JSON Schema accepts: the core validated the answer in full before it was sent.
 Source: MCP 2026-07-28, elicitation, "Requested Schema".
 """
 
@@ -15,10 +15,10 @@ from pydantic.errors import PydanticUserError
 
 
 def form(schema: Mapping[str, Any] | type) -> dict[str, Any]:
-    """The flat JSON Schema of an object, from one or from a class.
+    """Return the flat JSON Schema of an object, from such a schema or from a class.
 
     Raises:
-        ValueError: it is not flat, or not of an object; says where.
+        ValueError: the schema is not flat, or not of an object; the message says where.
     """
     found = _from_class(schema) if isinstance(schema, type) else dict(schema)
     if found.get("type") != "object":
@@ -36,8 +36,8 @@ def _from_class(cls: type) -> dict[str, Any]:
         raise ValueError(f"no form can be made of {cls.__name__}: {error.message}") from None
 
 
-def wrong_with(schema: Mapping[str, Any], content: object) -> str | None:
-    """What is wrong with the content of a form, in a sentence; None if it is fine."""
+def content_error(schema: Mapping[str, Any], content: object) -> str | None:
+    """Return the first error in the content of a form, in a sentence; None if the content is valid."""
     if not isinstance(content, dict):
         return "content must be an object"
     filled = cast("dict[str, Any]", content)
@@ -45,22 +45,24 @@ def wrong_with(schema: Mapping[str, Any], content: object) -> str | None:
     if missing:
         return f"property {missing[0]!r} is missing"
     properties = schema.get("properties", {})
-    wrong = (
+    errors = (
         f"property {name!r} {text}"
         for name in properties
         if name in filled
-        for text in _wrong_with_value(properties[name], filled[name])
+        for text in _value_errors(properties[name], filled[name])
     )
-    return next(wrong, None)
+    return next(errors, None)
 
 
-def _wrong_with_value(rules: Mapping[str, Any], value: object) -> list[str]:
+def _value_errors(rules: Mapping[str, Any], value: object) -> list[str]:
     kind = rules["type"]
     if not TYPES[kind](value):
         return [f"must be of type {kind}"]
     if "enum" in rules and value not in rules["enum"]:
         return [f"must be one of {rules['enum']}"]
-    words = (word for word in LIMITS if word in rules and kind in _BOUND[word])  # others say nothing, as in JSON Schema
+    words = (
+        word for word in LIMITS if word in rules and kind in _BOUND[word]
+    )  # a limit of another type has no effect, as in JSON Schema
     return [LIMITS[word] for word in words if not _CHECKS[word](value, rules[word])]
 
 
@@ -86,7 +88,7 @@ LIMITS: Mapping[str, str] = {
 }
 
 _NUMBERS = frozenset({"number", "integer"})
-_BOUND: Mapping[str, frozenset[str]] = {  # the types a limit is about
+_BOUND: Mapping[str, frozenset[str]] = {  # the types that a limit applies to
     "minimum": _NUMBERS,
     "maximum": _NUMBERS,
     "minLength": frozenset({"string"}),
@@ -95,7 +97,7 @@ _BOUND: Mapping[str, frozenset[str]] = {  # the types a limit is about
     "maxItems": frozenset({"array"}),
 }
 
-_CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {  # Any: the value was checked by its type before
+_CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {  # Any: the type of the value was checked before
     "minimum": lambda value, limit: value >= limit,
     "maximum": lambda value, limit: value <= limit,
     "minLength": lambda value, limit: len(value) >= limit,
