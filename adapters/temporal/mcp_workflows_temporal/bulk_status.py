@@ -1,55 +1,58 @@
-"""A cheap look at many executions at once: one list call for hundreds of ids, as the hint which of them to describe.
+"""The status of many executions from one list call for hundreds of ids: a hint which of them to describe.
 
-Its rows have status and memo. They lag behind (a few ms on the dev server, seconds with Elasticsearch), and do not tell
-which chain a run belongs to, whether it is stuck, or whether it was asked to cancel: `describe` confirms what differs.
+Rows have status and memo. They lag behind (a few ms on the dev server, seconds with Elasticsearch), and show neither
+the chain of a run, nor that it is stuck, nor a requested cancellation: `describe` confirms each difference.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
+from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
-from mcp_workflows.adapter import Execution, Ref
+from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.errors import ExecutionNotFound
-from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.describe import glance
-from mcp_workflows_temporal.listing import listed, quoted
+from mcp_workflows_temporal.client import Frontend, Handle, quoted
+from mcp_workflows_temporal.describe import READ_FIELDS
+from mcp_workflows_temporal.labels import as_mapping, as_text, read_progress, read_questions
+from mcp_workflows_temporal.payloads import decode_known
+from mcp_workflows_temporal.status import STATUSES
 
-AT_ONCE = 200  # ids in one query: more are hardly cheaper each, and one call must not take long
+BATCH = 200  # ids in one query: larger queries save little, and one call must not take long
 UNQUOTABLE = frozenset('"\\')  # ids with these, or with what cannot be printed, are not found by a query (server 1.32)
 OPEN = frozenset({State.WORKFLOW_EXECUTION_STATUS_RUNNING, State.WORKFLOW_EXECUTION_STATUS_PAUSED})
 
 
 async def describe_many(frontend: Frontend, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-    """What the list tells, by handle; executions it does not show (yet) are left out."""
-    plain = (ref for ref in refs if not ref.gates)  # whether a gate is open is in the history, not in the list
+    """Return the executions in the list, by handle; those that the list does not show (yet) are left out."""
+    plain = (ref for ref in refs if not ref.gates)  # the state of a gate is in the history, not in the list
     by_id = {handle.workflow_id: ref for ref in plain if (handle := _handle(ref)) and _quotable(handle.workflow_id)}
     found: dict[str, Execution] = {}
-    for ids in _pages(list(by_id)):
+    for ids in _batches(list(by_id)):
         rows: dict[str, WorkflowExecutionInfo] = {}
         async for row in _rows(frontend, ids):
             workflow_id = row.execution.workflow_id
-            rows[workflow_id] = max(rows.get(workflow_id, row), row, key=_currency)
+            rows[workflow_id] = max(rows.get(workflow_id, row), row, key=_recency)
         for workflow_id, row in rows.items():
-            if workflow_id in by_id:  # whatever the query found
-                found[by_id[workflow_id].handle] = await glance(frontend, row)
+            if workflow_id in by_id:  # a query may find others
+                found[by_id[workflow_id].handle] = await _read_row(frontend, row)
     return found
 
 
-def _currency(row: WorkflowExecutionInfo) -> tuple[bool, int]:
-    """Of several runs of one id the current one: it is open, or it started last."""
+def _recency(row: WorkflowExecutionInfo) -> tuple[bool, int]:
+    """Order the runs of one id: the current one is open, or started last."""
     return row.status in OPEN, row.start_time.ToNanoseconds()
 
 
 def _rows(frontend: Frontend, ids: Sequence[str]) -> AsyncIterator[WorkflowExecutionInfo]:
     query = f"WorkflowId IN ({', '.join(map(quoted, ids))}) AND ExecutionStatus != 'ContinuedAsNew'"
-    return listed(frontend, query, page=2 * AT_ONCE)  # some have more than one run
+    return frontend.list_executions(query, page=2 * BATCH)  # some have more than one run
 
 
-def _pages(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    yield from (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
+def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    yield from (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
 
 
 def _quotable(workflow_id: str) -> bool:
@@ -61,3 +64,18 @@ def _handle(ref: Ref) -> Handle | None:
         return Handle.parse(ref.handle)
     except ExecutionNotFound:
         return None
+
+
+async def _read_row(frontend: Frontend, row: WorkflowExecutionInfo) -> Execution:
+    """Return the execution in a row: its status, message, progress and questions."""
+    memo = await decode_known(frontend.converter(row.execution.workflow_id), row.memo.fields, READ_FIELDS)
+    status, asked = as_mapping(memo.get(MEMO_STATUS)), as_mapping(memo.get(MEMO_INPUT))
+    asked_by_run = asked.get("run") == row.execution.run_id and row.status == State.WORKFLOW_EXECUTION_STATUS_RUNNING
+    requests = read_questions(asked if asked_by_run else {})
+    return Execution(
+        status=Status.INPUT_REQUIRED if requests else STATUSES.get(row.status, Status.RUNNING),
+        message=as_text(status.get("message")),
+        progress=read_progress(status),
+        requests=requests,
+        execution_id=row.execution.workflow_id,
+    )

@@ -1,46 +1,47 @@
-"""Asking an execution to stop: Temporal's own way, or by the signal that a team has agreed on."""
+"""Cancellation: Temporal's own, or the signal that a tool names for it; and termination, for operators."""
 
 from __future__ import annotations
 
-import uuid
+from uuid import UUID, uuid5
 
-from temporalio.api.common.v1 import Payloads, WorkflowExecution
-from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.describe import described, is_open
 from mcp_workflows_temporal.options import CancelSignal
+from mcp_workflows_temporal.status import is_open
 
-CANCELLED_TASKS = uuid.UUID("6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52")  # the namespace of our request ids
+REQUEST_IDS = UUID("6f8f5f0e-6f0b-5d0c-9a53-0f7c2f3f6f52")  # the UUID namespace of our request ids
 
 
 async def cancel(frontend: Frontend, handle: Handle, signal: CancelSignal | None) -> None:
-    """Ask the whole chain to stop; a no-op once it has ended.
+    """Request the cancellation of the whole chain; do nothing once it has ended.
+
+    The request id is the same for each call, so that Temporal keeps one signal for each execution.
 
     Raises:
         ExecutionNotFound: there is no such chain.
     """
     if signal is None:
-        await frontend.cancel(handle)
-    elif is_open(await described(frontend, handle)):
-        await _send(frontend, handle, signal)
+        await frontend.request_cancel(handle)
+    elif is_open(await frontend.describe_chain(handle)):
+        try:
+            request_id = str(uuid5(REQUEST_IDS, str(handle)))
+            await frontend.signal(handle.execution, signal.signal, signal.args, request_id)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            # It was open a moment ago: it has ended.
 
 
-async def _send(frontend: Frontend, handle: Handle, signal: CancelSignal) -> None:
-    """One signal for each execution, however often it is asked for: Temporal knows the request id again."""
-    payloads = await frontend.converter(handle.workflow_id).encode(signal.args)
-    request = SignalWorkflowExecutionRequest(
-        namespace=frontend.client.namespace,
-        workflow_execution=WorkflowExecution(workflow_id=handle.workflow_id),
-        signal_name=signal.signal,
-        input=Payloads(payloads=payloads),
-        identity=frontend.client.identity,
-        request_id=str(uuid.uuid5(CANCELLED_TASKS, str(handle))),
-    )
+async def terminate(frontend: Frontend, handle: Handle, reason: str) -> None:
+    """Terminate the whole chain; its workers learn of it when they next report.
+
+    Raises:
+        ExecutionNotFound: there is no such chain.
+    """
     try:
-        await frontend.client.workflow_service.signal_workflow_execution(request, retry=True, timeout=frontend.timeout)
+        await frontend.terminate(handle, reason)
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-        # It was open a moment ago: it has ended.
+        await frontend.describe_chain(handle)  # Temporal gives the same error for a chain that has ended

@@ -1,4 +1,4 @@
-"""One look: what DescribeWorkflowExecution says, the memo in it, and once it is closed how it ended."""
+"""One look: the DescribeWorkflowExecution, the memo in it, and the close event once the execution has ended."""
 
 from __future__ import annotations
 
@@ -8,122 +8,87 @@ from dataclasses import dataclass, replace
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import DataConverter
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
-from mcp_workflows.errors import ExecutionNotFound
 from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.diagnosis import message
-from mcp_workflows_temporal.gate_rules import Shown
-from mcp_workflows_temporal.labels import mapping, progress, questions, text
+from mcp_workflows_temporal.diagnosis import status_message
+from mcp_workflows_temporal.gate_rules import GateRequests
+from mcp_workflows_temporal.labels import as_mapping, as_text, read_progress, read_questions
 from mcp_workflows_temporal.payloads import UndecodableError, decode, decode_failure, decode_known
 from mcp_workflows_temporal.settings import ui_page
-from mcp_workflows_temporal.status import STATUSES, failure
+from mcp_workflows_temporal.status import STATUSES, is_open, read_failure
 
-LOOKED_AT = frozenset({MEMO_INPUT, MEMO_STATUS})
-
-
-async def described(frontend: Frontend, handle: Handle) -> Described:
-    """The chain of this handle as it is now.
-
-    Raises:
-        ExecutionNotFound: the id belongs to another chain by now.
-    """
-    found = await frontend.describe(handle.workflow_id)
-    first = found.workflow_execution_info.first_run_id
-    if first and first != handle.first_run_id:
-        raise ExecutionNotFound(f"workflow id {handle.workflow_id} belongs to another execution by now")
-    return found
+READ_FIELDS = frozenset({MEMO_INPUT, MEMO_STATUS})
 
 
-async def look(
-    frontend: Frontend, handle: Handle, ui: str | None, gates: Callable[[Described], Awaitable[Shown]]
+async def describe(
+    frontend: Frontend, handle: Handle, ui: str | None, read_gates: Callable[[Described], Awaitable[GateRequests]]
 ) -> Execution:
-    """One look at the chain of a handle: one call while it is open, two once it is closed; more only for gates.
+    """Return the execution of a handle after one call, or two once it has ended; more only for gates.
 
-    Only one if a wait has just brought how it ended.
+    An ended one needs only one call if a long poll has just brought its close event.
     """
-    found = await described(frontend, handle)
+    found = await frontend.describe_chain(handle)
     info = found.workflow_execution_info
     converter = frontend.converter(handle.workflow_id)
-    memo = await decode_known(converter, info.memo.fields, LOOKED_AT)
-    words = mapping(memo.get(MEMO_STATUS))
+    memo = await decode_known(converter, info.memo.fields, READ_FIELDS)
+    status = as_mapping(memo.get(MEMO_STATUS))
     seen = Execution(
         status=STATUSES.get(info.status, Status.RUNNING),
-        message=text(words.get("message")),
-        progress=progress(words),
+        message=as_text(status.get("message")),
+        progress=read_progress(status),
         cancel_requested=found.workflow_extended_info.cancel_requested,
         execution_id=handle.workflow_id,
         url=ui_page(ui, frontend.place.namespace, handle.workflow_id, info.execution.run_id),
     )
     if seen.terminal:
         return await _ended(frontend, found, seen)
-    paused = info.status == State.WORKFLOW_EXECUTION_STATUS_PAUSED  # what it asked waits with it
-    shown = Shown() if paused else await gates(found)
-    requests = {**await _questions(frontend, found, {} if paused else memo), **shown.requests}
-    said = await message(frontend, found, seen.message)
+    paused = info.status == State.WORKFLOW_EXECUTION_STATUS_PAUSED  # its questions wait with it
+    gates = GateRequests() if paused else await read_gates(found)
+    requests = {**await _questions(frontend, found, {} if paused else memo), **gates.requests}
+    text = await status_message(frontend, found, seen.message)
     return replace(
         seen,
         status=Status.INPUT_REQUIRED if requests else seen.status,
-        message="; ".join(filter(None, (said, shown.message))) or None,
+        message="; ".join(filter(None, (text, gates.message))) or None,
         requests=requests,
     )
-
-
-async def glance(frontend: Frontend, row: WorkflowExecutionInfo) -> Execution:
-    """What a row of a list shows: its status, and what the workflow says and asks; see `sweeping`."""
-    memo = await decode_known(frontend.converter(row.execution.workflow_id), row.memo.fields, LOOKED_AT)
-    words, asked = mapping(memo.get(MEMO_STATUS)), mapping(memo.get(MEMO_INPUT))
-    its_own = asked.get("run") == row.execution.run_id and row.status == State.WORKFLOW_EXECUTION_STATUS_RUNNING
-    requests = questions(asked if its_own else {})
-    return Execution(
-        status=Status.INPUT_REQUIRED if requests else STATUSES.get(row.status, Status.RUNNING),
-        message=text(words.get("message")),
-        progress=progress(words),
-        requests=requests,
-        execution_id=row.execution.workflow_id,
-    )
-
-
-def is_open(found: Described) -> bool:
-    """Whether it has not ended."""
-    return STATUSES.get(found.workflow_execution_info.status, Status.RUNNING) is Status.RUNNING
 
 
 async def open_questions(frontend: Frontend, handle: Handle) -> Mapping[str, InputRequest]:
-    """What can be answered now; nothing once it has ended."""
-    found = await described(frontend, handle)
+    """Return the questions of the workflow that can be answered now; none once it has ended."""
+    found = await frontend.describe_chain(handle)
     info = found.workflow_execution_info
     if not is_open(found):
         return {}
-    memo = await decode_known(frontend.converter(handle.workflow_id), info.memo.fields, LOOKED_AT)
+    memo = await decode_known(frontend.converter(handle.workflow_id), info.memo.fields, READ_FIELDS)
     return await _questions(frontend, found, memo)
 
 
 async def _questions(frontend: Frontend, found: Described, memo: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
-    """The questions in the memo, if the current run asked them: retries and continue-as-new inherit the memo."""
-    asked = mapping(memo.get(MEMO_INPUT))
-    open_now = questions(asked)
+    """Return the questions in the memo if the current run asked them: a next run inherits the memo."""
+    asked = as_mapping(memo.get(MEMO_INPUT))
+    questions = read_questions(asked)
     execution = found.workflow_execution_info.execution
     asked_by = asked.get("run")
-    if not open_now or (asked_by != execution.run_id and asked_by != await frontend.original_run(execution)):
+    if not questions or (asked_by != execution.run_id and asked_by != await frontend.original_run(execution)):
         return {}
-    return open_now
+    return questions
 
 
 async def _ended(frontend: Frontend, found: Described, seen: Execution) -> Execution:
     event = await frontend.close_event(found.workflow_execution_info)
     ending = ENDINGS.get(event.WhichOneof("attributes") or "")
-    if ending is None:  # closed meanwhile by a retry or continue-as-new: the chain goes on
+    if ending is None:  # a retry or continue-as-new closed it meanwhile: the chain goes on
         return replace(seen, status=Status.RUNNING)
     return await ending(Ended(event=event, found=found, converter=frontend.converter(seen.execution_id or "")), seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """All there is to know about the end of an execution."""
+    """The close event of an execution, and its description."""
 
     event: HistoryEvent
     found: Described
@@ -143,7 +108,7 @@ async def _completed(ended: Ended, seen: Execution) -> Execution:
 async def _failed(ended: Ended, seen: Execution) -> Execution:
     attributes = ended.event.workflow_execution_failed_event_attributes
     error = await decode_failure(ended.converter, attributes.failure)
-    return replace(seen, message=None, failure=failure(error))
+    return replace(seen, message=None, failure=read_failure(error))
 
 
 async def _timed_out(ended: Ended, seen: Execution) -> Execution:

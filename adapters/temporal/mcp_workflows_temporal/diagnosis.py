@@ -1,4 +1,4 @@
-"""Why an open execution does not get on, in a sentence: read from the one describe, and hardly ever asking more."""
+"""The problem that keeps an open execution from making progress, mostly read from its description alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from temporalio.converter import ActivitySerializationContext
 from mcp_workflows_temporal.client import Frontend
 from mcp_workflows_temporal.payloads import decode_failure
 from mcp_workflows_temporal.report_text import command
-from mcp_workflows_temporal.status import failure
+from mcp_workflows_temporal.status import read_failure
 from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS
 
 NEVER_BEGUN_AFTER = timedelta(seconds=1)
@@ -30,91 +30,93 @@ _NOT_TAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """What keeps an execution from getting on; it reads the same at the next look, or lastUpdatedAt would move."""
+class Problem:
+    """A reason why an execution makes no progress; its text is stable between looks, or lastUpdatedAt would move."""
 
     text: str
     advice: str
-    of_a_step: bool = False  # what the workflow says of itself still holds
+    of_a_step: bool = False  # the workflow's own message still holds
 
 
-async def message(frontend: Frontend, found: Described, words: str | None) -> str | None:
-    """What people want to read of an open execution: its own words, what is wrong, that it was asked to stop."""
-    said = words
-    if wrong := await trouble(frontend, found):
-        said = f"{words} ({wrong.text})" if words and wrong.of_a_step else wrong.text
+async def status_message(frontend: Frontend, found: Described, own: str | None) -> str | None:
+    """Return the message of an open execution: its own, the problem if there is one, and a requested cancellation."""
+    text = own
+    if problem := await find_problem(frontend, found):
+        text = f"{own} ({problem.text})" if own and problem.of_a_step else problem.text
     if not found.workflow_extended_info.cancel_requested:
-        return said
-    return f"cancellation requested: {said}" if said else "cancellation requested"
+        return text
+    return f"cancellation requested: {text}" if text else "cancellation requested"
 
 
-async def trouble(frontend: Frontend, found: Described) -> Trouble | None:
-    """The first thing that is wrong, the gravest first."""
-    for look in LOOKS:
-        if wrong := await look(frontend, found):
-            return wrong
+async def find_problem(frontend: Frontend, found: Described) -> Problem | None:
+    """Return the gravest problem of an open execution."""
+    for find in DIAGNOSES:
+        if problem := await find(frontend, found):
+            return problem
     return None
 
 
-async def _paused(frontend: Frontend, found: Described) -> Trouble | None:
+async def _paused(frontend: Frontend, found: Described) -> Problem | None:
     if found.workflow_execution_info.status != State.WORKFLOW_EXECUTION_STATUS_PAUSED:
         return None
     reason = found.workflow_extended_info.pause_info.reason
     workflow_id = found.workflow_execution_info.execution.workflow_id
     unpause = command(frontend.place, "workflow", "unpause", "--workflow-id", workflow_id)
     advice = f"unpause it when it may go on: {unpause}"
-    return Trouble(text=f"paused: {one_line(reason)}" if reason else "paused", advice=advice)
+    return Problem(text=f"paused: {one_line(reason)}" if reason else "paused", advice=advice)
 
 
-async def _deserted(frontend: Frontend, found: Described) -> Trouble | None:
-    """Nobody takes its workflow task: told from the first second if nobody ever did, otherwise after ten."""
+async def _deserted(frontend: Frontend, found: Described) -> Problem | None:
+    """Nobody takes its workflow task: a problem after a second if nobody ever did, otherwise after ten."""
     task, info = found.pending_workflow_task, found.workflow_execution_info
     if task.state != _SCHEDULED:
         return None
-    waited_first = task.scheduled_time.ToDatetime() - info.start_time.ToDatetime()  # signals may be there before it
-    patience = NEVER_BEGUN_AFTER if waited_first < NEVER_BEGUN_AFTER else NO_WORKER_AFTER
-    if since(task.scheduled_time) < patience:
+    delay = task.scheduled_time.ToDatetime() - info.start_time.ToDatetime()  # signals may come before it
+    patience = NEVER_BEGUN_AFTER if delay < NEVER_BEGUN_AFTER else NO_WORKER_AFTER
+    if _since(task.scheduled_time) < patience:
         return None
-    if await frontend.queues.deserted(info.task_queue, WORKFLOWS):
-        return nobody_polls(frontend, info.task_queue)
+    if await frontend.task_queues.is_deserted(info.task_queue, WORKFLOWS):
+        return no_worker_problem(frontend, info.task_queue)
     if task.attempt >= FAILING_FROM:
         return None
     text = f"waiting for a worker on task queue {info.task_queue}"
-    return Trouble(text=text, advice="the workers of that task queue are busy or just went away: see how they are")
+    return Problem(text=text, advice="the workers of that task queue are busy or just went away: see how they are")
 
 
-def nobody_polls(frontend: Frontend, queue: str, step: str | None = None) -> Trouble:
-    """A task queue without workers, for the workflow itself or for one of its steps."""
+def no_worker_problem(frontend: Frontend, queue: str, step: str | None = None) -> Problem:
+    """Return the problem of a task queue without workers, for the workflow itself or for one of its steps."""
     text = f"{step}: nobody polls task queue {queue}" if step else f"nobody polls task queue {queue}"
-    what = f"a worker with activity {step}" if step else "a worker"
-    advice = f"start {what} on task queue {queue} in namespace {frontend.place.namespace}"
-    return Trouble(text=text, advice=advice, of_a_step=step is not None)
+    worker = f"a worker with activity {step}" if step else "a worker"
+    advice = f"start {worker} on task queue {queue} in namespace {frontend.place.namespace}"
+    return Problem(text=text, advice=advice, of_a_step=step is not None)
 
 
-async def _failing(_: Frontend, found: Described) -> Trouble | None:
-    """A bug in a workflow does not fail it: Temporal tries the workflow task again, for ever."""
+async def _failing(_: Frontend, found: Described) -> Problem | None:
+    """A bug in the workflow's code does not fail the execution: Temporal retries the workflow task for ever."""
     attempt = found.pending_workflow_task.attempt
     if attempt < FAILING_FROM:
         return None
     text = f"the workflow's code fails or times out and is tried again (attempt {attempt}): see the worker's log"
-    return Trouble(text=text, advice="mend the workflow's code and deploy it: the execution goes on where it stands")
+    return Problem(text=text, advice="mend the workflow's code and deploy it: the execution goes on where it stands")
 
 
-async def _failing_activity(frontend: Frontend, found: Described) -> Trouble | None:
-    """The activity that has been in trouble for longest, and how many more are."""
-    troubles = [wrong for each in found.pending_activities if (wrong := await activity_trouble(frontend, found, each))]
-    if not troubles:
+async def _failing_activity(frontend: Frontend, found: Described) -> Problem | None:
+    """The first activity with a problem, and the number of others."""
+    problems = [
+        problem for each in found.pending_activities if (problem := await _activity_problem(frontend, found, each))
+    ]
+    if not problems:
         return None
-    first, others = troubles[0], len(troubles) - 1
-    return Trouble(text=first.text + and_more(others), advice=first.advice, of_a_step=True)
+    first, others = problems[0], len(problems) - 1
+    return Problem(text=first.text + and_more(others), advice=first.advice, of_a_step=True)
 
 
 def and_more(others: int) -> str:
-    """What is left unsaid of other activities."""
+    """Return the count of other activities as the end of a sentence."""
     return {0: "", 1: ", and 1 more activity"}.get(others, f", and {others} more activities")
 
 
-LOOKS: Sequence[Callable[[Frontend, Described], Awaitable[Trouble | None]]] = (
+DIAGNOSES: Sequence[Callable[[Frontend, Described], Awaitable[Problem | None]]] = (
     _paused,
     _deserted,
     _failing,
@@ -122,27 +124,27 @@ LOOKS: Sequence[Callable[[Frontend, Described], Awaitable[Trouble | None]]] = (
 )
 
 
-async def activity_trouble(frontend: Frontend, found: Described, each: PendingActivityInfo) -> Trouble | None:
-    """What is wrong with one activity: paused, taken by nobody, failing."""
+async def _activity_problem(frontend: Frontend, found: Described, each: PendingActivityInfo) -> Problem | None:
+    """Return the problem of one activity: it is paused, no worker takes it, or it fails."""
     name = each.activity_type.name
     if each.paused:
         reason = each.pause_info.manual.reason
         ids = ("--activity-id", each.activity_id, "--workflow-id", found.workflow_execution_info.execution.workflow_id)
         advice = f"unpause it when it may go on: {command(frontend.place, 'activity', 'unpause', *ids)}"
-        return Trouble(text=f"{name} paused: {one_line(reason)}" if reason else f"{name} paused", advice=advice)
+        return Problem(text=f"{name} paused: {one_line(reason)}" if reason else f"{name} paused", advice=advice)
     patience = NEVER_BEGUN_AFTER if each.attempt < FAILING_FROM else NO_WORKER_AFTER
-    if each.state == _NOT_TAKEN and since(each.scheduled_time) >= patience:
+    if each.state == _NOT_TAKEN and _since(each.scheduled_time) >= patience:
         queue = each.activity_options.task_queue.name or found.workflow_execution_info.task_queue
-        if await frontend.queues.deserted(queue, ACTIVITIES):
-            return nobody_polls(frontend, queue, name)
+        if await frontend.task_queues.is_deserted(queue, ACTIVITIES):
+            return no_worker_problem(frontend, queue, name)
     if each.attempt < FAILING_FROM or not each.HasField("last_failure"):
         return None
     text = f"{name} attempt {each.attempt}: {await failure_text(frontend, found, each)}"
-    return Trouble(text=text, advice=f"see why {name} fails; Temporal tries it again by itself")
+    return Problem(text=text, advice=f"see why {name} fails; Temporal tries it again by itself")
 
 
 async def failure_text(frontend: Frontend, found: Described, each: PendingActivityInfo) -> str:
-    """Why the last attempt failed: its innermost useful words, on one line."""
+    """Return the reason of the last attempt's failure, on one line."""
     info = found.workflow_execution_info
     context = ActivitySerializationContext(
         namespace=frontend.place.namespace,
@@ -154,17 +156,17 @@ async def failure_text(frontend: Frontend, found: Described, each: PendingActivi
         is_local=False,
     )
     own = FailureMessage()
-    own.CopyFrom(each.last_failure)  # decoding is done in place
+    own.CopyFrom(each.last_failure)  # decoding changes it in place
     error = await decode_failure(frontend.client.data_converter.with_context(context), own)
-    return one_line(failure(error).text).removeprefix("a step ")
+    return one_line(read_failure(error).text).removeprefix("a step ")
 
 
 def one_line(text: str) -> str:
-    """The first line of a text, not too long: what comes after it is for logs."""
+    """Return the first line of a text, shortened to 200 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 3]}..."
 
 
-def since(at: Timestamp) -> timedelta:
-    """How long ago that was; negative if it is still to come."""
+def _since(at: Timestamp) -> timedelta:
+    """Return the time that has passed; negative for the future."""
     return datetime.now(UTC) - at.ToDatetime(UTC)

@@ -1,4 +1,4 @@
-"""Gates in Temporal's words: when a workflow that was not written for us waits for a person, and how it is answered."""
+"""The rules of gates: when a workflow waits for a person, and the signal or update that answers it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.gate_history import Kind, Names, Trail, Word
+from mcp_workflows_temporal.gate_history import EventFilter, HistorySummary, Message, MessageKind
 
 CLOSED = 0  # no event has this id
 BEGINNING = 1  # the event that starts a run
 
 
 class When(BaseModel):
-    """When the execution waits for a person; one of `after` and `query`."""
+    """The condition under which the execution waits for a person: one of `after` and `query`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -37,7 +37,7 @@ class When(BaseModel):
     equals: Any = Field(default=None, description="What the query gives while it waits: any JSON value.")
 
     @model_validator(mode="after")
-    def _is_one_of_both(self) -> Self:
+    def _is_one_of_two(self) -> Self:
         if (self.after is None) == (self.query is None):
             raise ValueError("write either {after: ActivityType} or {query: name, equals: value}")
         given = self.model_fields_set
@@ -49,7 +49,7 @@ class When(BaseModel):
 
 
 class Sending(BaseModel):
-    """How an answer reaches the workflow; one of `signal` and `update`."""
+    """The message that brings an answer to the workflow: one of `signal` and `update`."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, json_schema_extra={"oneOf": [{"required": ["signal"]}, {"required": ["update"]}]}
@@ -71,20 +71,20 @@ class Sending(BaseModel):
         return name
 
     @model_validator(mode="after")
-    def _is_one_of_both(self) -> Self:
+    def _is_one_of_two(self) -> Self:
         if (self.signal is None) == (self.update is None):
             raise ValueError("write either {signal: name} or {update: name}; args, a list, may stand beside it")
         return self
 
     @property
-    def word(self) -> Word:
-        """What it is in the history."""
-        kind = Kind.UPDATE if self.signal is None else Kind.SIGNAL
-        return Word(kind=kind, name=self.signal or self.update or "")
+    def message(self) -> Message:
+        """The message in the history."""
+        kind = MessageKind.UPDATE if self.signal is None else MessageKind.SIGNAL
+        return Message(kind=kind, name=self.signal or self.update or "")
 
 
 class GateSettings(BaseModel):
-    """What a gate may be on Temporal; texts may hold {{placeholders}}."""
+    """The settings of a gate on Temporal; texts may hold {{placeholders}}."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,53 +95,55 @@ class GateSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One gate, ready to be decided."""
+    """One gate, with its settings read."""
 
     name: str
     when: When
-    words: frozenset[Word]  # what answers it
+    messages: frozenset[Message]  # that answer it
     request: InputRequest
 
-    def opened(self, trail: Trail) -> int | None:
-        """The event that opened it, CLOSED, or None: what lies before this stretch must be read first.
+    def opening_event(self, summary: HistorySummary) -> int | None:
+        """Return the event that opened the gate, CLOSED, or None if older events must be read first.
 
-        Of a query gate this is the event that would open it, if the query says that it waits.
+        For a query gate this is the event that opens the gate if the query says that the workflow waits.
         """
-        answered = self.answered(trail)
-        return self._after(trail, answered) if self.when.after is not None else self._queried(trail, answered)
+        answered = self.answering_event(summary)
+        return self._after(summary, answered) if self.when.after is not None else self._queried(summary, answered)
 
-    def answered(self, trail: Trail) -> int:
-        """The event of the latest answer in this stretch, or CLOSED."""
-        return max((trail.answers.get(word, CLOSED) for word in self.words), default=CLOSED)
+    def answering_event(self, summary: HistorySummary) -> int:
+        """Return the event of the latest answer in this stretch, or CLOSED."""
+        return max((summary.answers.get(message, CLOSED) for message in self.messages), default=CLOSED)
 
-    def _after(self, trail: Trail, answered: int) -> int | None:
-        completed = trail.completed.get(self.when.after or "", CLOSED)
+    def _after(self, summary: HistorySummary, answered: int) -> int | None:
+        completed = summary.completed.get(self.when.after or "", CLOSED)
         latest = max(completed, answered)
-        unsure = not trail.whole and (not latest or any(event > latest for event in trail.ended.values()))
-        return None if unsure else (completed if completed > answered else CLOSED)
+        is_unknown = not summary.whole and (not latest or any(event > latest for event in summary.ended.values()))
+        return None if is_unknown else (completed if completed > answered else CLOSED)
 
-    def _queried(self, trail: Trail, answered: int) -> int | None:
-        """After the latest answer a new round begins; one that waits for its workflow task is not heeded yet."""
-        signals = (trail.answers.get(word, CLOSED) for word in self.words if word.kind is Kind.SIGNAL)
-        if max(signals, default=CLOSED) > trail.handled:
+    def _queried(self, summary: HistorySummary, answered: int) -> int | None:
+        """After the latest answer the gate may open again, once a workflow task has taken that answer."""
+        signals = (
+            summary.answers.get(message, CLOSED) for message in self.messages if message.kind is MessageKind.SIGNAL
+        )
+        if max(signals, default=CLOSED) > summary.handled:
             return CLOSED
-        return answered or (BEGINNING if trail.whole else None)
+        return answered or (BEGINNING if summary.whole else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What gates add to a look: questions, and what keeps them from being known."""
+class GateRequests:
+    """The questions of open gates, and a message about gates whose state is unknown."""
 
     requests: Mapping[str, InputRequest] = field(default_factory=dict[str, InputRequest])
     message: str | None = None
-    needs_worker: bool = False  # no worker answered a query that decides one of them
+    needs_worker: bool = False  # no worker answered the query of one of them
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Rule, ...]:
-    """The gates of a task, as they were frozen.
+    """Read the gates of a task.
 
     Raises:
-        EngineRefused: one of them is none, now that its placeholders are filled in; says which and why.
+        EngineRefused: a gate is invalid now that its placeholders are filled in; the message says which and why.
     """
     return tuple(_rule(name, gate) for name, gate in gates.items())
 
@@ -153,15 +155,15 @@ def _rule(name: str, gate: Gate) -> Rule:
     except ValidationError as error:
         raise EngineRefused(f"gate {name}: {_complaint(error)}") from None
     sendings = (settings.send, settings.decline)
-    words = frozenset(sending.word for sending in sendings if sending is not None)
-    return Rule(name=name, when=settings.when, words=words, request=gate.request)
+    messages = frozenset(sending.message for sending in sendings if sending is not None)
+    return Rule(name=name, when=settings.when, messages=messages, request=gate.request)
 
 
 def read_sending(name: str, send: JSON) -> Sending:
-    """How one answer is to be sent, filled in.
+    """Read the message of one answer, with its placeholders filled in.
 
     Raises:
-        EngineRefused: it is not a way to send.
+        EngineRefused: it is no valid message.
     """
     try:
         return Sending.model_validate(send)
@@ -175,25 +177,25 @@ def _complaint(error: ValidationError) -> str:
     return f"{where}: {text}" if where else text
 
 
-def names_of(rules: Iterable[Rule]) -> Names:
-    """What of a history these gates are about."""
+def event_filter(rules: Iterable[Rule]) -> EventFilter:
+    """Return the filter for the events that decide these gates."""
     listed = tuple(rules)
     activities = frozenset(rule.when.after for rule in listed if rule.when.after is not None)
-    return Names(activities=activities, words=frozenset[Word]().union(*(rule.words for rule in listed)))
+    return EventFilter(activities=activities, messages=frozenset[Message]().union(*(rule.messages for rule in listed)))
 
 
 def key_of(gate: str, event: int, run_id: str, first_run_id: str) -> str:
-    """The key of one round. Event ids begin again with each run of a chain, so later runs are named in it."""
+    """Return the key of a question. Event ids begin again with each run of a chain, so the key names later runs."""
     return f"{gate}.{event}" if run_id == first_run_id else f"{gate}.{event}.{run_id}"
 
 
 def event_of(key: str, gate: str, run_id: str, first_run_id: str) -> int:
-    """The event in a key of this gate and run; CLOSED if it is a key of another one."""
+    """Return the event in a key of this gate and run; CLOSED for the key of another gate or run."""
     number = key.removeprefix(f"{gate}.").partition(".")[0]
     event = int(number) if number.isascii() and number.isdigit() else CLOSED
     return event if key == key_of(gate, event, run_id, first_run_id) else CLOSED
 
 
-def is_gates(key: str, gates: Mapping[str, Gate]) -> bool:
-    """Whether a key is of a gate; the workflow's own questions have a UUID."""
+def is_gate_key(key: str, gates: Mapping[str, Gate]) -> bool:
+    """Return whether a key is one of a gate; the workflow's own questions have a UUID."""
     return any(key.startswith(f"{name}.") for name in gates)

@@ -1,121 +1,139 @@
-"""Which gates of an execution are open, and how their answers get in.
+"""The gates of executions: which are open, and the delivery of their answers.
 
-After a restart, or on another replica, the same questions have the same keys: they are made of event ids.
+The keys of questions are made of event ids, so a restart or another replica gives the same keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID, uuid5
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.describe import described, is_open
+from mcp_workflows_temporal.client import Frontend, Handle, Run
 from mcp_workflows_temporal.diagnosis import FAILING_FROM
-from mcp_workflows_temporal.gate_calls import Run, signal, update
-from mcp_workflows_temporal.gate_history import Trail
-from mcp_workflows_temporal.gate_queries import Polled, Polls
-from mcp_workflows_temporal.gate_rules import CLOSED, Rule, Sending, Shown, event_of, key_of, read_rules, read_sending
+from mcp_workflows_temporal.gate_history import HistoryReader, HistorySummary
+from mcp_workflows_temporal.gate_queries import GateQueries, QueryResult
+from mcp_workflows_temporal.gate_rules import (
+    CLOSED,
+    GateRequests,
+    Rule,
+    Sending,
+    event_filter,
+    event_of,
+    key_of,
+    read_rules,
+    read_sending,
+)
 from mcp_workflows_temporal.payloads import decode_failure
-from mcp_workflows_temporal.status import failure
-from mcp_workflows_temporal.trail_reader import TrailReader
+from mcp_workflows_temporal.status import is_open, read_failure
 
-OVERTAKEN = "AcceptedUpdateCompletedWorkflow"  # the workflow took the update, and ended before its handler did
+ENDED_MEANWHILE = "AcceptedUpdateCompletedWorkflow"  # the workflow ended before the handler of its accepted update did
+REQUEST_IDS = UUID("c3bd4d0f-13b3-4a2c-9a3e-6c4c7a1f2f64")  # the UUID namespace of our request ids
 NOT_IN_TIME = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """What is known of one gate now: open, closed, or not known (then why)."""
+class Decision:
+    """The state of one gate now: open, closed, or unknown with a reason."""
 
     rule: Rule
     key: str | None = None  # of the question, if it is open or may be
     open: bool = False
     problem: str | None = None
-    needs_worker: bool = False  # the problem is that no worker answers
+    needs_worker: bool = False  # the problem: no worker answers
 
 
-class Gatekeeper:
+class Gates:
     """The gates of the executions of one namespace."""
 
     def __init__(self) -> None:
-        self._trails = TrailReader()
-        self._polls = Polls()
+        self._histories = HistoryReader()
+        self._queries = GateQueries()
 
-    async def look(self, frontend: Frontend, ref: Ref, found: Described) -> Shown:
-        """What the gates of an open execution ask now; asks Temporal nothing if nothing can have changed."""
+    async def read(self, frontend: Frontend, ref: Ref, found: Described) -> GateRequests:
+        """Return the questions of an open execution's gates; send no request if nothing can have changed."""
         if not ref.gates:
-            return Shown()
+            return GateRequests()
         try:
             rules = read_rules(ref.gates)
         except EngineRefused as error:
-            return Shown(message=str(error))
-        rounds = await self._rounds(Run.of(frontend, found), rules, ref.asked, fresh=False)
+            return GateRequests(message=str(error))
+        decisions = await self._decide(Run.of(frontend, found), rules, ref.asked, fresh=False)
         requests = {
-            each.key: replace(each.rule.request, gate=each.rule.name) for each in rounds if each.open and each.key
+            each.key: replace(each.rule.request, gate=each.rule.name) for each in decisions if each.open and each.key
         }
-        problems = [f"gate {each.rule.name}: {each.problem}" for each in rounds if each.problem]
-        needs_worker = any(each.needs_worker for each in rounds)
-        return Shown(requests=requests, message="; ".join(problems) or None, needs_worker=needs_worker)
+        problems = [f"gate {each.rule.name}: {each.problem}" for each in decisions if each.problem]
+        needs_worker = any(each.needs_worker for each in decisions)
+        return GateRequests(requests=requests, message="; ".join(problems) or None, needs_worker=needs_worker)
 
     async def answer(self, frontend: Frontend, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send each answer whose gate is still open; the others come too late, and are ignored.
+        """Send each answer whose gate is still open; ignore the late ones.
 
         Raises:
-            EngineRefused: the workflow does not accept it.
-            EngineUnavailable: whether the gate is open cannot be known now, or no worker took the update.
+            EngineRefused: the workflow does not accept an answer.
+            EngineUnavailable: the state of the gate is unknown, or no worker took the update.
         """
         rules, handle = read_rules(ref.gates), Handle.parse(ref.handle)
         for key, response in responses.items():
-            found = await described(frontend, handle)
+            found = await frontend.describe_chain(handle)
             if not is_open(found):
                 return
             run = Run.of(frontend, found)
-            rounds = await self._rounds(run, rules, ref.asked, fresh=True)
-            asked = next((each for each in rounds if each.key == key), None)
+            decisions = await self._decide(run, rules, ref.asked, fresh=True)
+            asked = next((each for each in decisions if each.key == key), None)
             if asked is None:
                 continue
             if asked.problem and not asked.open:
                 raise EngineUnavailable(f"gate {asked.rule.name}: {asked.problem}")
-            if not asked.open:  # the same round, and its key, may open again: what is not sent must not count as sent
+            if not asked.open:  # the key may open again, so an answer that is not sent must not count as sent
                 raise EngineRefused(f"gate {asked.rule.name}: the workflow does not wait for an answer now")
             await self._send(run, handle, asked, read_sending(asked.rule.name, response.get("send")))
 
-    async def _rounds(self, run: Run, rules: Sequence[Rule], asked: frozenset[str], *, fresh: bool) -> Sequence[Round]:
-        """History first, then the queries: what a query says is never older than the round it is taken for.
+    async def _decide(
+        self, run: Run, rules: Sequence[Rule], asked: frozenset[str], *, fresh: bool
+    ) -> Sequence[Decision]:
+        """Decide by the history first, then by queries, so that no result is older than the event it is used for.
 
-        A query that nobody answers leaves the question as it was last: open if its key is among those `asked`.
+        A query that nobody answers leaves the question as it was: open if its key is among those `asked`.
         """
-        trail = await self._trails.read(run, rules, patient=fresh)
-        rounds = [_by_history(run, rule, trail, asked) for rule in rules]
-        queried = [each.rule for each in rounds if each.open and not each.problem and each.rule.when.query is not None]
-        polled = await self._polls.ask(run, queried, fresh=fresh)
-        return [_by_query(each, polled[each.rule.name], asked) if each.rule.name in polled else each for each in rounds]
+        summary = await self._read_history(run, rules, patient=fresh)
+        decisions = [_by_history(run, rule, summary, asked) for rule in rules]
+        queried = [
+            each.rule for each in decisions if each.open and not each.problem and each.rule.when.query is not None
+        ]
+        results = await self._queries.ask(run, queried, fresh=fresh)
+        return [
+            _by_query(each, results[each.rule.name], asked) if each.rule.name in results else each for each in decisions
+        ]
 
-    async def _send(self, run: Run, handle: Handle, asked: Round, sending: Sending) -> None:
+    async def _send(self, run: Run, handle: Handle, asked: Decision, sending: Sending) -> None:
         try:
             if sending.signal is not None:
-                await signal(run, sending.signal, sending.args, asked.key or "")
+                await run.frontend.signal(
+                    run.execution, sending.signal, sending.args, signal_request_id(run.execution, asked.key or "")
+                )
             else:
                 await self._update(run, handle, asked, sending)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            # It was there a moment ago: that run has ended, and nobody in it waits for an answer any more.
+            # It was open a moment ago: that run has ended, and the answer is not needed any more.
 
-    async def _update(self, run: Run, handle: Handle, asked: Round, sending: Sending) -> None:
+    async def _update(self, run: Run, handle: Handle, asked: Decision, sending: Sending) -> None:
         name = sending.update or ""
         try:
-            refusal = await update(run, name, sending.args, asked.key or "")
+            refusal = await run.frontend.update(run.execution, name, sending.args, asked.key or "")
         except RPCError as error:
             if error.status not in NOT_IN_TIME:
                 raise
-            found = await described(run.frontend, handle)
-            if await self._taken(run, found, asked.rule):
+            found = await run.frontend.describe_chain(handle)
+            if await self._is_taken(run, found, asked.rule):
                 return
             if found.pending_workflow_task.attempt >= FAILING_FROM:
                 text = (
@@ -124,32 +142,43 @@ class Gatekeeper:
                 raise EngineUnavailable(f"{text}; the answer may still be taken once that is mended") from None
             text = f"no worker on task queue {run.queue} took the answer (update {name}) in time"
             raise EngineUnavailable(f"{text}, and an update is not kept: answer again once a worker is up") from None
-        if refusal is not None and refusal.application_failure_info.type != OVERTAKEN:
-            reason = failure(await decode_failure(run.frontend.converter(run.execution.workflow_id), refusal)).text
+        if refusal is not None and refusal.application_failure_info.type != ENDED_MEANWHILE:
+            reason = read_failure(await decode_failure(run.frontend.converter(run.execution.workflow_id), refusal)).text
             raise EngineRefused(f"the workflow does not accept this answer: {reason}")
 
-    async def _taken(self, run: Run, found: Described, rule: Rule) -> bool:
-        """Whether a slow update was accepted after all: then it is in the history, and will be done."""
+    async def _is_taken(self, run: Run, found: Described, rule: Rule) -> bool:
+        """Return whether a slow update was accepted after all: then it is in the history."""
         now = Run.of(run.frontend, found)
-        trail = await self._trails.read(now, (rule,), patient=True)
-        return any(trail.answers.get(word, CLOSED) > run.length for word in rule.words)
+        summary = await self._read_history(now, (rule,), patient=True)
+        return rule.answering_event(summary) > run.length
+
+    async def _read_history(self, run: Run, rules: Sequence[Rule], *, patient: bool) -> HistorySummary:
+        def is_enough(summary: HistorySummary) -> bool:
+            return all(rule.opening_event(summary) is not None for rule in rules)
+
+        return await self._histories.read(run, event_filter(rules), is_enough, patient=patient)
 
 
-def _by_history(run: Run, rule: Rule, trail: Trail, asked: frozenset[str]) -> Round:
-    """One gate as the history decides it; of a query gate it only tells which round may be open."""
-    event = rule.opened(trail)
+def signal_request_id(execution: WorkflowExecution, key: str) -> str:
+    """Return the request id of the signal that answers a question; Temporal drops a second signal with this id."""
+    return str(uuid5(REQUEST_IDS, f"{execution.workflow_id}/{execution.run_id}/{key}"))
+
+
+def _by_history(run: Run, rule: Rule, summary: HistorySummary, asked: frozenset[str]) -> Decision:
+    """Decide one gate by the history; a query gate is open only as far as its query agrees."""
+    event = rule.opening_event(summary)
     if event is None:
-        read = trail.high - trail.low + 1
+        read = summary.high - summary.low + 1
         problem = f"the history is being read, {read} of {run.length} events so far"
-        answered = rule.answered(trail)
+        answered = rule.answering_event(summary)
         opened_by = {key: event_of(key, rule.name, run.execution.run_id, run.first_run_id) for key in asked}
         last = next((key for key, event in opened_by.items() if event > answered), None)
-        return Round(rule=rule, key=last, open=last is not None, problem=problem)
+        return Decision(rule=rule, key=last, open=last is not None, problem=problem)
     if event == CLOSED:
-        return Round(rule=rule)
-    return Round(rule=rule, key=key_of(rule.name, event, run.execution.run_id, run.first_run_id), open=True)
+        return Decision(rule=rule)
+    return Decision(rule=rule, key=key_of(rule.name, event, run.execution.run_id, run.first_run_id), open=True)
 
 
-def _by_query(may_be: Round, polled: Polled, asked: frozenset[str]) -> Round:
-    is_open = may_be.key in asked if polled.waits is None else polled.waits
-    return replace(may_be, open=is_open, problem=polled.problem, needs_worker=polled.needs_worker)
+def _by_query(possible: Decision, result: QueryResult, asked: frozenset[str]) -> Decision:
+    waits = possible.key in asked if result.waits is None else result.waits
+    return replace(possible, open=waits, problem=result.problem, needs_worker=result.needs_worker)

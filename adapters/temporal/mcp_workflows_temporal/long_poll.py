@@ -1,19 +1,17 @@
 """Waiting for an execution to end by a long poll: one open call, answered within milliseconds of the end.
 
-A namespace allows 1,200 of them (server 1.32), all its other users' `result()` included: the core opens few.
+A namespace allows 1,200 of them (server 1.32), those of all other clients included, so the core opens few.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import HistoryEventFilterType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 
-from mcp_workflows_temporal.calls import call
-from mcp_workflows_temporal.client import Frontend, Handle
+from mcp_workflows_temporal.client import Frontend, Handle, call
 
 LONGEST_POLL = timedelta(seconds=60)  # Temporal itself answers with an empty page after some 20 s
 
@@ -21,16 +19,16 @@ _CLOSE_EVENT = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
 
 
 async def wait(frontend: Frontend, handle: Handle) -> None:
-    """Until the chain may have ended: a run that goes over into the next one is not the end.
+    """Wait until the chain may have ended; a run that is followed by another one is not its end.
 
     Raises:
-        EngineError: it cannot be waited for now.
+        EngineError: waiting is not possible now.
     """
     token = b""
     while True:
         request = GetWorkflowExecutionHistoryRequest(
             namespace=frontend.client.namespace,
-            execution=WorkflowExecution(workflow_id=handle.workflow_id),  # no run: the current one
+            execution=handle.execution,
             history_event_filter_type=_CLOSE_EVENT,
             wait_new_event=True,
             skip_archival=True,
@@ -47,6 +45,6 @@ async def wait(frontend: Frontend, handle: Handle) -> None:
 
 
 def _next_run(event: HistoryEvent) -> str:
-    """The run that follows: after continue-as-new, a retry, or a cron run."""
+    """Return the id of the run that follows after continue-as-new, a retry or a cron run; empty if there is none."""
     attributes = getattr(event, event.WhichOneof("attributes") or "", None)
     return str(getattr(attributes, "new_execution_run_id", ""))

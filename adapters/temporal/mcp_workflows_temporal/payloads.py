@@ -1,4 +1,4 @@
-"""Payloads to JSON. The codec is the user's own code: whatever it raises, looking must not fail."""
+"""Payloads to JSON. The codec is the user's own code: a look must not fail, whichever error it raises."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mcp_workflows.errors import EngineError, EngineUnavailable
 
 
 class UndecodableError(ValueError):
-    """A payload of a codec or a type that we do not have; the message names its encoding."""
+    """A payload that cannot be read here; the message names its encoding."""
 
 
 async def decode(converter: DataConverter, payload: Payload) -> JSON:
-    """The JSON value in a payload.
+    """Return the JSON value in a payload.
 
     Raises:
-        UndecodableError: it cannot be read here, or is no JSON value.
-        EngineUnavailable, EngineRefused: the codec gives no answer now, which says nothing about the payload.
+        UndecodableError: the payload cannot be read here, or is no JSON value.
+        EngineUnavailable, EngineRefused: the codec gives no answer now; the payload may be readable.
     """
     outcome = (await asyncio.gather(converter.decode([payload]), return_exceptions=True))[0]
-    _raise_passing(outcome)
+    _raise_transient(outcome)
     if isinstance(outcome, BaseException):
         raise UndecodableError(f"encoding {_encoding(payload)}: {type(outcome).__name__}")
     return _plain(outcome[0])
 
 
-def _plain(value: Any) -> JSON:  # Any: whatever a converter makes of a payload
+def _plain(value: Any) -> JSON:  # Any: a converter may return any type
     try:
         return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null", fallback=_message_to_dict)
     except ValueError as error:
@@ -45,7 +45,7 @@ def _plain(value: Any) -> JSON:  # Any: whatever a converter makes of a payload
 async def decode_known(
     converter: DataConverter, fields: Mapping[str, Payload], names: frozenset[str]
 ) -> dict[str, JSON]:
-    """Those fields of a memo that are ours and can be read; never any other."""
+    """Return the named fields of a memo that can be read; decode no other field."""
     wanted = sorted(names & fields.keys())
     if len(wanted) > 1 and (values := await _together(converter, [fields[name] for name in wanted])):
         return dict(zip(wanted, values, strict=True))
@@ -59,9 +59,9 @@ async def decode_known(
 
 
 async def _together(converter: DataConverter, payloads: Sequence[Payload]) -> Sequence[JSON]:
-    """All of them in one go, as a codec may be a server far away; nothing if one cannot be read."""
+    """Decode all at once, as the codec may be a remote server; return nothing if one cannot be read."""
     outcome = (await asyncio.gather(converter.decode(payloads), return_exceptions=True))[0]
-    _raise_passing(outcome)
+    _raise_transient(outcome)
     if isinstance(outcome, BaseException) or len(outcome) != len(payloads):
         return []
     try:
@@ -71,21 +71,21 @@ async def _together(converter: DataConverter, payloads: Sequence[Payload]) -> Se
 
 
 async def decode_failure(converter: DataConverter, failure: FailureMessage) -> BaseException:
-    """The exception in a failure; one of ours if a codec hides it.
+    """Return the exception in a failure, or the error of the codec that cannot decode it.
 
     Raises:
         EngineUnavailable, EngineRefused: see `decode`.
     """
     outcome = (await asyncio.gather(converter.decode_failure(failure), return_exceptions=True))[0]
-    _raise_passing(outcome)
+    _raise_transient(outcome)
     return outcome
 
 
-def _raise_passing(outcome: object) -> None:
-    """What passes must not decide how an execution ended: an end is kept for ever."""
+def _raise_transient(outcome: object) -> None:
+    """Raise an error that may pass: it must not decide the outcome of an execution, which is final."""
     if isinstance(outcome, EngineError):
         raise outcome
-    if isinstance(outcome, OSError):  # also TimeoutError: a codec of the user's own that asks a key server
+    if isinstance(outcome, OSError):  # also TimeoutError: from a user's codec that asks a key server
         raise EngineUnavailable(f"the payload codec gives no answer ({type(outcome).__name__})") from outcome
 
 
@@ -93,14 +93,14 @@ def _encoding(payload: Payload) -> str:
     return payload.metadata.get("encoding", b"none").decode("ascii", "replace")
 
 
-def _message_to_dict(value: Any) -> Any:  # Any: what pydantic_core hands to a fallback, and JSON
+def _message_to_dict(value: Any) -> Any:  # Any: pydantic_core gives the fallback any value
     if isinstance(value, Message):
         return _with_whole_numbers(MessageToDict(value))
     raise ValueError(f"not a JSON value: {type(value).__name__}")
 
 
 def _with_whole_numbers(value: Any) -> Any:  # Any: JSON
-    """The numbers of a `Struct` are doubles: 12 came as 12.0. Source: google/protobuf/struct.proto."""
+    """Return 12 for 12.0: the numbers of a `Struct` are doubles. Source: google/protobuf/struct.proto."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):

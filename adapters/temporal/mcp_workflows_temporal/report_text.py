@@ -1,4 +1,4 @@
-"""Times, numbers and commands in the words of a report."""
+"""Times, numbers and commands as texts of a report."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from mcp_workflows_temporal.connection import Place
 
-_CLI_PLACES = frozenset({"127.0.0.1:7233", "localhost:7233"})  # where Temporal's command line goes by itself
+_CLI_DEFAULTS = frozenset({"127.0.0.1:7233", "localhost:7233"})  # the default of Temporal's command line
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def span(length: timedelta) -> str:
-    """`45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
+    """Return `45 s`, `12 min`, `3 h` or `4 d`: in the largest unit of which there are at least two."""
     seconds = max(0, round(length.total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
     return f"{seconds // size} {unit}"
 
 
 def ago(at: datetime | Timestamp) -> str:
-    """`12 min ago`, or `in 12 min` for what is to come."""
+    """Return `12 min ago`, or `in 12 min` for the future."""
     passed = datetime.now(UTC) - _datetime(at)
     return f"in {span(-passed)}" if passed < timedelta(0) else f"{span(passed)} ago"
 
 
 def moment(at: datetime | Timestamp) -> str:
-    """`2026-07-28 12:00:00 UTC, 12 min ago`."""
+    """Return `2026-07-28 12:00:00 UTC, 12 min ago`."""
     return f"{_datetime(at):%Y-%m-%d %H:%M:%S} UTC, {ago(at)}"
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 worker`, `2 workers`."""
+    """Return `1 worker` or `2 workers`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def command(place: Place, *words: str) -> str:
-    """Return a command line of Temporal's own, ready for a shell; credentials are in none."""
-    address = [] if place.address in _CLI_PLACES else ["--address", place.address]
+    """Return a command of Temporal's CLI, quoted for a shell; without credentials."""
+    address = [] if place.address in _CLI_DEFAULTS else ["--address", place.address]
     namespace = [] if place.namespace == "default" else ["--namespace", place.namespace]
     return shlex.join(["temporal", *words, *address, *namespace])
 

@@ -1,4 +1,4 @@
-"""Starting with a key: the same execution for the same key, and nobody else's taken for ours."""
+"""A start with a key: one execution per key, and never the execution of another owner."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused, StartConflict
 from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.labels import mapping
+from mcp_workflows_temporal.labels import as_mapping
 from mcp_workflows_temporal.options import OnExisting
 from mcp_workflows_temporal.payloads import decode_known
-from mcp_workflows_temporal.start_request import OWNER, PRINCIPAL, Request, sdk_options
+from mcp_workflows_temporal.start_request import OWNER, PRINCIPAL, StartRequest, sdk_options
 
 UNREGISTERED = re.compile(r"no mapping defined for search attribute (\S+)")
 STATES: Mapping[int, str] = {
@@ -38,10 +38,10 @@ OPEN_STATES = frozenset({"is running", "is paused"})
 
 
 def refuse_unwritable(converter: DataConverter, arguments: Sequence[JSON], limit: int) -> int:
-    """How many bytes the input has before any codec.
+    """Return the size of the input in bytes, before any codec.
 
     Raises:
-        EngineRefused: it is no JSON that can be written as UTF-8, or too large and there is no codec to change that.
+        EngineRefused: the input cannot be written as UTF-8 JSON, or is too large and no codec could change that.
     """
     try:
         payloads = converter.payload_converter.to_payloads(arguments)
@@ -54,10 +54,10 @@ def refuse_unwritable(converter: DataConverter, arguments: Sequence[JSON], limit
 
 
 async def refuse_large(converter: DataConverter, arguments: Sequence[JSON], limit: int) -> None:
-    """Temporal says it too late and badly: over 4 MiB it looks like an overload that passes.
+    """Refuse a large input before it is sent: over 4 MiB Temporal's own error looks like a temporary overload.
 
     Raises:
-        EngineRefused: see `refuse_unwritable`; or too large once encoded.
+        EngineRefused: see `refuse_unwritable`; or the encoded input is too large.
     """
     if refuse_unwritable(converter, arguments, limit) > limit / 2 and converter.payload_codec:
         _refuse_large(sum(payload.ByteSize() for payload in await converter.encode(arguments)), limit)
@@ -70,10 +70,10 @@ def _refuse_large(size: int, limit: int) -> None:
         )
 
 
-async def start(frontend: Frontend, request: Request, max_input: int) -> Handle:
-    """Start, or find what was started with this key before, ended or not.
+async def start_execution(frontend: Frontend, request: StartRequest, max_input: int) -> Handle:
+    """Start an execution, or return the one that was started with this key before, ended or not.
 
-    The conflict policy is FAIL, so that we are never attached to an execution that we have not looked at.
+    The conflict policy is FAIL, so that an existing execution is checked before it is adopted.
 
     Raises:
         EngineRefused, StartConflict: see `Adapter.start`.
@@ -92,14 +92,14 @@ async def start(frontend: Frontend, request: Request, max_input: int) -> Handle:
             **sdk_options(request.options),
         )
     except WorkflowAlreadyStartedError:
-        return await _found(frontend, request)
+        return await _existing(frontend, request)
     except RPCError as error:
-        raise _explained(error, frontend) from error
+        raise _registration_error(error, frontend) from error
     return Handle(workflow_id=request.id, first_run_id=handle.first_execution_run_id or "")
 
 
-def _explained(error: RPCError, frontend: Frontend) -> Exception:
-    """The one refusal that a setting of ours brings and Temporal says in words of its own."""
+def _registration_error(error: RPCError, frontend: Frontend) -> Exception:
+    """Return our error for an unregistered search attribute; any other error as it is."""
     unknown = UNREGISTERED.search(error.message)
     if error.status is not RPCStatusCode.INVALID_ARGUMENT or unknown is None:
         return error
@@ -110,39 +110,39 @@ def _explained(error: RPCError, frontend: Frontend) -> Exception:
     )
 
 
-async def _found(frontend: Frontend, request: Request) -> Handle:
-    """What has our workflow id, if it is ours."""
+async def _existing(frontend: Frontend, request: StartRequest) -> Handle:
+    """Return the execution that has the workflow id, if it is ours."""
     info = (await frontend.describe(request.id)).workflow_execution_info
     known = frozenset({MEMO_DIGEST, MEMO_KEY, MEMO_CONTEXT})
     memo = await decode_known(frontend.converter(request.id), info.memo.fields, known)
-    if _by_our_key(request, memo):
+    if _is_by_our_key(request, memo):
         if memo.get(MEMO_DIGEST) != request.fingerprint:
             raise _conflict(request, "another input" if info.type.name == request.workflow else _of_another(info))
     elif request.options.on_existing is not OnExisting.ADOPT:
-        raise _refused(request, info, memo)
+        raise _taken(request, info, memo)
     else:
         _check_adoptable(request, info, memo)
     await _refuse_cron(frontend, request, info)
     return Handle(workflow_id=request.id, first_run_id=info.first_run_id)
 
 
-def _by_our_key(request: Request, memo: Mapping[str, JSON]) -> bool:
-    """Whether this key started it: an id made of the key says so itself, before there was `mcp.key`."""
+def _is_by_our_key(request: StartRequest, memo: Mapping[str, JSON]) -> bool:
+    """Return whether this key started it; a default id is made of the key, so it needs no `mcp.key`."""
     if request.options.workflow_id is None:
         return True
     return memo.get(MEMO_KEY) == request.key
 
 
-def _check_adoptable(request: Request, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> None:
-    """Raises StartConflict; whose it is if it is not ours is nobody's business, so that is all that is said."""
+def _check_adoptable(request: StartRequest, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> None:
+    """Raise StartConflict unless the same owner started the same workflow; the message reveals no other owner."""
     if not request.owner or _owner(memo) != request.owner:
         raise _not_yours(request)
     if info.type.name != request.workflow:
         raise _conflict(request, _of_another(info))
 
 
-def _refused(request: Request, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> StartConflict:
-    """What is there; nothing of it to whoever is not its owner, if it has one."""
+def _taken(request: StartRequest, info: WorkflowExecutionInfo, memo: Mapping[str, JSON]) -> StartConflict:
+    """Return the conflict, with the state of the existing execution only for its owner."""
     if _owner(memo) not in (None, request.owner):
         return _not_yours(request)
     state = STATES.get(info.status, "is there")
@@ -151,23 +151,23 @@ def _refused(request: Request, info: WorkflowExecutionInfo, memo: Mapping[str, J
 
 
 def _owner(memo: Mapping[str, JSON]) -> JSON:
-    context = mapping(memo.get(MEMO_CONTEXT))
+    context = as_mapping(memo.get(MEMO_CONTEXT))
     return context.get(PRINCIPAL) or context.get(OWNER)
 
 
-def _not_yours(request: Request) -> StartConflict:
+def _not_yours(request: StartRequest) -> StartConflict:
     return StartConflict(f"workflow id {request.id} is taken by an execution that is not yours")
 
 
-def _conflict(request: Request, what: str) -> StartConflict:
-    return StartConflict(f"workflow id {request.id} is taken by an execution with {what}")
+def _conflict(request: StartRequest, difference: str) -> StartConflict:
+    return StartConflict(f"workflow id {request.id} is taken by an execution with {difference}")
 
 
 def _of_another(info: WorkflowExecutionInfo) -> str:
     return f"another workflow, {info.type.name}"
 
 
-async def _refuse_cron(frontend: Frontend, request: Request, info: WorkflowExecutionInfo) -> None:
+async def _refuse_cron(frontend: Frontend, request: StartRequest, info: WorkflowExecutionInfo) -> None:
     started = (await frontend.first_event(info.execution)).workflow_execution_started_event_attributes
     if started.cron_schedule:
         raise EngineRefused(f"workflow id {request.id} has a cron schedule: it never ends, so it cannot be a task")

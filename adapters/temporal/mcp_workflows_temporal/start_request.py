@@ -1,4 +1,4 @@
-"""One start, ready to be sent: what the tool and the task say, in Temporal's words."""
+"""The request of one start: the options of a tool and the arguments of a task in Temporal's terms."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from mcp_workflows_temporal.options import (
     TypedAttribute,
 )
 
-OWNER = "owner"  # in the context of a start: on whose behalf, for people
-PRINCIPAL = "principal"  # likewise, exactly, if that is more: one subject of two issuers is two principals
+OWNER = "owner"  # in the context of a start: the name of the owner, for people
+PRINCIPAL = "principal"  # the exact owner, if the name is ambiguous: one subject of two issuers is two principals
 
 NO_QUEUE = "no task queue: set task_queue, on the engine or on the tool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class StartRequest:
     """One StartWorkflowExecution."""
 
     workflow: str
@@ -53,17 +53,17 @@ class Request:
 
     @property
     def memo(self) -> Mapping[str, JSON]:
-        """What tells us later that it is ours, and others on whose behalf it was started."""
+        """The memo: digest and key identify the execution later, the context names its owner."""
         return {MEMO_DIGEST: self.fingerprint, MEMO_KEY: self.key, MEMO_CONTEXT: dict(self.context)}
 
     @property
     def owner(self) -> str | None:
-        """On whose behalf, exactly."""
+        """The exact owner."""
         return self.context.get(PRINCIPAL) or self.context.get(OWNER)
 
 
-def request(start: Start, task_queue: str | None) -> Request:
-    """What to send for a start; `task_queue` is for tools that name none.
+def read_start(start: Start, task_queue: str | None) -> StartRequest:
+    """Return the request for a start; `task_queue` is for tools that name none.
 
     Raises:
         EngineRefused: the options of the tool are wrong, or there is no task queue.
@@ -72,11 +72,11 @@ def request(start: Start, task_queue: str | None) -> Request:
     queue = options.task_queue or task_queue
     if queue is None:
         raise EngineRefused(f"workflow {start.workflow} has {NO_QUEUE}")
-    arguments = positional(start.arguments)
-    return Request(
+    arguments = to_positional(start.arguments)
+    return StartRequest(
         workflow=start.workflow,
         arguments=arguments,
-        id=own_id(start.key) if options.workflow_id is None else options.workflow_id,
+        id=default_id(start.key) if options.workflow_id is None else options.workflow_id,
         task_queue=queue,
         fingerprint=digest(start.workflow, arguments),
         key=hashlib.sha256(start.key.encode()).hexdigest(),
@@ -85,24 +85,24 @@ def request(start: Start, task_queue: str | None) -> Request:
     )
 
 
-def own_id(key: str) -> str:
-    """The workflow id that a key gets if the tool says nothing of it."""
+def default_id(key: str) -> str:
+    """Return the default workflow id for a key."""
     return f"{OWN_IDS}{key}"
 
 
-def positional(arguments: JSON) -> list[JSON]:
-    """The mapped arguments as Temporal takes them: a list is positional, anything else the one argument."""
+def to_positional(arguments: JSON) -> list[JSON]:
+    """Return the mapped arguments as Temporal takes them: a list is positional, any other value the only argument."""
     return list(cast("Sequence[JSON]", arguments)) if isinstance(arguments, list) else [arguments]
 
 
 def digest(workflow: str, arguments: Sequence[JSON]) -> str:
-    """What an execution was started with, without telling it (SHA-256, hex)."""
+    """Return the digest of a workflow type and its arguments (SHA-256, hex)."""
     text = json.dumps([workflow, arguments], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def sdk_options(options: TemporalOptions) -> dict[str, Any]:  # Any: each of the type the SDK wants
-    """The options as `Client.start_workflow` takes them.
+def sdk_options(options: TemporalOptions) -> dict[str, Any]:  # Any: of many types
+    """Return the options as `Client.start_workflow` takes them.
 
     Raises:
         EngineRefused: a search attribute is not of its type.
@@ -120,7 +120,7 @@ def sdk_options(options: TemporalOptions) -> dict[str, Any]:  # Any: each of the
 
 
 def priority(options: TemporalOptions) -> Priority:
-    """Temporal's Priority; its default if nothing is set."""
+    """Return Temporal's Priority; its default if none is set."""
     chosen = options.priority
     if chosen is None:
         return Priority.default
@@ -128,7 +128,7 @@ def priority(options: TemporalOptions) -> Priority:
 
 
 def versioning_override(options: TemporalOptions) -> VersioningOverride | None:
-    """Temporal's VersioningOverride, if one is set."""
+    """Return Temporal's VersioningOverride, if one is set."""
     chosen = options.versioning_override
     if chosen is None:
         return None
@@ -139,17 +139,17 @@ def versioning_override(options: TemporalOptions) -> VersioningOverride | None:
 
 
 def search_attributes(options: TemporalOptions) -> TypedSearchAttributes | None:
-    """Temporal's search attributes, if there are any.
+    """Return Temporal's search attributes, if there are any.
 
     Raises:
         EngineRefused: a value is not of the type it should have.
     """
-    pairs = [SearchAttributePair(_KINDS[kind].key(name), value) for name, kind, value in attributes(options)]
+    pairs = [SearchAttributePair(_READERS[kind].key(name), value) for name, kind, value in attributes(options)]
     return TypedSearchAttributes(pairs) if pairs else None
 
 
 def attributes(options: TemporalOptions) -> Iterator[tuple[str, AttributeType, Any]]:  # Any: of that type
-    """Name, type and value of each search attribute; what was not filled in is left out.
+    """Yield name, type and value of each search attribute; leave out those without a value.
 
     Raises:
         EngineRefused: see `search_attributes`.
@@ -161,21 +161,23 @@ def attributes(options: TemporalOptions) -> Iterator[tuple[str, AttributeType, A
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """How a value of one type is read, and the SDK's key for it."""
+class _AttributeReader:
+    """The reader of values of one type, and the SDK's key for it."""
 
-    reads: TypeAdapter[Any]  # Any: whatever type it is
+    adapter: TypeAdapter[Any]  # Any: of each type
     key: Any  # a constructor of SearchAttributeKey, each of another type
 
 
-_KINDS: Mapping[AttributeType, _Kind] = {
-    AttributeType.TEXT: _Kind(reads=TypeAdapter(str), key=SearchAttributeKey.for_text),
-    AttributeType.KEYWORD: _Kind(reads=TypeAdapter(str), key=SearchAttributeKey.for_keyword),
-    AttributeType.INT: _Kind(reads=TypeAdapter(int), key=SearchAttributeKey.for_int),
-    AttributeType.DOUBLE: _Kind(reads=TypeAdapter(float), key=SearchAttributeKey.for_float),
-    AttributeType.BOOL: _Kind(reads=TypeAdapter(bool), key=SearchAttributeKey.for_bool),
-    AttributeType.DATETIME: _Kind(reads=TypeAdapter(AwareDatetime), key=SearchAttributeKey.for_datetime),
-    AttributeType.KEYWORD_LIST: _Kind(reads=TypeAdapter(list[str]), key=SearchAttributeKey.for_keyword_list),
+_READERS: Mapping[AttributeType, _AttributeReader] = {
+    AttributeType.TEXT: _AttributeReader(adapter=TypeAdapter(str), key=SearchAttributeKey.for_text),
+    AttributeType.KEYWORD: _AttributeReader(adapter=TypeAdapter(str), key=SearchAttributeKey.for_keyword),
+    AttributeType.INT: _AttributeReader(adapter=TypeAdapter(int), key=SearchAttributeKey.for_int),
+    AttributeType.DOUBLE: _AttributeReader(adapter=TypeAdapter(float), key=SearchAttributeKey.for_float),
+    AttributeType.BOOL: _AttributeReader(adapter=TypeAdapter(bool), key=SearchAttributeKey.for_bool),
+    AttributeType.DATETIME: _AttributeReader(adapter=TypeAdapter(AwareDatetime), key=SearchAttributeKey.for_datetime),
+    AttributeType.KEYWORD_LIST: _AttributeReader(
+        adapter=TypeAdapter(list[str]), key=SearchAttributeKey.for_keyword_list
+    ),
 }
 
 _INFERRED: Mapping[type, AttributeType] = {
@@ -195,6 +197,6 @@ def _typed(value: AttributeValue) -> tuple[AttributeType, JSON]:
 
 def _read(name: str, kind: AttributeType, value: JSON) -> Any:  # Any: of that type
     try:
-        return _KINDS[kind].reads.validate_python(value)
+        return _READERS[kind].adapter.validate_python(value)
     except ValidationError:
         raise EngineRefused(f"search attribute {name} is no {kind}", final=True) from None

@@ -1,4 +1,4 @@
-"""Who polls a task queue, asked of the engine at most once in a while: every look may want to know."""
+"""The pollers of task queues, asked of Temporal at most once in five seconds: every look may need them."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ WORKFLOWS = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
 ACTIVITIES = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
 
 
-class Ask(Protocol):
-    """The call to the engine."""
+class DescribeTaskQueue(Protocol):
+    """The call to Temporal."""
 
     async def __call__(
         self, name: str, kind: TaskQueueType.ValueType, *, patience: timedelta
     ) -> DescribeTaskQueueResponse:
-        """Who polls the queue."""
+        """Return the pollers of the queue."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    at: float  # of the event loop's clock, in seconds
-    found: DescribeTaskQueueResponse | None  # None: Temporal does not tell
+class _CacheEntry:
+    at: float  # seconds of the event loop's clock
+    found: DescribeTaskQueueResponse | None  # None: Temporal does not say
 
 
-class Queues:
-    """What was last found out of each queue; one question at a time, however many look."""
+class TaskQueues:
+    """A cache of task queue descriptions; it sends one request at a time, however many look."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._asked: dict[tuple[str, int], _Asked] = {}
-        self._turn = anyio.Lock()
+    def __init__(self, describe: DescribeTaskQueue) -> None:
+        self._describe = describe
+        self._entries: dict[tuple[str, int], _CacheEntry] = {}
+        self._lock = anyio.Lock()
 
-    async def deserted(self, name: str, kind: TaskQueueType.ValueType) -> bool:
-        """Whether certainly nobody polls the queue, as it was at most 5 s ago."""
-        async with self._turn:
-            asked = self._asked.get((name, kind))
-            if asked is None or anyio.current_time() - asked.at > GOOD_FOR:
-                asked = _Asked(found=await self._find(name, kind), at=anyio.current_time())
-                self._keep((name, kind), asked)
-        return asked.found is not None and not polling(asked.found)
+    async def is_deserted(self, name: str, kind: TaskQueueType.ValueType) -> bool:
+        """Return whether certainly nobody polls the queue, as of at most 5 s ago."""
+        async with self._lock:
+            entry = self._entries.get((name, kind))
+            if entry is None or anyio.current_time() - entry.at > GOOD_FOR:
+                entry = _CacheEntry(found=await self._find(name, kind), at=anyio.current_time())
+                self._keep((name, kind), entry)
+        return entry.found is not None and not live_pollers(entry.found)
 
     async def _find(self, name: str, kind: TaskQueueType.ValueType) -> DescribeTaskQueueResponse | None:
         try:
-            return await self._ask(name, kind, patience=PATIENCE)
+            return await self._describe(name, kind, patience=PATIENCE)
         except RPCError:
             return None
 
-    def _keep(self, key: tuple[str, int], asked: _Asked) -> None:
-        self._asked.pop(key, None)
-        if len(self._asked) >= REMEMBERED:
-            self._asked.pop(next(iter(self._asked)))
-        self._asked[key] = asked
+    def _keep(self, key: tuple[str, int], entry: _CacheEntry) -> None:
+        self._entries.pop(key, None)
+        if len(self._entries) >= REMEMBERED:
+            self._entries.pop(next(iter(self._entries)))
+        self._entries[key] = entry
 
 
-def polling(found: DescribeTaskQueueResponse) -> Sequence[PollerInfo]:
-    """Those that poll now; Temporal also tells of those that did."""
-    return [poller for poller in found.pollers if idle(poller) < STILL_POLLING]
+def live_pollers(found: DescribeTaskQueueResponse) -> Sequence[PollerInfo]:
+    """Return the pollers that poll now; Temporal also lists those of the last minutes."""
+    return [poller for poller in found.pollers if idle_time(poller) < STILL_POLLING]
 
 
-def idle(poller: PollerInfo) -> timedelta:
-    """How long ago its last poll began."""
+def idle_time(poller: PollerInfo) -> timedelta:
+    """Return the time since the last poll began."""
     return datetime.now(UTC) - poller.last_access_time.ToDatetime(UTC)

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.tooling.activities import is_slip, nearest
+from mcp_workflows_temporal.tooling.activities import is_typo, nearest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -245,7 +245,7 @@ async def test_the_activity_of_a_gate_is_looked_for_in_recent_histories(
     ],
 )
 def test_a_slip_is_one_letter_before_the_last(name: str, other: str, slip: bool) -> None:
-    assert (is_slip(name, other), is_slip(other, name)) == (slip, slip)
+    assert (is_typo(name, other), is_typo(other, name)) == (slip, slip)
 
 
 def test_names_that_differ_in_numbers_are_not_near() -> None:

@@ -15,7 +15,7 @@ from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
 from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, one_line
 from mcp_workflows_temporal.report_text import ago, counted, span
-from mcp_workflows_temporal.task_queues import Queues
+from mcp_workflows_temporal.task_queues import TaskQueues
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import PollerInfo
@@ -279,10 +279,10 @@ class Asked:
 
 async def test_a_queue_is_asked_once_for_many_looks() -> None:
     asked = Asked(DescribeTaskQueueResponse(), DescribeTaskQueueResponse())
-    queues = Queues(asked)
-    assert [await queues.deserted("orders", WORKFLOW_QUEUE) for _ in range(100)] == [True] * 100
+    queues = TaskQueues(asked)
+    assert [await queues.is_deserted("orders", WORKFLOW_QUEUE) for _ in range(100)] == [True] * 100
     assert asked.count == 1
-    assert await queues.deserted("parcels", WORKFLOW_QUEUE)
+    assert await queues.is_deserted("parcels", WORKFLOW_QUEUE)
     assert asked.count == 2
 
 
@@ -292,14 +292,14 @@ async def test_a_queue_whose_worker_polled_lately_is_not_deserted() -> None:
     old.FromDatetime(datetime.now(UTC) - timedelta(seconds=100))
     live = DescribeTaskQueueResponse(pollers=[PollerInfo(last_access_time=recent)])
     gone = DescribeTaskQueueResponse(pollers=[PollerInfo(last_access_time=old)])
-    queues = Queues(Asked(live, gone))
-    assert not await queues.deserted("live", WORKFLOW_QUEUE)
-    assert await queues.deserted("gone", WORKFLOW_QUEUE)
+    queues = TaskQueues(Asked(live, gone))
+    assert not await queues.is_deserted("live", WORKFLOW_QUEUE)
+    assert await queues.is_deserted("gone", WORKFLOW_QUEUE)
 
 
 async def test_a_queue_that_cannot_be_asked_is_not_called_deserted() -> None:
-    queues = Queues(Asked(RPCError("no", RPCStatusCode.PERMISSION_DENIED, b"")))
-    assert not await queues.deserted("orders", WORKFLOW_QUEUE)
+    queues = TaskQueues(Asked(RPCError("no", RPCStatusCode.PERMISSION_DENIED, b"")))
+    assert not await queues.is_deserted("orders", WORKFLOW_QUEUE)
 
 
 def test_a_long_failure_becomes_one_short_line() -> None:

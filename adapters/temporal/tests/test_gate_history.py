@@ -6,22 +6,22 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from mcp_workflows_temporal.gate_history import Kind, Names, Trail, Word, fold, join
-from mcp_workflows_temporal.gate_queries import same
+from mcp_workflows_temporal.gate_history import EventFilter, HistorySummary, Message, MessageKind, join, summarize
+from mcp_workflows_temporal.gate_queries import is_same
 from mcp_workflows_temporal.gate_rules import CLOSED, GateSettings, Rule, Sending, When, key_of
 from pydantic import ValidationError
 from temporalio.api.history.v1 import HistoryEvent
 
 from mcp_workflows.adapter import JSON, InputRequest
 
-APPROVE = Word(kind=Kind.SIGNAL, name="approve")
-TAKE = Word(kind=Kind.UPDATE, name="take")
-NAMES = Names(activities=frozenset({"Notify"}), words=frozenset({APPROVE, TAKE}))
+APPROVE = Message(kind=MessageKind.SIGNAL, name="approve")
+TAKE = Message(kind=MessageKind.UPDATE, name="take")
+WANTED = EventFilter(activities=frozenset({"Notify"}), messages=frozenset({APPROVE, TAKE}))
 
 
 def rule(**when: JSON) -> Rule:
     request = InputRequest(method="elicitation/create", params={})
-    return Rule(name="gate", when=When.model_validate(when), words=NAMES.words, request=request)
+    return Rule(name="gate", when=When.model_validate(when), messages=WANTED.messages, request=request)
 
 
 AFTER = rule(after="Notify")
@@ -51,10 +51,10 @@ def _event(number: int, word: str) -> HistoryEvent:
     return event
 
 
-def whole(text: str) -> Trail:
-    trail = fold(events(text), NAMES)
-    assert trail is not None
-    return trail
+def whole(text: str) -> HistorySummary:
+    summary = summarize(events(text), WANTED)
+    assert summary is not None
+    return summary
 
 
 HISTORIES = {
@@ -77,29 +77,29 @@ HISTORIES = {
 
 @pytest.mark.parametrize(("text", "opened"), HISTORIES.items())
 def test_a_gate_is_open_after_its_activity_until_an_answer(text: str, opened: int) -> None:
-    assert AFTER.opened(whole(text)) == opened
+    assert AFTER.opening_event(whole(text)) == opened
 
 
 @pytest.mark.parametrize("text", HISTORIES)
 def test_pieces_of_a_history_come_to_the_same_however_they_are_joined(text: str) -> None:
-    found, trail = events(text), whole(text)
+    found, summary = events(text), whole(text)
     for first, second in itertools.combinations_with_replacement(range(1, len(found)), 2):
         pieces = [
-            piece for part in (found[:first], found[first:second], found[second:]) if (piece := fold(part, NAMES))
+            piece for part in (found[:first], found[first:second], found[second:]) if (piece := summarize(part, WANTED))
         ]
         forwards, backwards = pieces[0], pieces[-1]
         for piece in pieces[1:]:
             forwards = join(forwards, piece)
         for piece in reversed(pieces[:-1]):
             backwards = join(piece, backwards)
-        assert forwards == backwards == trail
+        assert forwards == backwards == summary
 
 
 @pytest.mark.parametrize("text", HISTORIES)
 def test_the_end_of_a_history_tells_the_truth_or_that_more_is_needed(text: str) -> None:
     found = events(text)
-    ends = [fold(found[number:], NAMES) for number in range(len(found))]
-    assert {AFTER.opened(end) for end in ends if end} <= {HISTORIES[text], None}
+    ends = [summarize(found[number:], WANTED) for number in range(len(found))]
+    assert {AFTER.opening_event(end) for end in ends if end} <= {HISTORIES[text], None}
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_the_end_of_a_history_tells_the_truth_or_that_more_is_needed(text: str) 
     ],
 )
 def test_a_query_is_asked_about_the_round_after_the_latest_answer(text: str, round_: int) -> None:
-    assert ASKING.opened(whole(text)) == round_
+    assert ASKING.opening_event(whole(text)) == round_
 
 
 def test_without_an_answer_the_round_of_a_query_begins_with_the_run_which_must_be_seen() -> None:
-    end = fold(events("start task noise")[1:], NAMES)
+    end = summarize(events("start task noise")[1:], WANTED)
     assert end is not None
-    assert ASKING.opened(end) is None
+    assert ASKING.opening_event(end) is None
 
 
 def test_later_runs_of_a_chain_have_keys_of_their_own() -> None:
@@ -143,7 +143,7 @@ def test_later_runs_of_a_chain_have_keys_of_their_own() -> None:
     ],
 )
 def test_json_values_are_compared_as_json(one: JSON, other: JSON, equal: bool) -> None:
-    assert same(one, other) is equal
+    assert is_same(one, other) is equal
 
 
 FINE = {"when": {"after": "Notify"}, "send": {"signal": "approve"}}

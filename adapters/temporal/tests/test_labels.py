@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal.labels import questions
+from mcp_workflows_temporal.labels import read_questions
 
 FIELDS = {"a": {"type": "string"}, "b": {"type": "string"}, "c": {"type": "string"}}
 
@@ -24,7 +24,7 @@ FIELDS = {"a": {"type": "string"}, "b": {"type": "string"}, "c": {"type": "strin
 def test_the_fields_of_a_form_come_in_the_order_it_says_and_none_is_lost(order: Any, shown: list[str]) -> None:
     schema = {"type": "object", "properties": FIELDS, "required": ["a"]}
     asked = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}, "order": order}
-    request = questions({"requests": {"k": asked}})["k"]
+    request = read_questions({"requests": {"k": asked}})["k"]
     assert request.params == asked["params"]
     assert list(request.params["requestedSchema"]["properties"]) == shown
 
@@ -32,4 +32,4 @@ def test_the_fields_of_a_form_come_in_the_order_it_says_and_none_is_lost(order: 
 @pytest.mark.parametrize("schema", [None, "?", {}, {"properties": []}, {"properties": {}}])
 def test_a_form_of_another_shape_stays_what_it_is(schema: Any) -> None:
     asked = {"method": "elicitation/create", "params": {"requestedSchema": schema}, "order": ["a"]}
-    assert questions({"requests": {"k": asked}})["k"].params == {"requestedSchema": schema}
+    assert read_questions({"requests": {"k": asked}})["k"].params == {"requestedSchema": schema}

@@ -1,1 +1,1 @@
-"""What operators and authors use: check, discover, explain, preview, replay, verify, and files to embed."""
+"""Tools for operators and authors: check, discover, explain, preview, replay, verify, schemas and files to embed."""

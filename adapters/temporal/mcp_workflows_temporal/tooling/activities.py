@@ -1,7 +1,7 @@
-"""The activities in a history, and whether recent histories have those that gates wait for.
+"""The activities in histories, and whether recent histories have those that gates wait for.
 
-An activity that runs only sometimes may be in no recent history, so its absence alone is no mistake. It is one if a
-name that differs by a slip is there instead, or if the activity runs as a local one, which no gate can see.
+An activity that runs only sometimes may be in no recent history, so its absence alone is no error. It is one if a
+name that differs by a typo is there instead, or if the activity runs as a local one, which gates cannot see.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttribute
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from mcp_workflows.adapter import Finding
-from mcp_workflows_temporal.client import Frontend
+from mcp_workflows_temporal.client import Frontend, quoted
 from mcp_workflows_temporal.history import read_tail
-from mcp_workflows_temporal.labels import mapping
-from mcp_workflows_temporal.listing import listed, quoted
+from mcp_workflows_temporal.labels import as_mapping
 
-CLOSED_TOO = 20  # executions that have ended, looked at if the latest ones do not show every name
+CLOSED_EXECUTIONS = 20  # read if the latest executions do not show every name
 PAGES = 2  # of 250 events, the newest of each execution
 SHARE = 0.2  # of the total time, for all histories together
 SHOWN = 10  # names
@@ -39,7 +38,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activities:
+class ActivityEvents:
     """The activity types of a history, in the order of their first appearance, each with its latest event."""
 
     scheduled: Mapping[str, int]
@@ -48,8 +47,8 @@ class Activities:
     local: frozenset[str]
 
 
-def read_activities(events: Iterable[HistoryEvent]) -> Activities:
-    """The activities in these events, the oldest first; an end whose beginning is not among them has no type."""
+def read_activities(events: Iterable[HistoryEvent]) -> ActivityEvents:
+    """Return the activities in these events, the oldest first; an end without its beginning has no type."""
     scheduled: dict[str, int] = {}
     completed: dict[str, int] = {}
     failed: dict[str, int] = {}
@@ -65,11 +64,11 @@ def read_activities(events: Iterable[HistoryEvent]) -> Activities:
                 (completed if kind == _COMPLETED else failed)[name] = event.event_id
         elif kind == _MARKER:
             local.update(_local(event.marker_recorded_event_attributes))
-    return Activities(scheduled=scheduled, completed=completed, failed=failed, local=frozenset(local))
+    return ActivityEvents(scheduled=scheduled, completed=completed, failed=failed, local=frozenset(local))
 
 
 def _local(marker: MarkerRecordedEventAttributes) -> Iterator[str]:
-    """The type of a local activity, as far as its SDK writes it in JSON."""
+    """Yield the type of a local activity, if its SDK writes it in JSON."""
     if marker.marker_name not in _LOCAL:
         return
     for payload in marker.details["data"].payloads if "data" in marker.details else ():
@@ -77,21 +76,21 @@ def _local(marker: MarkerRecordedEventAttributes) -> Iterator[str]:
             data: Any = json.loads(payload.data)  # Any: JSON
         except ValueError:
             continue
-        found = mapping(data)
+        found = as_mapping(data)
         yield from (str(found[key]) for key in _LOCAL_TYPE if isinstance(found.get(key), str))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; None if none is like it. Names that differ in numbers are others."""
+    """Return the known name most like this one, or None; names with other numbers in them do not count."""
     plain = {_plain(each): each for each in known if _DIGITS.findall(each) == _DIGITS.findall(name)}
     close = get_close_matches(_plain(name), plain, n=1)
     return plain[close[0]] if close else None
 
 
-def is_slip(name: str, other: str) -> bool:
-    """Whether one name is the other but for case, signs like `_`, or one letter that is missing, wrong or swapped.
+def is_typo(name: str, other: str) -> bool:
+    """Return whether two names differ only by case, signs like `_`, or one missing, wrong or swapped letter.
 
-    The last letter counts: `ShipA` and `ShipB`, `ChargeCard` and `ChargeCards` may both be there.
+    A different last letter makes another name: `ShipA` and `ShipB`, `ChargeCard` and `ChargeCards` may both exist.
     """
     one, two = _plain(name), _plain(other)
     if one == two:
@@ -105,7 +104,7 @@ def is_slip(name: str, other: str) -> bool:
 
 
 def _shared(one: str, two: str) -> int:
-    """How many letters both begin with."""
+    """Return the length of the common beginning."""
     differs = (place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     return next(differs, min(len(one), len(two)))
 
@@ -114,16 +113,16 @@ def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name.casefold()))
 
 
-def some(names: Iterable[str]) -> str:
-    """A list of names for people, not too long."""
+def format_names(names: Iterable[str]) -> str:
+    """Return the first ten names as a list for people."""
     listed_names = list(names)
     shown = ", ".join(listed_names[:SHOWN]) or "none"
     return f"{shown}, and {len(listed_names) - SHOWN} more" if len(listed_names) > SHOWN else shown
 
 
 @dataclass(slots=True, kw_only=True)
-class _Seen:
-    """What the histories read so far show."""
+class _Sample:
+    """The activities in the histories that were read."""
 
     types: dict[str, None]  # in the order in which they were found
     local: set[str]
@@ -133,13 +132,12 @@ class _Seen:
 async def verify_activities(
     frontend: Frontend, workflow: str, latest: Sequence[WorkflowExecutionInfo], awaited: Mapping[str, str]
 ) -> Sequence[Finding]:
-    """What recent histories say of the activities that gates wait for: `awaited` are types, by their settings.
+    """Look in recent histories for the activities that gates wait for: `awaited` has types by settings.
 
-    At most the `latest` executions and `CLOSED_TOO` that have ended are read, `PAGES` pages each, until every name was
-    seen.
+    Reads at most the `latest` executions and `CLOSED_EXECUTIONS` ended ones, `PAGES` pages each, until all are found.
     """
     names = frozenset(awaited.values())
-    seen = _Seen(types={}, local=set())
+    seen = _Sample(types={}, local=set())
     with anyio.move_on_after(frontend.timeout.total_seconds() * SHARE):
         async for execution in _executions(frontend, workflow, latest):
             if names <= seen.types.keys():
@@ -154,33 +152,33 @@ async def verify_activities(
 async def _executions(
     frontend: Frontend, workflow: str, latest: Sequence[WorkflowExecutionInfo]
 ) -> AsyncIterator[WorkflowExecution]:
-    """The latest, and those that have ended: many that have just begun show nothing."""
+    """Yield the latest executions, then ended ones, as those that have just begun show nothing."""
     for row in latest:
         yield row.execution
     known = {row.execution.run_id for row in latest}
     query = f"WorkflowType = {quoted(workflow)} AND ExecutionStatus != 'Running'"
-    async for row in listed(frontend, query, page=CLOSED_TOO, pages=1):
+    async for row in frontend.list_executions(query, page=CLOSED_EXECUTIONS, pages=1):
         if row.execution.run_id not in known:
             yield row.execution
 
 
-def _judge(workflow: str, where: str, name: str, names: frozenset[str], seen: _Seen) -> Finding:
-    """What it means that no history has this activity."""
+def _judge(workflow: str, where: str, name: str, names: frozenset[str], seen: _Sample) -> Finding:
+    """Return the finding for an activity that no history has."""
     if name in seen.local:
         text = f"{where}: {name!r} runs as a local activity, and no gate can see that"
         return Finding(
             ok=False, text=text, hint=f"correct {where}: another activity, or a query; see: mcp-workflows docs gates"
         )
-    there = some(seen.types)
+    there = format_names(seen.types)
     if not seen.executions or not seen.types:
         text = f"no history of workflow {workflow} shows any activity yet"
         return Finding(ok=None, text=f"{where}: could not be verified (activity {name}): {text}")
     number = f"the latest {seen.executions} executions" if seen.executions > 1 else "the latest execution"
     text = f"no activity {name!r} in {number} of workflow {workflow}"
-    others = [each for each in seen.types if each not in names]  # what another gate names is not meant here
+    others = [each for each in seen.types if each not in names]  # not a name that another gate waits for
     near = nearest(name, others)
     meant = f"; did you mean {near!r}?" if near else ""
-    if near and is_slip(name, near):
+    if near and is_typo(name, near):
         hint = f"correct {where}, or let {name} run once if it is new"
         return Finding(ok=False, text=f"{where}: {text}{meant} (seen: {there})", hint=hint)
     return Finding(ok=None, text=f"{where}: could not be verified: {text}{meant} (seen: {there})")

@@ -1,43 +1,17 @@
-"""What an operator does to an execution: end it without asking, or make a task of one that somebody else started."""
+"""Adoption: a task for an execution that was started elsewhere."""
 
 from __future__ import annotations
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
-from temporalio.api.workflowservice.v1 import TerminateWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.describe import described
-
-
-async def terminate(frontend: Frontend, handle: Handle, reason: str) -> None:
-    """End the whole chain now; its workers hear of it when they next report.
-
-    Raises:
-        ExecutionNotFound: there is no such chain.
-    """
-    request = TerminateWorkflowExecutionRequest(
-        namespace=frontend.client.namespace,
-        workflow_execution=WorkflowExecution(workflow_id=handle.workflow_id),
-        first_execution_run_id=handle.first_run_id,
-        reason=reason,
-        identity=frontend.client.identity,
-    )
-    try:
-        await frontend.client.workflow_service.terminate_workflow_execution(
-            request, retry=True, timeout=frontend.timeout
-        )
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        await described(frontend, handle)  # Temporal says the same of an ended chain: that is none of our business
 
 
 async def adopt(frontend: Frontend, execution_id: str) -> Ref:
-    """The chain of a workflow id, or of `id/run id`, running or ended.
+    """Return the chain of a workflow id, or of `id/run id`, running or ended.
 
     Raises:
         ExecutionNotFound: there is none.
@@ -52,7 +26,7 @@ async def adopt(frontend: Frontend, execution_id: str) -> Ref:
 
 
 async def _find(frontend: Frontend, execution_id: str) -> Described:
-    """A workflow id may have slashes in it, so the whole is tried first; a run id must be one of that very chain."""
+    """Try the whole text first, as a workflow id may have slashes; a run id must be one of that chain."""
     workflow_id, _, run_id = execution_id.rpartition("/")
     try:
         return await frontend.describe(execution_id)
@@ -63,4 +37,4 @@ async def _find(frontend: Frontend, execution_id: str) -> Described:
     info = found.workflow_execution_info
     if run_id in (info.execution.run_id, info.first_run_id):
         return found
-    return await described(frontend, Handle(workflow_id=workflow_id, first_run_id=run_id))
+    return await frontend.describe_chain(Handle(workflow_id=workflow_id, first_run_id=run_id))

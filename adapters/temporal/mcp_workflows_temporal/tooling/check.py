@@ -1,4 +1,4 @@
-"""Whether a workflow could run now: the frontend answers, the namespace is there, somebody polls."""
+"""The checks whether a workflow could run now: the frontend answers, has the namespace, and somebody polls."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError, EngineUnavailable
-from mcp_workflows_temporal.calls import REFUSED
-from mcp_workflows_temporal.client import Frontend
+from mcp_workflows_temporal.client import REFUSED, Frontend
 from mcp_workflows_temporal.codec import RemoteCodec
-from mcp_workflows_temporal.task_queues import STILL_POLLING, idle
+from mcp_workflows_temporal.task_queues import idle_time, live_pollers
 
 
 async def check_engine(frontend: Frontend) -> Finding:
-    """Whether the frontend answers and has the namespace."""
+    """Check that the frontend answers and has the namespace."""
     place = frontend.place
     try:
         async with frontend.call():
@@ -23,13 +22,13 @@ async def check_engine(frontend: Frontend) -> Finding:
             await _try_codec(frontend)
     except EngineError as error:
         running = isinstance(error, EngineUnavailable) and REFUSED in str(error)
-        what = "if it is, check address" if running else "check address, namespace, tls, api_key and codec"
-        return Finding(ok=False, text=str(error), hint=f"{what} of this engine")
+        advice = "if it is, check address" if running else "check address, namespace, tls, api_key and codec"
+        return Finding(ok=False, text=str(error), hint=f"{advice} of this engine")
     return Finding(ok=True, text=f"Temporal at {place.address} answers, namespace {place.namespace} is there")
 
 
 async def _try_codec(frontend: Frontend) -> None:
-    """There and back through the codec server, if there is one."""
+    """Encode and decode a value through the codec server, if there is one."""
     codec = frontend.client.data_converter.payload_codec
     if isinstance(codec, RemoteCodec):
         converter = frontend.client.data_converter
@@ -37,7 +36,7 @@ async def _try_codec(frontend: Frontend) -> None:
 
 
 async def check_queue(frontend: Frontend, workflow: str, task_queue: str | None) -> Finding:
-    """Whether somebody polls the task queue of a workflow."""
+    """Check that somebody polls the task queue of a workflow."""
     if task_queue is None:
         return Finding(ok=False, text=f"{workflow} has no task queue", hint=f"set {TASK_QUEUE_HINT}")
     try:
@@ -52,11 +51,10 @@ TASK_QUEUE_HINT = "task_queue, on the engine or on the tool"
 
 
 def _judge(frontend: Frontend, found: DescribeTaskQueueResponse, queue: str) -> Finding:
-    ages = [idle(poller) for poller in found.pollers]
-    polling = [age for age in ages if age < STILL_POLLING]
-    if polling:
-        workers = "1 worker polls" if len(polling) == 1 else f"{len(polling)} workers poll"
-        return Finding(ok=True, text=f"{workers} task queue {queue}, last {_ago(min(polling))}")
+    if live := live_pollers(found):
+        workers = "1 worker polls" if len(live) == 1 else f"{len(live)} workers poll"
+        return Finding(ok=True, text=f"{workers} task queue {queue}, last {_ago(min(map(idle_time, live)))}")
+    ages = [idle_time(poller) for poller in found.pollers]
     text = f"nobody polls task queue {queue}" + (f", last {_ago(min(ages))}" if ages else "")
     if waiting := found.stats.approximate_backlog_count:
         text = f"{text}; {waiting} waiting there"

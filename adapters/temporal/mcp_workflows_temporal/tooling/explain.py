@@ -1,4 +1,4 @@
-"""Why is it still working: all that Temporal tells of an open execution, for the operator."""
+"""The reason why an execution is still working, and all facts that Temporal has of it, for the operator."""
 
 from __future__ import annotations
 
@@ -20,40 +20,39 @@ from temporalio.service import RPCError
 
 from mcp_workflows.adapter import Execution, Explanation, Gate, asked
 from mcp_workflows_temporal.client import Frontend, Handle
-from mcp_workflows_temporal.describe import described
 from mcp_workflows_temporal.diagnosis import (
     FAILING_FROM,
-    Trouble,
+    Problem,
     and_more,
     failure_text,
-    nobody_polls,
+    find_problem,
+    no_worker_problem,
     one_line,
-    trouble,
 )
-from mcp_workflows_temporal.gate_rules import Shown
+from mcp_workflows_temporal.gate_rules import GateRequests
 from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
 from mcp_workflows_temporal.payloads import decode_failure
 from mcp_workflows_temporal.report_text import ago, command, counted, moment, span
-from mcp_workflows_temporal.status import failure
-from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS, idle, polling
+from mcp_workflows_temporal.status import read_failure
+from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS, idle_time, live_pollers
 from mcp_workflows_temporal.tooling.explain_gates import gate_states
-from mcp_workflows_temporal.tooling.handler_arguments import argument_trouble
+from mcp_workflows_temporal.tooling.handler_arguments import argument_problem
 
-MANY = 10  # activities, workers or children told one by one
+MANY = 10  # activities, workers or children in the report
 PAGES = 10  # of 250 events: how far back a history is read for gates
 
 _STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What the questions to Temporal brought."""
+class Subject:
+    """An open execution: its description, the end of its history, and its problem if there is one."""
 
     frontend: Frontend
     execution: Execution
     found: Described
     tail: Tail
-    trouble: Trouble | None
+    problem: Problem | None
 
     @property
     def queue(self) -> str:
@@ -66,73 +65,73 @@ async def explain(
     handle: Handle,
     execution: Execution,
     gates: Mapping[str, Gate],
-    look: Callable[[Described], Awaitable[Shown]],
+    read_gates: Callable[[Described], Awaitable[GateRequests]],
 ) -> Explanation:
-    """Why it is where it is; `execution` is the look at it just before."""
+    """Explain the state of an execution; `execution` is the look at it just before."""
     if execution.terminal:
-        why = execution.failure.text if execution.failure else execution.message
-        said = "" if why in (None, "", execution.status) else f", {why}"
-        return Explanation(reason=f"it has ended: {execution.status}{said}")
-    found = await described(frontend, handle)
+        text = execution.failure.text if execution.failure else execution.message
+        detail = "" if text in (None, "", execution.status) else f", {text}"
+        return Explanation(reason=f"it has ended: {execution.status}{detail}")
+    found = await frontend.describe_chain(handle)
     tail = await read_tail(frontend, found.workflow_execution_info.execution, pages=PAGES if gates else 1)
-    seen = Seen(
+    subject = Subject(
         frontend=frontend,
         execution=execution,
         found=found,
         tail=tail,
-        trouble=await argument_trouble(frontend, gates, found, tail)
-        or await trouble(frontend, found)
-        or await _unanswered_query(frontend, found, look),
+        problem=await argument_problem(frontend, gates, found, tail)
+        or await find_problem(frontend, found)
+        or await _unanswered_query(frontend, found, read_gates),
     )
-    facts = [*_itself(seen), *[fact async for fact in _work(seen)], *_waits(seen)]
-    facts += [fact async for fact in _queues(seen)]
-    wait = None if seen.trouble else next(told for tell in WAITS if (told := tell(seen)))
-    reason, advice = (seen.trouble.text, seen.trouble.advice) if seen.trouble else wait or ("", "")
+    facts = [*_itself(subject), *[fact async for fact in _work(subject)], *_waits(subject)]
+    facts += [fact async for fact in _queues(subject)]
+    wait = None if subject.problem else next(each for find in WAITS if (each := find(subject)))
+    reason, advice = (subject.problem.text, subject.problem.advice) if subject.problem else wait or ("", "")
     return Explanation(
-        reason=_with_cancel(seen, reason),
+        reason=_with_cancel(subject, reason),
         facts=dict(facts),
         advice=advice,
-        gates=await gate_states(frontend, gates, found, seen.tail, execution),
+        gates=await gate_states(frontend, gates, found, subject.tail, execution),
     )
 
 
 async def _unanswered_query(
-    frontend: Frontend, found: Described, look: Callable[[Described], Awaitable[Shown]]
-) -> Trouble | None:
-    """A gate that a query decides, and no worker answers: the question is as it was last."""
-    shown = await look(found)
-    if not shown.needs_worker:
+    frontend: Frontend, found: Described, read_gates: Callable[[Described], Awaitable[GateRequests]]
+) -> Problem | None:
+    """Return the problem of a gate whose query no worker answers: its question is as it was last."""
+    gates = await read_gates(found)
+    if not gates.needs_worker:
         return None
     queue = found.workflow_execution_info.task_queue
-    known = f"it waited for an answer when it was last asked: {one_line(asked(shown.requests))}"
+    known = f"it waited for an answer when it was last asked: {one_line(asked(gates.requests))}"
     unknown = "nobody knows whether it waits for an answer"
-    text = f"{known if shown.requests else unknown}; no worker on task queue {queue} answers the query that tells"
-    return Trouble(text=text, advice=nobody_polls(frontend, queue).advice)
+    text = f"{known if gates.requests else unknown}; no worker on task queue {queue} answers the query that tells"
+    return Problem(text=text, advice=no_worker_problem(frontend, queue).advice)
 
 
-def _with_cancel(seen: Seen, reason: str) -> str:
-    if not seen.found.workflow_extended_info.cancel_requested:
+def _with_cancel(subject: Subject, reason: str) -> str:
+    if not subject.found.workflow_extended_info.cancel_requested:
         return reason
     return f"it was asked to cancel and goes on; {reason}"
 
 
-# --- facts, in the order they are told
+# --- facts, in their order in the report
 
 
-def _itself(seen: Seen) -> Iterator[tuple[str, str]]:
-    info, extended = seen.found.workflow_execution_info, seen.found.workflow_extended_info
+def _itself(subject: Subject) -> Iterator[tuple[str, str]]:
+    info, extended = subject.found.workflow_execution_info, subject.found.workflow_extended_info
     yield "workflow", f"{info.type.name} on task queue {info.task_queue}"
     yield "execution", f"{info.execution.workflow_id}, run {info.execution.run_id}"
     yield "started", moment(info.start_time)
-    if last := seen.tail.newest():
+    if last := subject.tail.newest():
         yield "nothing new since", f"{moment(last.event_time)} (event {last.event_id}, {event_name(last)})"
     if extended.HasField("pause_info"):
         pause = extended.pause_info
         yield "paused", f"{moment(pause.paused_time)}, by {pause.identity}: {one_line(pause.reason)}"
     if extended.cancel_requested:
-        yield "cancel requested", _cancel(seen.tail.newest(CANCEL_REQUESTED))
-    if seen.execution.message:
-        yield "it says", seen.execution.message
+        yield "cancel requested", _cancel(subject.tail.newest(CANCEL_REQUESTED))
+    if subject.execution.message:
+        yield "it says", subject.execution.message
 
 
 def _cancel(event: HistoryEvent | None) -> str:
@@ -143,43 +142,43 @@ def _cancel(event: HistoryEvent | None) -> str:
     return f"{moment(event.event_time)}, by {asked.identity}{cause}"
 
 
-async def _work(seen: Seen) -> AsyncIterator[tuple[str, str]]:
-    """The workflow task and the activities."""
-    task = seen.found.pending_workflow_task
+async def _work(subject: Subject) -> AsyncIterator[tuple[str, str]]:
+    """Yield the facts of the workflow task and the activities."""
+    task = subject.found.pending_workflow_task
     if task.state:
         state = PendingWorkflowTaskState.Name(task.state).rpartition("_")[2].lower()
         when = task.started_time if task.HasField("started_time") else task.scheduled_time
         yield "workflow task", f"attempt {task.attempt}, {state} {ago(when)}"
-    failed = seen.tail.newest(TASK_FAILED, TASK_TIMED_OUT)
+    failed = subject.tail.newest(TASK_FAILED, TASK_TIMED_OUT)
     if failed and task.attempt >= FAILING_FROM:
-        yield "its last error", await _task_failure(seen, failed)
-    for each in seen.found.pending_activities[:MANY]:
-        yield f"activity {each.activity_type.name} ({each.activity_id})", await _activity(seen, each)
-    if (others := len(seen.found.pending_activities) - MANY) > 0:
+        yield "its last error", await _task_failure(subject, failed)
+    for each in subject.found.pending_activities[:MANY]:
+        yield f"activity {each.activity_type.name} ({each.activity_id})", await _activity(subject, each)
+    if (others := len(subject.found.pending_activities) - MANY) > 0:
         yield "more activities", str(others)
 
 
-async def _task_failure(seen: Seen, event: HistoryEvent) -> str:
+async def _task_failure(subject: Subject, event: HistoryEvent) -> str:
     if event.WhichOneof("attributes") == TASK_TIMED_OUT:
         return f"a worker took it and did not answer in time, {ago(event.event_time)}"
     failed = event.workflow_task_failed_event_attributes
-    converter = seen.frontend.converter(seen.found.workflow_execution_info.execution.workflow_id)
-    text = one_line(failure(await decode_failure(converter, failed.failure)).text)
+    converter = subject.frontend.converter(subject.found.workflow_execution_info.execution.workflow_id)
+    text = one_line(read_failure(await decode_failure(converter, failed.failure)).text)
     cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_")
     kind = failed.failure.application_failure_info.type
     return f"{f'{kind}: ' if kind else ''}{text} ({cause}, worker {failed.identity}, {ago(event.event_time)})"
 
 
-async def _activity(seen: Seen, each: PendingActivityInfo) -> str:
+async def _activity(subject: Subject, each: PendingActivityInfo) -> str:
     limit = f" of {each.maximum_attempts}" if each.maximum_attempts else ""
     state = PendingActivityState.Name(each.state).removeprefix("PENDING_ACTIVITY_STATE_").lower().replace("_", " ")
-    told = [f"attempt {each.attempt}{limit}, {'paused' if each.paused else state}"]
+    texts = [f"attempt {each.attempt}{limit}, {'paused' if each.paused else state}"]
     if each.HasField("last_failure"):
-        told.append(f"last error: {await failure_text(seen.frontend, seen.found, each)}")
-    told += [f"{what} {ago(at)}" for what, at in _times(each).items() if at.ToNanoseconds()]
+        texts.append(f"last error: {await failure_text(subject.frontend, subject.found, each)}")
+    texts += [f"{name} {ago(at)}" for name, at in _times(each).items() if at.ToNanoseconds()]
     if each.last_worker_identity:
-        told.append(f"last worker {each.last_worker_identity}")
-    return "; ".join(told)
+        texts.append(f"last worker {each.last_worker_identity}")
+    return "; ".join(texts)
 
 
 def _times(each: PendingActivityInfo) -> Mapping[str, Timestamp]:
@@ -191,26 +190,26 @@ def _times(each: PendingActivityInfo) -> Mapping[str, Timestamp]:
     }
 
 
-def _waits(seen: Seen) -> Iterator[tuple[str, str]]:
-    """What it waits for that is no work of its own."""
-    for key, request in seen.execution.requests.items():
+def _waits(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Yield the questions, timers, children and operations that it waits for."""
+    for key, request in subject.execution.requests.items():
         yield f"question {key}", one_line(str(request.params.get("message", "")))
-    if timers := seen.tail.timers:
-        more = "" if seen.tail.whole else "at least "
+    if timers := subject.tail.timers:
+        more = "" if subject.tail.whole else "at least "
         yield "timers", f"{more}{len(timers)}, the next fires {moment(timers[0])}"
-    if children := seen.found.pending_children:
+    if children := subject.found.pending_children:
         names = ", ".join(f"{child.workflow_type_name} {child.workflow_id}" for child in children[:MANY])
         yield "child workflows", f"{len(children)}: {names}{', ...' if len(children) > MANY else ''}"
-    if operations := seen.found.pending_nexus_operations:
+    if operations := subject.found.pending_nexus_operations:
         yield "Nexus operations", str(len(operations))
 
 
-async def _queues(seen: Seen) -> AsyncIterator[tuple[str, str]]:
-    """Who polls the task queues it depends on now."""
-    yield f"task queue {seen.queue}", await _queue(seen.frontend, seen.queue, WORKFLOWS)
-    pending = seen.found.pending_activities
-    for name in dict.fromkeys(each.activity_options.task_queue.name or seen.queue for each in pending):
-        yield f"task queue {name}, activities", await _queue(seen.frontend, name, ACTIVITIES)
+async def _queues(subject: Subject) -> AsyncIterator[tuple[str, str]]:
+    """Yield the pollers of the task queues that it depends on."""
+    yield f"task queue {subject.queue}", await _queue(subject.frontend, subject.queue, WORKFLOWS)
+    pending = subject.found.pending_activities
+    for name in dict.fromkeys(each.activity_options.task_queue.name or subject.queue for each in pending):
+        yield f"task queue {name}, activities", await _queue(subject.frontend, name, ACTIVITIES)
 
 
 async def _queue(frontend: Frontend, name: str, kind: TaskQueueType.ValueType) -> str:
@@ -222,12 +221,12 @@ async def _queue(frontend: Frontend, name: str, kind: TaskQueueType.ValueType) -
 
 
 def _workers(found: DescribeTaskQueueResponse) -> str:
-    live = sorted(polling(found), key=idle)
+    live = sorted(live_pollers(found), key=idle_time)
     if not live:
-        latest = min((idle(poller) for poller in found.pollers), default=None)
+        latest = min((idle_time(poller) for poller in found.pollers), default=None)
         return "nobody polls it" + (f", the last poll was {span(latest)} ago" if latest is not None else "")
-    told = ", ".join(f"{poller.identity} (last poll {span(idle(poller))} ago)" for poller in live[:MANY])
-    return f"{counted(len(live), 'worker')}: {told}{', ...' if len(live) > MANY else ''}"
+    workers = ", ".join(f"{poller.identity} (last poll {span(idle_time(poller))} ago)" for poller in live[:MANY])
+    return f"{counted(len(live), 'worker')}: {workers}{', ...' if len(live) > MANY else ''}"
 
 
 def _backlog(found: DescribeTaskQueueResponse) -> str:
@@ -237,17 +236,17 @@ def _backlog(found: DescribeTaskQueueResponse) -> str:
     return f"{waiting} waiting, the oldest for {span(found.stats.approximate_backlog_age.ToTimedelta())}"
 
 
-# --- what it waits for, when nothing is wrong: (reason, advice)
+# --- the reason and advice when there is no problem
 
 
-def _for_a_person(seen: Seen) -> tuple[str, str] | None:
-    asked = [one_line(str(request.params.get("message", key))) for key, request in seen.execution.requests.items()]
+def _for_a_person(subject: Subject) -> tuple[str, str] | None:
+    asked = [one_line(str(request.params.get("message", key))) for key, request in subject.execution.requests.items()]
     advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
     return (f"it waits for an answer: {'; '.join(asked)}", advice) if asked else None
 
 
-def _for_an_activity(seen: Seen) -> tuple[str, str] | None:
-    running = [each for each in seen.found.pending_activities if each.state == _STARTED]
+def _for_an_activity(subject: Subject) -> tuple[str, str] | None:
+    running = [each for each in subject.found.pending_activities if each.state == _STARTED]
     if not running:
         return None
     first, others = running[0], len(running) - 1
@@ -255,36 +254,36 @@ def _for_an_activity(seen: Seen) -> tuple[str, str] | None:
     return reason, f"see the log of worker {first.last_worker_identity or 'that runs it'} if that is too long"
 
 
-def _for_a_worker(seen: Seen) -> tuple[str, str] | None:
-    if not seen.found.pending_activities and not seen.found.pending_workflow_task.state:
+def _for_a_worker(subject: Subject) -> tuple[str, str] | None:
+    if not subject.found.pending_activities and not subject.found.pending_workflow_task.state:
         return None
     return "its next step is about to be taken by a worker", "look again in some seconds"
 
 
-def _for_a_child(seen: Seen) -> tuple[str, str] | None:
-    children = seen.found.pending_children
+def _for_a_child(subject: Subject) -> tuple[str, str] | None:
+    children = subject.found.pending_children
     if not children:
         return None
     first = children[0]
     reason = f"it waits for child workflow {first.workflow_type_name}, {first.workflow_id}"
-    describe = command(seen.frontend.place, "workflow", "describe", "--workflow-id", first.workflow_id)
+    describe = command(subject.frontend.place, "workflow", "describe", "--workflow-id", first.workflow_id)
     return reason, f"see why that one goes on: {describe}"
 
 
-def _for_a_timer(seen: Seen) -> tuple[str, str] | None:
-    timers = seen.tail.timers
+def _for_a_timer(subject: Subject) -> tuple[str, str] | None:
+    timers = subject.tail.timers
     return (f"it sleeps: its next timer fires {moment(timers[0])}", "wait for it") if timers else None
 
 
-def _for_something(seen: Seen) -> tuple[str, str]:
-    stack = ("workflow", "stack", "--workflow-id", seen.found.workflow_execution_info.execution.workflow_id)
+def _for_something(subject: Subject) -> tuple[str, str]:
+    stack = ("workflow", "stack", "--workflow-id", subject.found.workflow_execution_info.execution.workflow_id)
     return (
         "it waits for something from outside, a signal or an update: no step, timer or child of it is under way",
-        f"see where its code stands (needs a worker): {command(seen.frontend.place, *stack)}",
+        f"see where its code stands (needs a worker): {command(subject.frontend.place, *stack)}",
     )
 
 
-WAITS: Sequence[Callable[[Seen], tuple[str, str] | None]] = (
+WAITS: Sequence[Callable[[Subject], tuple[str, str] | None]] = (
     _for_a_person,
     _for_an_activity,
     _for_a_worker,

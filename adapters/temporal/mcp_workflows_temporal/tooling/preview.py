@@ -1,4 +1,4 @@
-"""What a start would send, without sending it: StartWorkflowExecution in the words of Temporal's API."""
+"""The StartWorkflowExecution that a start would send, in the terms of Temporal's API."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows_temporal.options import Pinned, TemporalOptions
-from mcp_workflows_temporal.start_request import Request, attributes
+from mcp_workflows_temporal.start_request import StartRequest, attributes
 
 
-def preview(request: Request, namespace: str) -> Mapping[str, JSON]:
-    """The request as JSON; input and memo as they are before the converter and the codec.
+def preview(request: StartRequest, namespace: str) -> Mapping[str, JSON]:
+    """Return the request as JSON, with input and memo as they are before the converter and the codec.
 
     Source: temporal.api.workflowservice.v1.StartWorkflowExecutionRequest.
 
@@ -40,7 +40,7 @@ def preview(request: Request, namespace: str) -> Mapping[str, JSON]:
 
 
 def _filled(values: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Without what is not set; an empty list is."""
+    """Leave out the fields that are not set; an empty list is set."""
     return {name: value for name, value in values.items() if value is not None and value != {}}
 
 

@@ -1,4 +1,4 @@
-"""Type hints of `@workflow.run` to the schemas of a tool, and the mapping from arguments back to parameters."""
+"""The schemas of a tool from the type hints of `@workflow.run`, and the mapping of arguments to parameters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Schema = dict[str, Any]  # a JSON Schema
 
 
 def read_schema(reference: str) -> WorkflowSchema:
-    """The schemas of `module:WorkflowClass`.
+    """Return the schemas of `module:WorkflowClass`.
 
     Raises:
-        ConfigError: cannot be imported, is no workflow, or its hints cannot be read as JSON Schema.
+        ConfigError: the class cannot be imported, is no workflow, or its hints give no JSON Schema.
     """
     run = _run_method(load_workflow(reference), reference)
     try:
@@ -36,10 +36,10 @@ def read_schema(reference: str) -> WorkflowSchema:
 
 
 def load_workflow(reference: str) -> object:
-    """Import what `module:WorkflowClass` names.
+    """Import `module:WorkflowClass`.
 
     Raises:
-        ConfigError: it cannot be imported, or is not there.
+        ConfigError: the module cannot be imported, or has no such class.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -54,7 +54,7 @@ def load_workflow(reference: str) -> object:
 
 
 def _run_method(workflow: object, reference: str) -> Callable[..., object]:
-    # The SDK has no public way to ask (1.35); these are the marks that its decorators leave.
+    # The SDK (1.35) has no public access to the definition that its decorators attach.
     if not isinstance(workflow, type) or not hasattr(workflow, "__temporal_workflow_definition"):
         raise ConfigError(f"{reference} is not a workflow: a class with @workflow.defn is needed")
     definition = getattr(workflow, "__temporal_workflow_definition")
@@ -83,8 +83,8 @@ def _is_record(hint: Any) -> bool:  # Any: a type hint
 
 
 def _object_schema(hint: Any, mode: str) -> Schema | None:  # Any: a type hint
-    """The schema of a hint, if it is one of an object; a recursive model's reference at the root is resolved."""
-    adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: of whatever the hint says
+    """Return the schema of a hint if it is one of an object; resolve a recursive model's reference at the root."""
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
     schema = adapter.json_schema(mode="serialization" if mode == "serialization" else "validation")
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
@@ -93,8 +93,8 @@ def _object_schema(hint: Any, mode: str) -> Schema | None:  # Any: a type hint
 
 
 def _properties(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> Schema:  # Any: type hints
-    """Every parameter a property; what they share is defined once, at the root."""
-    adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [  # Any: pydantic's mode, and whatever the hints say
+    """Return an object schema with a property for each parameter, and shared definitions at the root."""
+    adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [  # Any: the types of the hints
         (parameter.name, "validation", TypeAdapter(hints.get(parameter.name, Any))) for parameter in parameters
     ]
     schemas, shared = TypeAdapter.json_schemas(adapters)
@@ -116,9 +116,9 @@ def _default(parameter: inspect.Parameter) -> JSON:
 
 
 def _arguments(parameters: Sequence[inspect.Parameter]) -> str | list[str]:
-    """All parameters, always: with fewer the SDK's worker forgets the types of those it got (1.35).
+    """Return a template that passes all parameters: with fewer the SDK's worker ignores their types (1.35).
 
-    One expression for the whole list, as a list of placeholders leaves out what is absent at its end.
+    It is one expression for the whole list, as a list of placeholders leaves out absent values at its end.
     """
     if not parameters:
         return []
