@@ -28,7 +28,6 @@ TWICE: Mapping[str, str] = {}
 NOT_YET: tuple[str, ...] = (
     "adapters/google/",
     "adapters/stepfunctions/",
-    "adapters/temporal/",
     "mcp_workflows/client/",
     "mcp_workflows/engines/",
     "mcp_workflows/errors.py",
