@@ -39,8 +39,6 @@ NOT_YET: tuple[str, ...] = (
     "mcp_workflows/tasks/",
     "mcp_workflows/telemetry.py",
     "mcp_workflows/testing/",
-    "mcp_workflows/tools/",
-    "mcp_workflows/wire/",
 )
 """Places whose names and docstrings have not been read anew."""
 
