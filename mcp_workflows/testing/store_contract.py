@@ -13,7 +13,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.store.protocol import Caps, Store
-from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, bury, observe, refuse, request_cancel
+from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, expire, observe, refuse, request_cancel
 from mcp_workflows.testing.store_reach_contract import StoreReachContract
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
 
@@ -255,8 +255,8 @@ class StoreContract(StoreReachContract):
         assert await store.find(task.id) == []
 
     async def test_the_operator_counts_live_tasks_by_tool_and_engine(self, store: Store) -> None:
-        """Law: tally counts rows of any owner that have neither ended nor expired."""
-        assert await store.tally(NOON) == {}
+        """Law: live_counts counts rows of any owner that have neither ended nor expired."""
+        assert await store.live_counts(NOON) == {}
         fields: Sequence[dict[str, Any]] = (
             {},
             {"owner": "ben"},
@@ -268,7 +268,7 @@ class StoreContract(StoreReachContract):
         rows = [await store.create(make_task(**some)) for some in fields]
         over = Execution(status=Status.SUCCEEDED)
         await store.change(rows[3].id, rows[3].owner, lambda row: observe(row, over, NOON))
-        assert await store.tally(NOON) == {("fulfil_order", "orders"): 3, ("fulfil_order", "parcels"): 1}
+        assert await store.live_counts(NOON) == {("fulfil_order", "orders"): 3, ("fulfil_order", "parcels"): 1}
 
     async def test_the_operator_finds_rows_by_how_their_ids_begin(self, store: Store) -> None:
         """Law: find takes the beginning as it is, of any owner's row."""
@@ -289,7 +289,7 @@ class StoreContract(StoreReachContract):
         for row in (expired, fresh, forever):
             await store.create(row)
         assert await store.sweep(NOON, NOON - DAY) == 1
-        assert await store.get(expired.id, expired.owner) == bury(expired)
+        assert await store.get(expired.id, expired.owner) == expire(expired)
         assert await store.get(expired.id, "ben") is None
         assert await store.get(fresh.id, fresh.owner) == fresh
         assert await store.get(forever.id, forever.owner) == forever

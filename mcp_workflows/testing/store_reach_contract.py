@@ -118,8 +118,8 @@ class StoreReachContract:
             assert await store.of_others(nobodys, [task.tool]) is None
 
     async def test_the_operator_counts_tasks_by_tool_engine_and_status(self, store: Store) -> None:
-        """Law: census counts what can be read at that time, and says since when the oldest of each have been so."""
-        assert await store.census(NOON) == []
+        """Law: counts has what can be read at that time, and says since when the oldest of each have been so."""
+        assert await store.counts(NOON) == []
         rows = await _made(
             store,
             {"created": NOON - DAY},
@@ -142,7 +142,7 @@ class StoreReachContract:
             oldest_updated=NOON,
         )
         one = replace(running, tasks=1, oldest_created=NOON)
-        assert sorted(await store.census(NOON), key=lambda count: (count.tool, count.engine)) == [
+        assert sorted(await store.counts(NOON), key=lambda count: (count.tool, count.engine)) == [
             running,
             replace(one, engine="parcels"),
             replace(one, tool="refund", status=Status.FAILED),
