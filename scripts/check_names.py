@@ -29,13 +29,10 @@ NOT_YET: tuple[str, ...] = (
     "adapters/google/",
     "adapters/stepfunctions/",
     "adapters/temporal/",
-    "mcp_workflows/client/",
     "mcp_workflows/engines/",
-    "mcp_workflows/errors.py",
     "mcp_workflows/receiver/",
     "mcp_workflows/sidecar/",
     "mcp_workflows/tasks/",
-    "mcp_workflows/testing/",
 )
 """Places whose names and docstrings have not been read anew."""
 

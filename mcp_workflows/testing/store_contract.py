@@ -35,17 +35,17 @@ class StoreContract(StoreReachContract):
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Everything runs on asyncio."""
+        """Return the one backend that counts: asyncio."""
         return "asyncio"
 
     @pytest.fixture
     def new_store(self) -> Callable[[], Store]:
-        """Override: makes one more store, not entered, over the rows of this test."""
+        """Override: return a function that makes one more store, not entered, over the rows of this test."""
         raise NotImplementedError("override the fixture `new_store`")
 
     @pytest.fixture
     async def store(self, new_store: Callable[[], Store]) -> AsyncIterator[Store]:
-        """One entered store."""
+        """Yield one entered store."""
         async with new_store() as store:
             yield store
 
@@ -97,7 +97,7 @@ class StoreContract(StoreReachContract):
 
     @pytest.mark.parametrize("task_id", NOBODYS_IDS, ids=range(len(NOBODYS_IDS)))
     async def test_an_id_nobody_made_is_not_found(self, store: Store, task_id: str) -> None:
-        """Law: every id is either a row's or not found, however it looks."""
+        """Law: every id is either a row's or not found, in any form."""
         await store.create(make_task())
         assert await store.get(task_id, "anna") is None
         assert await store.change(task_id, "anna", lambda row: row) is None
@@ -157,7 +157,7 @@ class StoreContract(StoreReachContract):
             assert await one.create(again, caps) == again
 
     async def test_no_change_is_lost_between_replicas(self, new_store: Callable[[], Store]) -> None:
-        """Law: change is one transaction, whoever else is changing the row."""
+        """Law: change is one transaction, even if others are changing the row."""
         async with new_store() as one, new_store() as other:
             task = await one.create(make_task())
 
@@ -271,7 +271,7 @@ class StoreContract(StoreReachContract):
         assert await store.live_counts(NOON) == {("fulfil_order", "orders"): 3, ("fulfil_order", "parcels"): 1}
 
     async def test_the_operator_finds_rows_by_how_their_ids_begin(self, store: Store) -> None:
-        """Law: find takes the beginning as it is, of any owner's row."""
+        """Law: find takes the beginning of an id literally, in rows of any owner."""
         rows = [make_task(id=name, owner=name) for name in ("ab1", "ab2", "ac_", "a%")]
         for row in rows:
             await store.create(row)
@@ -355,7 +355,7 @@ class StoreContract(StoreReachContract):
         assert await store.add_note("orders", "a", {"n": 5}, until=NOON) == {"n": 4}
 
     async def test_many_who_add_one_note_at_once_agree(self, new_store: Callable[[], Store]) -> None:
-        """Law: add_note is atomic, also between replicas: whoever came first is the same for all."""
+        """Law: add_note is atomic, also between replicas: the first value is the same for all."""
         told: list[Any] = []  # any JSON value
         async with AsyncExitStack() as stack:
             replicas = [await stack.enter_async_context(new_store()) for _ in range(5)]
@@ -371,7 +371,7 @@ class StoreContract(StoreReachContract):
         assert len(set(told)) == 1
 
     async def test_notes_are_found_by_how_their_keys_begin_to_the_letter(self, store: Store) -> None:
-        """Law: notes_under takes the beginning as it is: no character of it means another; sorted by key."""
+        """Law: notes_under takes the beginning literally: no character of it means another; sorted by key."""
         keys = ("a", "a%", "a%b", "a/", "a/b", "a/b/c", "a_", "aX", "a\U0010ffff", "b", "\u00e9", "A/b", "")
         for key in keys:
             await store.put_note("orders", key, key, until=NOON)
@@ -429,7 +429,7 @@ class StoreContract(StoreReachContract):
             assert await other.get(task.id, task.owner) == task
 
     async def test_expired_rows_are_read_until_they_are_swept(self, store: Store) -> None:
-        """Law: a store does not look at the clock; who reads decides."""
+        """Law: a store does not look at the clock; its callers decide."""
         task = await store.create(make_task(expires=NOON - 1000 * DAY))
         assert await store.get(task.id, task.owner) == task
 
