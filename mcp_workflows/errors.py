@@ -1,11 +1,11 @@
-"""Every error this package raises on purpose, in one tree.
+"""All errors that this package raises on purpose, in one tree.
 
 ```text
 WorkflowsError
 ├── ConfigError                  workflows.yaml, or the arguments of attach(), are wrong
 ├── MappingError                 a template cannot be filled in from these values
 ├── EngineError                  the only errors that cross the boundary of an adapter
-│   ├── EngineUnavailable        nobody knows: down, slow, throttled (`sent`: it may have arrived)
+│   ├── EngineUnavailable        the outcome is unknown: down, slow, throttled (`sent`: it may have arrived)
 │   │   └── AdapterBroke         its adapter broke the contract; the log has the stack trace
 │   ├── EngineRefused            a definite no: bad input, no permission, no such workflow
 │   │   └── StartConflict        the key is taken by an execution with another workflow or input
@@ -13,21 +13,22 @@ WorkflowsError
 ├── StoreError
 │   ├── StoreUnavailable         locked beyond patience, unwritable, full
 │   └── StoreUnusable            a newer version, a network file system, not a store at all
-├── AccessError                  who calls is not let in; the messages are for the log, not for who calls
+├── AccessError                  the caller is not let in; the messages are for the log, not for the caller
 │   ├── TokenRefused             the token is not good
-│   ├── NotAllowed               the token is good, and whom it names may not do this
+│   ├── NotAllowed               the token is good, and its owner may not do this
 │   └── IssuerUnavailable        it cannot be told: its issuer cannot be asked now
 │       └── KeysUnavailable      its issuer's keys cannot be had now
-├── RequestError                 what the client hears: a JSON-RPC error with code, message, data
+├── RequestError                 a JSON-RPC error for the client, with code, message, data
 │   ├── LimitReached             too many tasks, calls or polls: `retry_after` seconds may help
 │   └── ServerStopping           the server is about to stop, and waits for nothing any more
-├── OperatorError                what the operator asked for on the command line cannot be done
-└── ClientError                  what `mcp_workflows.client` raises; a * is the SDK's `MCPError` too (client/errors.py)
+├── OperatorError                a command of the operator cannot be done
+└── ClientError                  errors of `mcp_workflows.client`; a * is the SDK's `MCPError` too (client/errors.py)
     ├── TaskCancelled            the task that was followed was cancelled: `task_id` says which
-    ├── TaskFailed *             the task ended with a JSON-RPC error, as a plain call would have
-    ├── TaskNotFound *           the server has no such task, or it is somebody else's
-    │   └── TaskExpired *        it had it, and its time to live is over
-    ├── AnswerRejected *         the answer to a question of the task does not fit; the task goes on and still asks
+    ├── TaskError *              a JSON-RPC error about one task
+    │   ├── TaskFailed *         the task ended with a JSON-RPC error, as a plain call would have
+    │   ├── TaskNotFound *       the server has no such task, or it is somebody else's
+    │   │   └── TaskExpired *    the server had it, and its time to live is over
+    │   └── AnswerRejected *     an answer does not fit its question; the task goes on and still asks
     ├── NotLetIn                 the server wants a token, or another one
     └── ServerUnreachable        the server does not answer, or the connection to it was lost
 ```
@@ -59,13 +60,13 @@ class EngineError(WorkflowsError):
 class EngineUnavailable(EngineError):
     """The engine gave no answer, so nothing is known about the outcome.
 
-    `sent` is False only when the request certainly never reached the engine (connection refused,
-    unknown host): then nothing was started, answered or cancelled.
+    `sent` is False only when the request certainly never reached the engine (connection refused, unknown host): then
+    nothing was started, answered or cancelled.
 
-    `throttled` if the engine is there and turns us away for now, or we hold ourselves back so that it need not: who
+    `throttled` is True if the engine is there and refuses for now, or we hold back so that it need not: a caller that
     waits for an execution then goes on waiting.
 
-    `silent` is False when it says nothing about whether the engine answers: it is about this one execution, or about
+    `silent` is False when the error does not tell if the engine answers: it is about this one execution, or about
     something else that is needed.
     """
 
@@ -77,14 +78,14 @@ class EngineUnavailable(EngineError):
 
 
 class AdapterBroke(EngineUnavailable):
-    """The adapter raised what must not cross its boundary, so nothing is known about the outcome."""
+    """The adapter raised an error that must not cross its boundary, so nothing is known about the outcome."""
 
 
 class EngineRefused(EngineError):
-    """The engine, or the adapter on its behalf, said a definite no: nothing was started or changed.
+    """The engine, or the adapter on its behalf, gave a definite no: nothing was started or changed.
 
-    `final` if it is about the input itself: then no earlier attempt with it can have been accepted either. Otherwise
-    (no permission, no such namespace) it says nothing about an earlier attempt whose outcome is not known.
+    `final` is True if it is about the input itself: then no earlier attempt with it can have been accepted either.
+    Otherwise (no permission, no such namespace) it says nothing about an earlier attempt whose outcome is not known.
     """
 
     def __init__(self, message: str, *, final: bool = False) -> None:
@@ -116,7 +117,7 @@ class StoreUnusable(StoreError):
 
 
 class AccessError(WorkflowsError):
-    """Who calls is not let in. The message says why, for the log: who calls hears nothing of it."""
+    """The caller is not let in. The message has the reason, for the log: the caller is not told."""
 
 
 class TokenRefused(AccessError):
@@ -124,15 +125,15 @@ class TokenRefused(AccessError):
 
 
 class NotAllowed(AccessError):
-    """The token is good, and whom it names may not do this."""
+    """The token is good, and its owner may not do this."""
 
 
 class IssuerUnavailable(AccessError):
-    """Whether the token is good cannot be told now: its issuer cannot be asked."""
+    """The token cannot be checked now: its issuer cannot be asked."""
 
 
 class KeysUnavailable(IssuerUnavailable):
-    """Whether the token is good cannot be told now: the keys of its issuer cannot be had."""
+    """The token cannot be checked now: the keys of its issuer cannot be had."""
 
 
 METHOD_NOT_FOUND = -32601
@@ -150,11 +151,11 @@ class RequestError(WorkflowsError):
         self.data = data
 
 
-LIMIT_REACHED = -32050  # of those that JSON-RPC leaves to servers, far from those that MCP has taken
+LIMIT_REACHED = -32050  # of the codes that JSON-RPC leaves to servers, far from those of MCP
 
 
 class LimitReached(RequestError):
-    """Too much was asked for; nothing was done. `retry_after`: seconds until it may work, where that is known."""
+    """A limit was reached; nothing was done. `retry_after`: seconds until it may work, if known."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         data = None if retry_after is None else {"retryAfterMs": round(retry_after * 1000)}
@@ -170,15 +171,15 @@ class ServerStopping(RequestError):
 
 
 class OperatorError(WorkflowsError):
-    """What the operator asked for on the command line cannot be done; nothing was changed."""
+    """A command of the operator cannot be done; nothing was changed."""
 
 
 class ClientError(WorkflowsError):
-    """The client library did not get what it was asked for."""
+    """A request of the client library failed."""
 
 
 class TaskCancelled(ClientError):
-    """The task that was followed was cancelled: there is no result; `message` is what the server said of it."""
+    """The task that was followed was cancelled, without a result; `message` is from the server."""
 
     def __init__(self, task_id: str, message: str | None = None) -> None:
         super().__init__(f"the task {task_id} was cancelled" + (f": {message}" if message else ""))
@@ -187,8 +188,8 @@ class TaskCancelled(ClientError):
 
 
 class NotLetIn(ClientError):
-    """The MCP server wants a token, or another one; what was started there goes on."""
+    """The MCP server wants a token, or another one; tasks that were started there go on."""
 
 
 class ServerUnreachable(ClientError):
-    """The MCP server does not answer, or the connection to it was lost; what was started there goes on."""
+    """The MCP server does not answer, or the connection to it was lost; tasks that were started there go on."""

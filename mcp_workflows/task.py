@@ -1,4 +1,4 @@
-"""Task: what the client holds, as we keep it, and its lifecycle.
+"""The task as one row, and its lifecycle.
 
 Every change of a row is one pure function here, `Task -> Task`; a store applies it in one transaction.
 """
@@ -18,13 +18,13 @@ LIFECYCLE: Mapping[Status, frozenset[Status]] = {
     Status.FAILED: frozenset(),
     Status.CANCELLED: frozenset(),
 }
-"""From which status to which: what has ended stays as it ended (spec: terminal states are final)."""
+"""The statuses that may follow each status. A terminal status is final, as the spec says."""
 
 STARTING = Execution(status=Status.RUNNING, message="starting")
-DELIVERING = timedelta(seconds=15)  # whoever asks to cancel delivers it, for so long; then the housekeeping does
+DELIVERING = timedelta(seconds=15)  # for so long the request itself delivers a cancellation; then maintenance does
 CLOCKS_DIFFER = timedelta(minutes=1)  # of replicas, at most; a time further ahead was written by a clock that was ahead
 CREATING = timedelta(seconds=30)  # an attempt to start is over by then: three times what a call to an engine may take
-SHORTEST_PAUSE = timedelta(seconds=30)  # until the housekeeping tries again what did not work
+SHORTEST_PAUSE = timedelta(seconds=30)  # until maintenance tries a failed step again
 LONGEST_PAUSE = timedelta(minutes=10)
 
 
@@ -38,9 +38,9 @@ class Task:
     engine: str
     workflow: str
     key: str  # one key, one execution: see `Start.key`
-    arguments: JSON  # as the engine gets them; kept until it is bound, so that a start can be healed
+    arguments: JSON  # as the engine gets them; kept until it is bound, so that a start can be repaired
     created: datetime
-    updated: datetime  # when status, message, progress or questions last changed
+    updated: datetime  # the last change of status, message, progress or questions
     expires: datetime | None  # created + ttl; None: never
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's, frozen at the start
     context: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -51,22 +51,22 @@ class Task:
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
     fingerprint: str  # of the client's arguments: the same idempotency key must mean the same call
     attempts: int = 0  # that may have started it; each is noted before it is made
-    attempted: datetime | None = None  # when the last of them began; None: none did, or an older version noted it
+    attempted: datetime | None = None  # the beginning of the last attempt; None: none, or one of an older version
     acknowledged: bool = False  # a call was answered with it before it was known to be started
     handle: str | None = None  # None: not known to be started
     execution: Execution = STARTING
     ended: datetime | None = None
     answered: frozenset[str] = frozenset()  # keys of questions an answer was accepted for
-    asked_keys: frozenset[str] = frozenset()  # keys of the questions it was seen to ask; of more than two, only two
+    asked_keys: frozenset[str] = frozenset()  # keys of the questions that looks have shown, at most two
     cancel_requested: datetime | None = None
     cancel_delivered: bool = False  # the engine has taken it
-    cancelled: datetime | None = None  # a client of 2025-11-25 was told so: to that era it has ended, for ever
+    cancelled: datetime | None = None  # a client of 2025-11-25 was told so: in that revision it has ended, for ever
     guarded: bool = False  # its tool named rules when it was created: see access.policy
     grace: float | None = None  # seconds after its engine took a cancellation until it is terminated; None: never
     terminated: datetime | None = None  # the engine was told to end it without asking it
     cancel_on_expiry: bool = False  # its execution is cancelled when its time to live is over
-    not_before: datetime | None = None  # until then the housekeeping leaves it alone, whatever is due
-    may_answer: bool = True  # False: its questions are somebody else's
+    not_before: datetime | None = None  # until then maintenance leaves it alone, even if a step is due
+    may_answer: bool = True  # False: its questions are for somebody else
     may_cancel: bool = True
     tombstone: bool = False  # expired: its key starts nothing again, and its owner hears that it has expired
 
@@ -84,22 +84,22 @@ class Task:
 
     @property
     def shown(self) -> tuple[Status, str | None, Progress | None, Mapping[str, InputRequest], bool]:
-        """What makes a client see a change: the status, the message, the progress, the questions, its cancellation."""
+        """The parts in which a client sees a change: status, message, progress, questions, cancellation."""
         seen = self.seen
         return seen.status, seen.message, seen.progress, seen.requests, self.cancelled is not None
 
     @property
     def due(self) -> datetime | None:
-        """When the housekeeping has something to do for it, whoever asks: deliver a cancellation, terminate.
+        """The time at which maintenance must act on it: deliver a cancellation, terminate; None: it need not.
 
-        None: nothing. What is not bound yet is healed first.
+        A task that is not bound yet is healed first.
         """
         owed = self.owed
         return owed if owed is None or self.not_before is None else max(owed, self.not_before)
 
     @property
     def owed(self) -> datetime | None:
-        """Likewise, whatever was tried since."""
+        """The same, even if maintenance has tried since."""
         if self.ended or self.tombstone or self.handle is None or self.terminated:
             return None
         if self.cancel_requested is None:
@@ -109,13 +109,13 @@ class Task:
         return None if self.grace is None else self.cancel_requested + timedelta(seconds=self.grace)
 
     def pending(self, now: datetime) -> bool:
-        """Whether nobody knows of it yet: its first start is under way, and no call was answered with it."""
+        """True if nobody knows of it yet: its first start is in progress, and no call was answered with it."""
         if self.acknowledged or self.handle is not None or self.ended or self.attempts != 1:
             return False
         return self.attempted is not None and now < self.attempted + CREATING
 
     def expired(self, now: datetime) -> bool:
-        """Whether its time to live is over."""
+        """True if its time to live is over."""
         return self.tombstone or (self.expires is not None and self.expires <= now)
 
 
@@ -131,7 +131,7 @@ def _hide(execution: Execution, answered: frozenset[str]) -> Execution:
 
 
 def _watched(execution: Execution) -> Execution:
-    """As those see it who may not answer: it works on, and the message says what for."""
+    """Return the execution for a caller who may not answer: it works on, and the message has the questions."""
     if execution.status is not Status.INPUT_REQUIRED:
         return replace(execution, requests={}) if execution.requests else execution
     message = f"waits for somebody else's answer: {asked(execution.requests)}"
@@ -139,7 +139,7 @@ def _watched(execution: Execution) -> Execution:
 
 
 def _announced(task: Task, seen: Execution) -> Execution:
-    """As it is seen with what comes of its cancellation: its message says the time, and does not change with it."""
+    """Return the execution with the state of its cancellation in the message, which is the same at any time."""
     if seen.terminal:
         return seen
     if task.terminated:
@@ -152,14 +152,14 @@ def _announced(task: Task, seen: Execution) -> Execution:
 
 
 def attempt(task: Task, at: datetime) -> Task:
-    """It is about to be started (again)."""
+    """Count an attempt to start it (again)."""
     if task.handle is not None or task.ended or task.tombstone:
         return task
     return replace(task, attempts=task.attempts + 1, attempted=at)
 
 
 def bind(task: Task, handle: str, at: datetime) -> Task:
-    """The engine has it: remember its handle; the first one wins, as one key is one execution."""
+    """Remember the handle; the first one stays, as one key is one execution."""
     if task.handle is not None or task.tombstone:
         return task
     execution = task.execution if task.execution != STARTING else Execution(status=Status.RUNNING)
@@ -167,7 +167,7 @@ def bind(task: Task, handle: str, at: datetime) -> Task:
 
 
 def observe(task: Task, execution: Execution, at: datetime) -> Task:
-    """Take in one look: the first terminal outcome stays, and `updated` moves only with what can be seen."""
+    """Take in one look: the first terminal outcome stays, and `updated` moves only with visible changes."""
     if task.tombstone or execution.status not in LIFECYCLE[task.execution.status] or execution == task.execution:
         return task
     ended = at if execution.status in TERMINAL else None
@@ -176,27 +176,27 @@ def observe(task: Task, execution: Execution, at: datetime) -> Task:
 
 
 def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
-    """Answers for these questions were delivered: they are never shown again."""
+    """Note that answers to these questions were delivered: the questions are never shown again."""
     answered = task.answered | frozenset(keys)
     return task if answered == task.answered else _touched(task, replace(task, answered=answered), at)
 
 
 def request_cancel(task: Task, at: datetime) -> Task:
-    """A client asked to cancel; the engine decides what comes of it."""
+    """Note that a client asked to cancel; the engine decides on the outcome."""
     if task.ended or task.cancel_requested or task.tombstone:
         return task
     return _touched(task, replace(task, cancel_requested=at, not_before=at + DELIVERING), at)
 
 
 def tell_cancelled(task: Task, at: datetime) -> Task:
-    """Likewise, and the client was told that it is cancelled; to its era that is final."""
+    """Note the request, and that the client was told that it is cancelled: final in the client's revision."""
     if task.ended or task.cancelled:
         return task
     return _touched(task, replace(request_cancel(task, at), cancelled=at), at)
 
 
 def deliver_cancel(task: Task, at: datetime) -> Task:
-    """The engine has taken the request to cancel; the grace begins."""
+    """Note that the engine has taken the request to cancel; the grace begins."""
     if task.cancel_delivered or task.tombstone:
         return task
     until = None if task.grace is None else at + timedelta(seconds=task.grace)
@@ -204,14 +204,14 @@ def deliver_cancel(task: Task, at: datetime) -> Task:
 
 
 def mark_terminated(task: Task, at: datetime) -> Task:
-    """The engine was told to end it without asking it; it says itself when it has ended."""
+    """Note that the engine was told to terminate it; a later look shows when it has ended."""
     if task.terminated or task.ended or task.tombstone:
         return task
     return _touched(task, replace(task, terminated=at, not_before=None), at)
 
 
 def postpone(task: Task, at: datetime) -> Task:
-    """What is due for it did not work: to be tried again after a pause, a longer one each time."""
+    """Put off a step that did not work, for a longer pause each time."""
     if task.owed is None:
         return task
     pause = min(max(at - task.owed, SHORTEST_PAUSE), LONGEST_PAUSE)
@@ -219,15 +219,15 @@ def postpone(task: Task, at: datetime) -> Task:
 
 
 def is_ahead(time: datetime, now: datetime) -> bool:
-    """Whether only a clock that was ahead can have written this time."""
+    """True if only a clock that was ahead can have written this time."""
     return time > now + CLOCKS_DIFFER
 
 
 def set_back(task: Task, now: datetime) -> Task:
-    """The clock was set back: what was put off until a time that is too far ahead by the clock now is due at once.
+    """Correct times that a clock wrote before it was set back: steps that wait too long by now are due at once.
 
     An execution that was asked to cancel gets its whole grace again, and an attempt to start one its whole time to
-    settle, if it is known when it was created: what is older is not found. All other times stay as they are.
+    settle, if its creation time can be right: an older one is not found. All other times stay as they are.
     """
     latest = now + CLOCKS_DIFFER
     if task.attempted and task.attempted > latest and task.created <= latest and task.handle is None:
@@ -243,14 +243,14 @@ def set_back(task: Task, now: datetime) -> Task:
 
 
 def acknowledge(task: Task) -> Task:
-    """A call is answered with it before it is known to be started: from now on it is not given up."""
+    """Note that a call is answered with it before it is known to be started: from now on it is not given up."""
     if task.handle is not None or task.ended or task.tombstone or task.acknowledged:
         return task
     return replace(task, acknowledged=True)
 
 
 def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -> Task:
-    """The engine refused to start it: closed, and its idempotency key is free again.
+    """Close it after the engine refused to start it; its idempotency key is free again.
 
     If another attempt may have started it, that one is left, unless the refusal is final for all attempts.
     """
@@ -263,34 +263,34 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
 
 
 def retract(task: Task) -> Task:
-    """The attempt never reached the engine, and the task is kept: to be started later, as if it had not been tried.
+    """Take back an attempt that never reached the engine: the task is kept, and started later as if for the first time.
 
-    Not if another attempt may have started it.
+    It stays as it is if another attempt may have started it.
     """
     if task.handle is not None or task.ended or task.attempts != 1:
         return task
     return replace(task, attempts=0, acknowledged=True)
 
 
-def lose(task: Task, failure: Failure, at: datetime) -> Task:
-    """Nobody knows whether it was started: it has ended, and its idempotency key stays, or it could start again."""
+def mark_outcome_unknown(task: Task, failure: Failure, at: datetime) -> Task:
+    """End it with an unknown outcome. Its idempotency key stays, or it could start again."""
     if task.handle is not None or task.ended:
         return task
     return replace(observe(task, Execution(status=Status.FAILED, failure=failure), at), arguments=None)
 
 
 def release(task: Task, now: datetime) -> Task:
-    """Expired: its idempotency key is free again. Only for what was adopted: nothing is ever started for that."""
+    """Free the idempotency key of an expired task. Only for adopted ones: nothing is ever started for them."""
     return replace(task, idempotency_key=None) if task.expired(now) else task
 
 
-def outgrow(task: Task) -> Task:
-    """Its idempotency key was made of its arguments, and is free again: they may come again, and mean another call."""
+def release_key(task: Task) -> Task:
+    """Free an idempotency key that was made of the arguments, which may come again and mean another call."""
     return task if task.idempotency_key is None else replace(task, idempotency_key=None)
 
 
-def bury(task: Task) -> Task:
-    """Expired: all content goes, the idempotency key stays, and that it was there for who owned it."""
+def expire(task: Task) -> Task:
+    """Drop all content of an expired task; its idempotency key and its owner stay."""
     return replace(
         task,
         tombstone=True,

@@ -1,4 +1,4 @@
-"""Traces and metrics by OpenTelemetry's API: what is measured, and under which names; who exports them is elsewhere.
+"""Traces and metrics by OpenTelemetry's API: the instruments and their names; the sidecar exports them.
 
 Without an OpenTelemetry SDK in the process all of this does next to nothing. Labels come from the configuration and
 from closed sets, never from a client: no ids of tasks, no principals.
@@ -34,13 +34,13 @@ _WINDOW: Final = 60.0  # seconds over which looks are counted
 _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 
 SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-"""The buckets that the semantic conventions for MCP ask for."""
+"""The buckets of the semantic conventions for MCP."""
 
 Api: TypeAlias = (
     Literal["start", "find", "describe", "sweep", "wait", "hints", "answer", "cancel", "terminate", "check", "adopt"]
     | Literal["exposed", "receive", "other"]
 )
-"""What an engine is asked for."""
+"""The kinds of calls to an engine."""
 
 OUTCOMES: Final[Mapping[type[EngineError], str]] = {
     StartConflict: "conflict",
@@ -49,7 +49,7 @@ OUTCOMES: Final[Mapping[type[EngineError], str]] = {
     AdapterBroke: "broke",
     EngineUnavailable: "unavailable",
 }
-"""What came of a call to an engine, in a word; also `ok`, `throttled`, and `cancelled`: nobody waits any more."""
+"""The outcome of a call to an engine, in a word; also `ok`, `throttled`, and `cancelled`: its caller has gone."""
 
 _API: Final = ("opentelemetry.metrics.", "opentelemetry.trace")
 
@@ -58,7 +58,7 @@ Seen: TypeAlias = Callable[[], Iterable[tuple[float, Labels]]]
 
 
 def outcome_of(error: EngineError) -> str:
-    """A word for it."""
+    """Return the word for an error."""
     if isinstance(error, EngineUnavailable) and error.throttled:
         return "throttled"
     return next((word for kind, word in OUTCOMES.items() if isinstance(error, kind)), "unavailable")
@@ -104,7 +104,7 @@ class Telemetry:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody hears of requests: providers were given, or set for this process; the API has none."""
+        """True if metrics of requests have a receiver: providers were given, or set for this process."""
         there = (self._given, metrics.get_meter_provider(), trace.get_tracer_provider())
         return any(each is not None and not type(each).__module__.startswith(_API) for each in there)
 
@@ -112,7 +112,7 @@ class Telemetry:
 
     @contextmanager
     def engine_call(self, engine: str, api: Api, *, timed: bool) -> Generator[None]:
-        """One call: counted by what comes of it; also timed, and a span of the trace at hand, if it is to end soon."""
+        """Count one call by its outcome. If it is short, also time it, and make it a span of the current trace."""
         labels = {"engine": engine, "api": api}
         began, outcome = time.perf_counter(), "cancelled"
         if api == "describe":
@@ -132,14 +132,14 @@ class Telemetry:
     @contextmanager
     def _span(self, labels: Labels, *, traced: bool) -> Generator[None]:
         if not traced or not trace.get_current_span().is_recording():
-            yield  # looks in the background are nobody's request: they are counted, but make no traces of their own
+            yield  # looks in the background belong to no request: they are counted, but make no traces
             return
         attributes = {f"{NAME}.{name}": value for name, value in labels.items()}
         span = self._tracer.start_span("engine.call", kind=SpanKind.CLIENT, attributes=attributes)
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             try:
                 yield
-            except EngineError as error:  # without its text, which may be about somebody's data
+            except EngineError as error:  # without its text, which may hold a user's data
                 span.set_attribute("error.type", outcome_of(error))
                 span.set_status(StatusCode.ERROR)
                 raise
@@ -152,42 +152,42 @@ class Telemetry:
             looks.popleft()
 
     def looks_per_second(self, engine: str) -> float:
-        """How often it was asked how an execution is, over the last minute."""
+        """Return the rate of looks at executions over the last minute."""
         since = time.monotonic() - _WINDOW
         return sum(at >= since for at in self._looks.get(engine, ())) / _WINDOW
 
     # --- what happens
 
     def operation(self, seconds: float, attributes: Labels) -> None:
-        """A request or a notification was served."""
+        """Record a request or a notification that was served."""
         self._operations.record(seconds, attributes)
 
     def healed(self, engine: str) -> None:
-        """A start that nobody knew about is known now."""
+        """Count a start whose outcome was unknown and is known now."""
         self._healed.add(1, {"engine": engine})
 
     def prevented(self, engine: str, tool: str) -> None:
-        """A call found what another one had started already."""
+        """Count a call that found an execution which another call had started."""
         self._prevented.add(1, {"engine": engine, "tool": tool})
 
     def denied(self, tool: str) -> None:
-        """Somebody may not do that; `tool` is empty if it is about none of ours."""
+        """Count a denial; `tool` is empty if it is about none of ours."""
         self._denials.add(1, {"tool": tool})
 
     def limited(self, tool: str) -> None:
-        """Somebody wanted too much; likewise."""
+        """Count a refusal by a limit; `tool` is empty if it is about none of ours."""
         self._limits.add(1, {"tool": tool})
 
     def not_found(self, method: str) -> None:
-        """A task was asked for that is not there, or not theirs."""
+        """Count a request for a task that is not there, or belongs to another owner."""
         self._failed_lookups.add(1, {"method": method})
 
     def lost(self, events: int) -> None:
-        """Audit events could not be written."""
+        """Count audit events that could not be written."""
         self._lost.add(events)
 
     def observe(self, name: str, seen: Seen, *, unit: str = "", description: str) -> None:
-        """A gauge: `seen` is asked whenever metrics are collected, in whatever thread, and must not block."""
+        """Add a gauge: each collection of metrics calls `seen`, in any thread, and it must not block."""
 
         def observed(_: CallbackOptions) -> Iterable[Observation]:
             return [Observation(value, labels) for value, labels in seen()]
@@ -199,12 +199,12 @@ class Telemetry:
 
 
 def of_no_trace() -> None:
-    """What goes on in this task of the event loop from now on belongs to no request, whoever began it."""
+    """Detach this task of the event loop from the request that began it."""
     context.attach(Context())
 
 
 def carried(given: Mapping[str, str]) -> Mapping[str, str]:
-    """The trace that goes into an execution: ours, which continues the one the client gave, or else that as it is."""
+    """Return the trace for an execution: ours, which continues the client's, or else the client's as it is."""
     if not trace.get_current_span().is_recording():
         return given
     ours: dict[str, str] = {}
@@ -213,7 +213,7 @@ def carried(given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def about(tool: str, kept: Mapping[str, str]) -> None:
-    """The request at hand is about a task of this tool: say so in its span, and link the trace that created it."""
+    """Set the tool of the current request in its span, and link the trace that created the task."""
     span = trace.get_current_span()
     if not span.is_recording():
         return
@@ -224,7 +224,7 @@ def about(tool: str, kept: Mapping[str, str]) -> None:
 
 
 def trace_id(traceparent: str | None, *, at_hand: bool = True) -> str | None:
-    """Of the request at hand, or else of this trace parent; 32 hexadecimal characters."""
+    """Return the trace id of the current request, or else of this trace parent; 32 hexadecimal characters."""
     found = trace.get_current_span(None if at_hand else Context()).get_span_context()
     if not found.is_valid and traceparent:
         kept = propagate.extract({"traceparent": traceparent}, Context())

@@ -19,7 +19,7 @@ from mcp_workflows.task import (
     acknowledge,
     attempt,
     bind,
-    bury,
+    expire,
     observe,
     refuse,
     request_cancel,
@@ -171,7 +171,7 @@ def test_each_attempt_is_counted_with_its_time() -> None:
 
 @pytest.mark.parametrize(
     "task",
-    [bound_task(), refuse(make_task(), Failure(text="no"), NOON), bury(make_task())],
+    [bound_task(), refuse(make_task(), Failure(text="no"), NOON), expire(make_task())],
     ids=["started", "closed", "expired"],
 )
 def test_what_cannot_be_started_any_more_is_not_attempted(task: Task) -> None:
@@ -207,7 +207,7 @@ def test_an_attempt_is_not_taken_back_while_another_may_have_started_it() -> Non
 
 
 def test_what_is_known_to_be_started_or_over_needs_no_acknowledgement() -> None:
-    for task in (bound_task(), refuse(make_task(), Failure(text="no"), NOON), bury(make_task())):
+    for task in (bound_task(), refuse(make_task(), Failure(text="no"), NOON), expire(make_task())):
         assert acknowledge(task) is task
 
 
@@ -278,7 +278,7 @@ def test_burying_keeps_the_key_and_lets_the_content_go() -> None:
     private = make_task(
         idempotency_key="once", options={"queue": "x"}, context={"user": "anna"}, arguments=[{"card": "4111"}]
     )
-    task = bury(observe(private, LOOKS[Status.SUCCEEDED], NOON))
+    task = expire(observe(private, LOOKS[Status.SUCCEEDED], NOON))
     assert (task.id, task.owner, task.tool, task.key) == (private.id, private.owner, private.tool, private.key)
     assert (task.tombstone, task.idempotency_key, task.fingerprint) == (True, "once", private.fingerprint)
     assert (task.arguments, task.options, task.context, task.execution.output) == (None, {}, {}, None)

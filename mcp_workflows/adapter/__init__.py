@@ -76,6 +76,7 @@ from mcp_workflows.adapter.capabilities import (
     start_options,
     takes_grace,
 )
+from mcp_workflows.adapter.display_text import closest
 from mcp_workflows.adapter.functions import from_functions
 from mcp_workflows.adapter.threads import BlockingCall, begin_call
 
@@ -137,6 +138,7 @@ __all__ = [
     "begin_call",
     "can_terminate",
     "cancels_at_once",
+    "closest",
     "digest",
     "expose_every",
     "first_settings",

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from mcp_workflows.adapter.display_text import closest
 from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
@@ -230,8 +230,8 @@ def _to_install(name: str) -> str:
 def _meant(name: str, adapters: Iterable[str]) -> str | None:
     """Return the adapter that a misspelt name, or the name of its extra, means."""
     known = {**{OURS[each]: each for each in adapters if each in OURS}, **{each: each for each in adapters}}
-    close = get_close_matches(name, known, n=1)
-    return known[close[0]] if close else None
+    close = closest(name, known)
+    return None if close is None else known[close]
 
 
 def load_adapter(name: str) -> type[Adapter]:

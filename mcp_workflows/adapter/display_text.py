@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, cast
 
 MAX_VALUE: Final = 1000  # characters of one value; a longer one is cut, with its length
@@ -44,6 +45,11 @@ def cleaned(text: str, limit: int = MAX_TEXT) -> str:
     lines = _LINE_BREAKS.sub("\n", text[: _READ_AHEAD * limit])
     found = _MORE_THAN_A_LINE.sub("\n\n", _visible(lines))
     return found if len(found) <= limit and len(text) <= _READ_AHEAD * limit else f"{found[: limit - 1]}…"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelt one probably means; None if none is close."""
+    return next(iter(get_close_matches(name, list(known), n=1)), None)
 
 
 def is_blank(text: str) -> bool:

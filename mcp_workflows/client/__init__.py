@@ -1,4 +1,4 @@
-"""TasksClient: the MCP SDK's client resolves a task as if it were a plain call; with any server of the extension.
+"""The client library: with TasksClient, the MCP SDK's client resolves a task as if it were a plain call.
 
 ```python
 async with Client(url, extensions=[TasksClient(on_status=show)], elicitation_callback=ask) as client:
@@ -22,8 +22,8 @@ from mcp_workflows.client.errors import AnswerRejected, TaskExpired, TaskFailed,
 from mcp_workflows.client.handle import TaskHandle
 from mcp_workflows.client.http import reconnecting_http
 from mcp_workflows.client.messages import CreatedTask, TaskState, idempotency
-from mcp_workflows.client.polling import Following, OnStatus, Ways
-from mcp_workflows.client.subscriptions import Listening
+from mcp_workflows.client.polling import FollowOptions, OnStatus, TaskFollower
+from mcp_workflows.client.subscriptions import TaskSubscriptions
 from mcp_workflows.errors import ClientError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
 
@@ -47,9 +47,9 @@ PATIENCE_SECONDS: Final = 60.0
 class TasksClient(ClientExtension):
     """The extension `io.modelcontextprotocol/tasks` of 2026-07-28 for `Client(extensions=[...])`.
 
-    `client.call_tool` then returns the final result: the task is listened to or polled, and its questions are asked.
-    Whatever becomes of the client, the task goes on: any later one has it again by its id, with `handle`.
-    With a server of another era or without the extension, calls are what they were.
+    `client.call_tool` then returns the final result: changes of the task are awaited or polled for, and its questions
+    are asked. The task goes on without the client: any later one has it again by its id, with `handle`. With a server
+    of another revision or without the extension, calls stay plain calls.
     """
 
     identifier = wire.EXTENSION
@@ -62,37 +62,37 @@ class TasksClient(ClientExtension):
         cancel_on_abandon: bool = False,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """How tasks are followed.
+        """Set the way in which tasks are followed.
 
         Args:
-            on_elicitation: answers the questions of tasks; left out, the client's own `elicitation_callback` does.
+            on_elicitation: answers the questions of tasks; without it, the client's own `elicitation_callback` does.
                 The SDK declares that the client can be asked only if that one is given too.
-            on_status: hears each state that a person could tell from the one before.
-            cancel_on_abandon: whether the task is cancelled when what waits for its result is cancelled.
-            patience_seconds: for how long a server that does not answer is asked again before `ServerUnreachable`.
+            on_status: is called with each visible change of state.
+            cancel_on_abandon: True to cancel the task when the wait for its result is cancelled.
+            patience_seconds: how long a server that does not answer is asked again before `ServerUnreachable`.
         """
-        self._ways = Ways(
+        self._options = FollowOptions(
             on_elicitation=on_elicitation,
             on_status=on_status,
             cancel_on_abandon=cancel_on_abandon,
             patience=patience_seconds,
-            listening=Listening(),
+            subscriptions=TaskSubscriptions(),
         )
 
-    # --- what the SDK wants to know
+    # --- declarations for the SDK
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
-        """A call may come back as a task."""
+        """Return the claim that a call may come back as a task."""
         return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
-        """Changes of tasks that are listened to."""
+        """Return the binding for notifications about tasks."""
         return [NotificationBinding(method=wire.NOTIFICATION, params_type=TaskState, handler=self._notified)]
 
     # --- for its user
 
     def handle(self, client: Client | ClientSession, task_id: str) -> TaskHandle:
-        """A task by its id, whoever started it, whenever; asks nothing yet.
+        """Return a task by its id, from any earlier client; nothing is asked yet.
 
         Raises:
             ClientError: the connection speaks another version, which has other tasks.
@@ -102,7 +102,7 @@ class TasksClient(ClientExtension):
             raise ClientError(
                 f"tasks need a connection of {wire.PROTOCOL_VERSION}; this one speaks {session.protocol_version}"
             )
-        return TaskHandle(id=task_id, session=session, ways=self._ways)
+        return TaskHandle(id=task_id, session=session, options=self._options)
 
     async def start(
         self,
@@ -119,7 +119,7 @@ class TasksClient(ClientExtension):
         `idempotency_key` you may.
 
         Raises:
-            ServerUnreachable: the answer was lost; whether anything was started is not known.
+            ServerUnreachable: the answer was lost, and the workflow may have been started.
             MCPError: a JSON-RPC error, or a question was refused.
         """
         session = _session(client)
@@ -140,24 +140,24 @@ class TasksClient(ClientExtension):
             except MCPError as error:
                 raise _lost(error, tool) or error from None
             if isinstance(begun, CreatedTask):
-                await self._ways.tell(begun.state)
-                return TaskHandle(id=begun.task_id, begun=begun.state, session=session, ways=self._ways)
+                await self._options.tell(begun.state)
+                return TaskHandle(id=begun.task_id, begun=begun.state, session=session, options=self._options)
             if isinstance(begun, types.CallToolResult):
                 return begun
             assert isinstance(begun, types.InputRequiredResult), "nothing else is claimed"
             asked = begun.input_requests or {}
-            responses = {key: await self._ways.ask(session, key, request) for key, request in asked.items()}
+            responses = {key: await self._options.ask(session, key, request) for key, request in asked.items()}
             state = begun.request_state
         raise MCPError(types.INTERNAL_ERROR, f"{tool} asked more than {MAX_ROUNDS} times and still did not start")
 
-    # --- what the SDK calls
+    # --- callbacks of the SDK
 
     async def _resolve(self, created: CreatedTask, context: ClaimContext) -> types.CallToolResult:
-        await self._ways.tell(created.state)
-        return await Following(self._ways, context.session, created.task_id, seen=created.state).result()
+        await self._options.tell(created.state)
+        return await TaskFollower(self._options, context.session, created.task_id, seen=created.state).result()
 
     async def _notified(self, state: TaskState) -> None:
-        self._ways.listening.hear(state.task_id)
+        self._options.subscriptions.hear(state.task_id)
 
 
 def _session(client: Client | ClientSession) -> ClientSession:

@@ -1,4 +1,4 @@
-"""A client of one server that speaks as a host of one era would; for our own command line."""
+"""A client of one server that acts as a host of one revision; for our own command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _US = "mcp-workflows"
 
 
 class Era(StrEnum):
-    """Which kind of client to be."""
+    """The revision, and the kind of tasks, of a client."""
 
     TASKS = wire.PROTOCOL_VERSION  # of that version, with the tasks extension
     LEGACY = "2025-11-25"  # of that version, with the tasks in its core
@@ -35,16 +35,16 @@ class Era(StrEnum):
 
 
 class Elicit(Protocol):
-    """How a question reaches the person; `key` is the server's name for it, None where the era has none."""
+    """The way of a question to a person; `key` is the server's name for it, None where the revision has none."""
 
     async def __call__(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """The person's answer; an `OperatorError` ends the call."""
+        """Return the person's answer; an `OperatorError` ends the call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a call became that is a task; the handle is of the era that has one."""
+    """A task that a call became, with its handle if the revision has handles."""
 
     state: TaskState
     handle: TaskHandle | None = None
@@ -52,7 +52,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An open connection to a server, and the tasks of its era."""
+    """An open connection to a server, and the tasks of its revision."""
 
     client: Client
     tasks: TasksClient
@@ -60,12 +60,12 @@ class Connection:
 
     @property
     def offers_tasks(self) -> bool:
-        """Whether calls of a client with the extension can become tasks here."""
+        """True if calls of a client with the extension can become tasks here."""
         declared = self.client.server_capabilities.extensions or {}
         return self.client.protocol_version == wire.PROTOCOL_VERSION and wire.EXTENSION in declared
 
     async def tools(self) -> Sequence[types.Tool]:
-        """All that the server has."""
+        """Return all tools of the server."""
         page = await self.client.list_tools()
         found = list(page.tools)
         while page.next_cursor:
@@ -81,7 +81,7 @@ class Connection:
         key: str | None = None,
         progress: ProgressFnT | None = None,
     ) -> Begun | types.CallToolResult:
-        """Call it: the result, or the task that the call became.
+        """Call a tool; return the result, or the task that the call became.
 
         Raises:
             MCPError: a JSON-RPC error, or a question was refused.
@@ -97,11 +97,11 @@ class Connection:
         return Begun(started.begun, started)
 
     async def result(self, begun: Begun | str) -> types.CallToolResult:
-        """The result of a task that was started here, or of one by its id.
+        """Return the result of a task that was started here, or of one by its id.
 
         Raises:
             MCPError: no such task, no answer, or a JSON-RPC error as its outcome.
-            TaskCancelled: it was.
+            TaskCancelled: the task was cancelled.
         """
         task_id = begun if isinstance(begun, str) else begun.state.task_id
         if self.in_core:
@@ -110,10 +110,10 @@ class Connection:
         return await (handle or self.tasks.handle(self.client, task_id)).result()
 
 
-class _Asking:
-    """The callback for questions; one that cannot be answered ends what goes on in `scope`.
+class _ElicitationCallback:
+    """The callback for questions; one without an answer cancels `scope`.
 
-    Where a question is a request of the server (2025-11-25), the SDK tells an error of its callback to nobody else.
+    Where a question is a request of the server (2025-11-25), the SDK passes an error of its callback to nobody else.
     """
 
     def __init__(self, elicit: Elicit) -> None:
@@ -136,19 +136,19 @@ class _Asking:
 
 @asynccontextmanager
 async def connect(
-    server: Any,  # what mcp.client.Client takes: a URL, a server in this process, a transport
+    server: Any,  # as mcp.client.Client takes it: a URL, a server in this process, a transport
     *,
     era: Era,
     on_status: OnStatus,
     elicit: Elicit,
 ) -> AsyncGenerator[Connection]:
-    """Connect, speak, leave; one error is raised as it is, without groups around it.
+    """Connect to a server for as long as this is entered; a single error is raised without groups around it.
 
     Raises:
-        ServerUnreachable: it does not answer, or went away meanwhile.
+        ServerUnreachable: the server does not answer, or went away meanwhile.
     """
     tasks = TasksClient(on_status=on_status)
-    asking = _Asking(elicit)
+    asking = _ElicitationCallback(elicit)
     client = Client(
         server,
         mode="legacy" if era is Era.LEGACY else "auto",
@@ -164,11 +164,11 @@ async def connect(
         if asking.unanswered:
             raise asking.unanswered
     except BaseExceptionGroup as errors:
-        raise _said(bare(errors.subgroup(httpx2.TransportError) or errors)) from None
+        raise _translated(bare(errors.subgroup(httpx2.TransportError) or errors)) from None
 
 
-def _said(error: BaseException) -> BaseException:
-    """Errors of strangers (HTTP, the SDK, models) as ours; everything else as it is."""
+def _translated(error: BaseException) -> BaseException:
+    """Translate foreign errors (HTTP, the SDK, models) into ours; return any other error as it is."""
     match error:
         case httpx2.TransportError():
             return ServerUnreachable(f"no answer ({error or type(error).__name__})")

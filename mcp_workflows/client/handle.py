@@ -1,4 +1,4 @@
-"""TaskHandle: one task by its id, in this process or in another."""
+"""The handle of one task by its id, in this process or in another."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import mcp_types as types
 from mcp.client import ClientSession
 
 from mcp_workflows.client.messages import TaskState, as_json, visible
-from mcp_workflows.client.polling import Following, Ways
+from mcp_workflows.client.polling import FollowOptions, TaskFollower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHandle:
-    """A task, for who wants to decide what to do with it; keep its `id` and any later client has it again.
+    """A task, for code that decides itself how to go on; any later client has it again by its `id`.
 
     Every method raises `TaskNotFound` (or `TaskExpired`) if the server does not know the task, and `ServerUnreachable`
     if it gives no answer for too long.
@@ -23,16 +23,16 @@ class TaskHandle:
 
     id: str
     begun: TaskState | None = None
-    """What the server said when it made the task; None of a handle that was made from an id."""
+    """The server's first state of the task; None of a handle that was made from an id."""
     session: ClientSession = field(repr=False)
-    ways: Ways = field(repr=False)
+    options: FollowOptions = field(repr=False)
 
     async def status(self) -> TaskState:
-        """One look."""
-        return await self.ways.sending(self.session).look(self.id)
+        """Look once."""
+        return await self.options.requests(self.session).look(self.id)
 
     async def updates(self) -> AsyncGenerator[TaskState]:
-        """Its state now, and each that a person could tell from the one before, up to its end; nothing is answered."""
+        """Yield its state now, and each visible change up to its end; answer nothing."""
         seen = await self.status()
         yield seen
         while not seen.ended:
@@ -40,8 +40,8 @@ class TaskHandle:
             yield seen
 
     async def _after(self, seen: TaskState) -> TaskState:
-        """Opened for each update: nothing may stay open while the caller has it, who may never come back."""
-        async with self.ways.listening.to(self.session, self.id) as changes:
+        """Wait for a visible change. Each update opens a stream, as a caller may never come back for the next."""
+        async with self.options.subscriptions.to(self.session, self.id) as changes:
             while True:
                 changes.forget()
                 state = await self.status()
@@ -55,20 +55,20 @@ class TaskHandle:
         Raises:
             AnswerRejected: an answer does not fit its question.
         """
-        told: dict[str, Any] = {key: as_json(response) for key, response in responses.items()}  # Any: JSON
-        await self.ways.sending(self.session).answer(self.id, told)
+        answers: dict[str, Any] = {key: as_json(response) for key, response in responses.items()}  # Any: JSON
+        await self.options.requests(self.session).answer(self.id, answers)
 
     async def result(self) -> types.CallToolResult:
-        """Wait for its end as `client.call_tool` does: its questions are asked, `on_status` hears its states.
+        """Wait for its end as `client.call_tool` does: ask its questions, and call `on_status` with its states.
 
         Raises:
-            TaskCancelled: it was.
+            TaskCancelled: it was cancelled.
             TaskFailed: it ended with a JSON-RPC error.
             AnswerRejected: an answer does not fit its question.
             MCPError: a question was refused by its callback.
         """
-        return await Following(self.ways, self.session, self.id, seen=self.begun).result()
+        return await TaskFollower(self.options, self.session, self.id, seen=self.begun).result()
 
     async def cancel(self) -> None:
-        """Ask to cancel; what comes of it shows in the state."""
-        await self.ways.sending(self.session).cancel(self.id)
+        """Ask to cancel; the state shows the outcome."""
+        await self.options.requests(self.session).cancel(self.id)

@@ -1,4 +1,4 @@
-"""A connection over HTTP that outlives the server: what finds nobody is one failed request.
+"""A connection over HTTP that survives a restart of the server: a lost request fails alone.
 
 The SDK's own transport ends the whole client at the first request that cannot be delivered or whose answer breaks off
 (modelcontextprotocol/python-sdk#3522), before any extension hears of it.
@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_workflows.errors import NotLetIn
 
 CONNECT_SECONDS: Final = 30.0
-SILENCE_SECONDS: Final = 300.0  # of an open stream; servers send a sign of life more often
+SILENCE_SECONDS: Final = 300.0  # of an open stream; servers send keep-alives more often
 _EVENTS: Final = "text/event-stream"
 _FIRST: Final = "server/discover"
 _NOBODY: Final = "it wants a token"
@@ -37,17 +37,17 @@ def reconnecting_http(
     auth: httpx2.Auth | None = None,
     timeout: httpx2.Timeout | None = None,
 ) -> Transport:
-    """For `Client(reconnecting_http(url), ...)`, which survives that its server is started again; otherwise as `url`.
+    """Make the transport for `Client(reconnecting_http(url), ...)`, which survives a restart of its server.
 
-    A request that finds nobody fails alone, with the SDK's `CONNECTION_CLOSED`, and the next one connects again. To
-    begin with, somebody must be there.
+    A request without an answer fails alone, with the SDK's `CONNECTION_CLOSED`, and the next one connects again. The
+    server must be there at the beginning.
     """
     waits = timeout or httpx2.Timeout(CONNECT_SECONDS, read=SILENCE_SECONDS)
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Any]:  # Any: the SDK keeps that type for itself
         async with (
-            _Enduring(headers=headers, auth=auth, timeout=waits) as http,
+            _SurvivingClient(headers=headers, auth=auth, timeout=waits) as http,
             streamable_http_client(url, http_client=http) as streams,
         ):
             yield streams
@@ -57,18 +57,18 @@ def reconnecting_http(
 
 @asynccontextmanager
 async def known_http(url: str, token: str | None = None) -> AsyncGenerator[Any]:  # Any: the SDK keeps that type
-    """As the SDK would connect to `url`, with a bearer token; who is not let in hears so as `NotLetIn`."""
+    """Connect as the SDK would to `url`, with a bearer token; a refused token raises `NotLetIn`."""
     headers = {"Authorization": f"Bearer {token}"} if token else None
     waits = httpx2.Timeout(CONNECT_SECONDS, read=SILENCE_SECONDS)
     async with (
-        _Asking(headers=headers, timeout=waits) as http,
+        _RefusingClient(headers=headers, timeout=waits) as http,
         streamable_http_client(url, http_client=http) as streams,
     ):
         yield streams
 
 
-class _Asking(httpx2.AsyncClient):
-    """The SDK takes a refusal for any other error of the server, which tells nobody what to do."""
+class _RefusingClient(httpx2.AsyncClient):
+    """An HTTP client that raises `NotLetIn` for a refusal, which the SDK reports like any other error."""
 
     async def send(self, request: httpx2.Request, **settings: Any) -> httpx2.Response:  # Any: as httpx2 takes them
         response = await super().send(request, **settings)
@@ -86,17 +86,17 @@ def _refused(response: httpx2.Response) -> str:
     return _REFUSED[response.status_code] + needs
 
 
-class _Enduring(httpx2.AsyncClient):
-    """What cannot be delivered, or breaks off before it is whole, is answered with a JSON-RPC error of our own."""
+class _SurvivingClient(httpx2.AsyncClient):
+    """An HTTP client that answers a request that fails, or breaks off, with a JSON-RPC error of its own."""
 
     async def send(self, request: httpx2.Request, **settings: Any) -> httpx2.Response:  # Any: as httpx2 takes them
         try:
             response = await super().send(request, **settings)
             if not response.headers.get("content-type", "").startswith(_EVENTS):
-                await response.aread()  # what breaks off shows here; an event stream may, the SDK tells who waits
+                await response.aread()  # a broken body fails here; of a broken event stream the SDK tells its readers
         except httpx2.TransportError as error:
             if request.headers.get("mcp-method") == _FIRST:
-                raise  # an error here would be taken for a server of the version before, which has other tasks
+                raise  # the SDK would take an error here for a server of an older version
             return httpx2.Response(503, json=_error(error), request=request)
         if response.status_code not in _REFUSED:
             return response

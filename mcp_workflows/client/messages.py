@@ -1,4 +1,4 @@
-"""What a client of the tasks extension says and hears, as models of the MCP SDK.
+"""The messages of a client of the tasks extension, as models of the MCP SDK.
 
 Source: the extension's specification, tasks.extensions.modelcontextprotocol.io.
 """
@@ -18,7 +18,7 @@ _ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
 class CreatedTask(types.Result):
-    """What `tools/call` returns instead of its result; what the SDK reserves for itself must not be in it."""
+    """The result of `tools/call` that is a task; it must not have the fields that the SDK reserves for itself."""
 
     result_type: Literal["task"] = "task"
     task_id: str
@@ -29,7 +29,7 @@ class CreatedTask(types.Result):
 
     @property
     def state(self) -> TaskState:
-        """The same, as any other state."""
+        """The same as a `TaskState`."""
         return TaskState(
             _meta=self.meta,
             task_id=self.task_id,
@@ -56,18 +56,18 @@ class TaskState(types.Result):
 
     @property
     def ended(self) -> bool:
-        """Whether it will never change again."""
+        """True if it will never change again."""
         return self.status in _ENDED
 
 
 class TaskParams(types.RequestParams):
-    """Which task."""
+    """The params of requests about a task."""
 
     task_id: str
 
 
 class GetTask(types.Request[TaskParams, Literal["tasks/get"]]):
-    """How is it?"""
+    """The request `tasks/get`."""
 
     method: Literal["tasks/get"] = "tasks/get"
     params: TaskParams
@@ -75,7 +75,7 @@ class GetTask(types.Request[TaskParams, Literal["tasks/get"]]):
 
 
 class CancelTask(types.Request[TaskParams, Literal["tasks/cancel"]]):
-    """Stop it, please."""
+    """The request `tasks/cancel`."""
 
     method: Literal["tasks/cancel"] = "tasks/cancel"
     params: TaskParams
@@ -83,13 +83,13 @@ class CancelTask(types.Request[TaskParams, Literal["tasks/cancel"]]):
 
 
 class UpdateParams(TaskParams):
-    """Answers by the keys of the questions."""
+    """The params of `tasks/update`: responses by the keys of the questions."""
 
     input_responses: Mapping[str, Any]  # Any: JSON
 
 
 class UpdateTask(types.Request[UpdateParams, Literal["tasks/update"]]):
-    """Here are answers."""
+    """The request `tasks/update`."""
 
     method: Literal["tasks/update"] = "tasks/update"
     params: UpdateParams
@@ -97,23 +97,23 @@ class UpdateTask(types.Request[UpdateParams, Literal["tasks/update"]]):
 
 
 def listen_to(task_id: str) -> types.SubscriptionsListenRequest:
-    """Tell me when this task changes; `taskIds` is what the extension adds to the filter."""
+    """Return the request for a stream of changes of this task; the extension adds `taskIds` to the filter."""
     notifications = types.SubscriptionFilter.model_validate({"taskIds": [task_id]})
     return types.SubscriptionsListenRequest(params=types.SubscriptionsListenRequestParams(notifications=notifications))
 
 
 def idempotency(key: str) -> types.RequestParamsMeta:
-    """The `meta` of a call that may be sent again: the same key and arguments start one workflow, not two."""
+    """Return the `meta` of a call that may be sent again: the same key and arguments start one workflow, not two."""
     meta: Any = {IDEMPOTENCY_KEY: key}  # Any: the SDK's type has no way to name an open key
     found: types.RequestParamsMeta = meta
     return found
 
 
 def visible(state: TaskState) -> object:
-    """What a person sees of a state; the rest (times, for example) may change with every look."""
+    """Return the part of a state that a person sees; the rest (times, for example) may change with every look."""
     return state.status, state.status_message, sorted(state.input_requests or {})
 
 
 def as_json(model: types.Result) -> dict[str, Any]:  # Any: JSON
-    """A model as it goes over the wire."""
+    """Return a model as the wire has it."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -1,4 +1,4 @@
-"""One task, followed to its end: looked at when it may have changed, its questions put to the person."""
+"""Following one task to its end: it looks after each possible change, and asks the task's questions."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from pydantic import ValidationError
 
 from mcp_workflows.client.errors import TaskFailed
 from mcp_workflows.client.messages import TaskState, as_json, visible
-from mcp_workflows.client.retries import Sending
-from mcp_workflows.client.subscriptions import Changes, Listening, bare
+from mcp_workflows.client.retries import TaskRequests
+from mcp_workflows.client.subscriptions import TaskChanges, TaskSubscriptions, bare
 from mcp_workflows.errors import ClientError, TaskCancelled
 
 OnStatus: TypeAlias = Callable[[TaskState], Awaitable[None]]
 
-ABANDON_SECONDS: Final = 5.0  # for the request to cancel of somebody who is being cancelled
+ABANDON_SECONDS: Final = 5.0  # for the request to cancel, when the caller is being cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
-    """How tasks are followed: what `TasksClient` was told, and whom its server tells of changes."""
+class FollowOptions:
+    """The settings of `TasksClient`, and the subscriptions of its server."""
 
     on_elicitation: ElicitationFnT | None
     on_status: OnStatus | None
     cancel_on_abandon: bool
     patience: float
-    listening: Listening
+    subscriptions: TaskSubscriptions
 
-    def sending(self, session: ClientSession) -> Sending:
-        """The requests about tasks over this session."""
-        return Sending(session=session, patience=self.patience)
+    def requests(self, session: ClientSession) -> TaskRequests:
+        """Return the requests about tasks over this session."""
+        return TaskRequests(session=session, patience=self.patience)
 
     async def tell(self, state: TaskState) -> None:
-        """A state that a person can tell from the one before."""
+        """Call `on_status` with a visible change of state."""
         if self.on_status:
             await self.on_status(state)
 
     async def ask(self, session: ClientSession, key: str, request: types.InputRequest) -> types.InputResponse:
-        """The response to one question: of `on_elicitation`, or of the client's own callback for its kind.
+        """Return the response to one question: from `on_elicitation`, or from the client's own callback for its kind.
 
         Raises:
             MCPError: the callback refused.
@@ -61,23 +61,25 @@ class Ways:
         return response
 
 
-class Following:
-    """A task on its way to its end; questions are asked beside the looking: one answered elsewhere goes away."""
+class TaskFollower:
+    """A task that is followed to its end. Questions are asked beside the looks: one answered elsewhere is withdrawn."""
 
-    def __init__(self, ways: Ways, session: ClientSession, task_id: str, seen: TaskState | None = None) -> None:
-        self._ways = ways
+    def __init__(
+        self, options: FollowOptions, session: ClientSession, task_id: str, seen: TaskState | None = None
+    ) -> None:
+        self._options = options
         self._session = session
-        self._sending = ways.sending(session)
+        self._sending = options.requests(session)
         self._task_id = task_id
         self._seen = seen
         self._asking: dict[str, anyio.CancelScope] = {}
         self._answered: set[str] = set()
 
     async def result(self) -> types.CallToolResult:
-        """Its result.
+        """Return its result.
 
         Raises:
-            TaskCancelled: it was.
+            TaskCancelled: it was cancelled.
             TaskFailed: it ended with a JSON-RPC error.
             TaskNotFound: the server does not know it (any more).
             AnswerRejected: an answer does not fit its question.
@@ -95,11 +97,14 @@ class Following:
         return _outcome(self._seen)
 
     async def _until_ended(self) -> None:
-        async with self._ways.listening.to(self._session, self._task_id) as changes, anyio.create_task_group() as group:
+        async with (
+            self._options.subscriptions.to(self._session, self._task_id) as changes,
+            anyio.create_task_group() as group,
+        ):
             await self._look_on(group, changes)
             group.cancel_scope.cancel()
 
-    async def _look_on(self, group: TaskGroup, changes: Changes) -> None:
+    async def _look_on(self, group: TaskGroup, changes: TaskChanges) -> None:
         while True:
             changes.forget()
             state = await self._sending.look(self._task_id)
@@ -112,9 +117,9 @@ class Following:
     async def _tell(self, state: TaskState) -> None:
         before, self._seen = self._seen, state
         if before is None or visible(before) != visible(state):
-            await self._ways.tell(state)
+            await self._options.tell(state)
 
-    def _ask_what_is_open(self, group: TaskGroup, changes: Changes, state: TaskState) -> None:
+    def _ask_what_is_open(self, group: TaskGroup, changes: TaskChanges, state: TaskState) -> None:
         requests = state.input_requests or {}
         for key, scope in self._asking.items():
             if key not in requests:
@@ -124,17 +129,17 @@ class Following:
                 self._asking[key] = anyio.CancelScope()
                 group.start_soon(self._ask, changes, key, request)
 
-    async def _ask(self, changes: Changes, key: str, request: types.InputRequest) -> None:
+    async def _ask(self, changes: TaskChanges, key: str, request: types.InputRequest) -> None:
         with self._asking[key]:
-            response = await self._ways.ask(self._session, key, request)
+            response = await self._options.ask(self._session, key, request)
             self._answered.add(key)
             await self._sending.answer(self._task_id, {key: as_json(response)})
         del self._asking[key]
         changes.tell()
 
     async def _abandon(self) -> None:
-        """Whoever waited is being cancelled: the task too, if that is wanted; it must not hold them up for long."""
-        if not self._ways.cancel_on_abandon or (self._seen and self._seen.ended):
+        """Cancel the task, if that is wanted, as the caller is being cancelled; it must not take long."""
+        if not self._options.cancel_on_abandon or (self._seen and self._seen.ended):
             return
         with anyio.move_on_after(ABANDON_SECONDS, shield=True):
             try:

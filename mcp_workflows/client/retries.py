@@ -22,20 +22,20 @@ SHORTEST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 15.0
 JITTER: Final = 0.2  # a pause is up to this much longer, so that many clients do not come all at once
 LOST: Final = frozenset({types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INTERNAL_ERROR})
-"""Errors that say nothing about the task; the SDK makes an HTTP status of a proxy (502, 503) into the last."""
+"""Errors that say nothing about the task; the SDK turns an HTTP status of a proxy (502, 503) into the last."""
 OVER: Final = "Connection closed"
-"""What the SDK says of a session that is over for good: the client was left, or a server over stdio has ended."""
+"""The SDK's message for a session that is over for good: the client was left, or a server over stdio has ended."""
 
 Result = TypeVar("Result", bound=BaseModel)
 
 
 def spread(seconds: float) -> float:
-    """A little longer, by chance."""
+    """Return a slightly longer time, by chance."""
     return seconds * random.uniform(1, 1 + JITTER)  # noqa: S311  # no secret
 
 
 def pauses() -> Iterator[float]:
-    """How long to wait before each further attempt: twice as long every time, up to a limit."""
+    """Yield the pause before each further attempt: twice as long every time, up to a limit."""
     seconds = SHORTEST_PAUSE_SECONDS
     while True:
         yield spread(seconds)
@@ -43,14 +43,14 @@ def pauses() -> Iterator[float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
-    """What can be asked about tasks over one session; `patience` is for how long (seconds) no answer is no end."""
+class TaskRequests:
+    """The requests about tasks over one session; `patience` is the longest time (seconds) without an answer."""
 
     session: ClientSession
     patience: float
 
     async def look(self, task_id: str) -> TaskState:
-        """`tasks/get`.
+        """Send `tasks/get`.
 
         Raises:
             TaskNotFound: the server does not know the task (any more).
@@ -63,12 +63,12 @@ class Sending:
             raise unknown(task_id, error) or error from None
 
     async def answer(self, task_id: str, responses: Mapping[str, Any]) -> None:  # Any: JSON
-        """`tasks/update`; servers ignore what was answered before, so an answer whose reply was lost is sent again.
+        """Send `tasks/update`, again if its reply is lost: servers ignore questions that were answered before.
 
         Raises:
             AnswerRejected: it does not fit its question.
             TaskNotFound: the server does not know the task (any more).
-            ServerUnreachable: no answer; whether the response arrived is not known.
+            ServerUnreachable: no answer; the response may have arrived.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -82,11 +82,11 @@ class Sending:
             raise AnswerRejected(task_id, error.code, error.message, error.data) from None
 
     async def cancel(self, task_id: str) -> None:
-        """`tasks/cancel`.
+        """Send `tasks/cancel`.
 
         Raises:
             TaskNotFound: the server does not know the task (any more).
-            ServerUnreachable: no answer; whether the request arrived is not known.
+            ServerUnreachable: no answer; the request may have arrived.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -95,12 +95,12 @@ class Sending:
             raise unknown(task_id, error) or error from None
 
     async def send(self, request: types.Request[Any, Any], result: type[Result]) -> Result:  # Any: any request
-        """The answer to a request that may arrive more than once.
+        """Return the answer to a request that may arrive more than once.
 
         Raises:
             ServerUnreachable: no answer for too long.
             MCPError: a JSON-RPC error.
-            ClientError: the answer is none of the protocol.
+            ClientError: the answer does not follow the protocol.
         """
         until = anyio.current_time() + self.patience
         for pause in pauses():
@@ -118,7 +118,7 @@ class Sending:
 
 
 def unknown(task_id: str, error: MCPError) -> TaskNotFound | None:
-    """What an error of a request that is only about a task's id says: both eras have one code for it."""
+    """Return the error of a request that is only about a task's id: both revisions have one code for it."""
     if error.code != types.INVALID_PARAMS:
         return None
     kind = TaskExpired if "expired" in error.message.lower() else TaskNotFound
@@ -126,7 +126,7 @@ def unknown(task_id: str, error: MCPError) -> TaskNotFound | None:
 
 
 def _gone(message: str) -> bool:
-    """An update may be wrong in two ways under one code: there is no such task, or the answer does not fit."""
+    """True if an update failed for lack of the task; an answer that does not fit has the same code."""
     said = message.lower()
     return "task" in said and any(word in said for word in ("not found", "unknown task", "no such", "expired"))
 

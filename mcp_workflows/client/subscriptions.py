@@ -1,4 +1,4 @@
-"""Being told that a task may have changed, where the server offers it; looking at it remains with whoever waits."""
+"""Subscriptions to changes of tasks, where the server offers them; the followers of a task look at it themselves."""
 
 from __future__ import annotations
 
@@ -19,66 +19,66 @@ from mcp_workflows.client.retries import LOST, SHORTEST_PAUSE_SECONDS, pauses, s
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0  # between two looks, when the server does not say
-LONGEST_POLL_SECONDS: Final = 60.0  # whatever the server says
+LONGEST_POLL_SECONDS: Final = 60.0  # even if the server says more
 LISTENING_SECONDS: Final = 10.0  # between two looks while the server tells of changes: a stream can die silently
 MAX_STREAMS: Final = 20  # each keeps a connection open; more tasks than that are polled
 
 
-class Changes:
-    """Whether one task may have changed since it was looked at."""
+class TaskChanges:
+    """A signal that one task may have changed since the last look."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
-        self._told = False  # whether the server really tells, as far as known
+        self._told = False  # True if a stream of the server has reported a change
         self._event = anyio.Event()
 
     def tell(self) -> None:
-        """It may have."""
+        """Signal that it may have changed."""
         self._event.set()
 
     def hear(self) -> None:
-        """The server says so."""
+        """Signal a change that the server reported."""
         self._told = True
         self.tell()
 
     def lose(self) -> None:
-        """Nobody tells any more."""
+        """Note that the stream of the server has ended."""
         self._told = False
         self.tell()
 
     def forget(self) -> None:
-        """It is about to be looked at."""
+        """Reset the signal before a look."""
         self._event = anyio.Event()
 
     async def wait(self, state: TaskState) -> None:
-        """Until it may have changed, or it is time for another look."""
+        """Wait until it may have changed, or it is time for another look."""
         with anyio.move_on_after(spread(self.pause(state))):
             await self._event.wait()
 
     def pause(self, state: TaskState) -> float:
-        """Seconds to the next look."""
+        """Return the seconds to the next look."""
         wanted = POLL_SECONDS if state.poll_interval_ms is None else state.poll_interval_ms / 1000
         least = LISTENING_SECONDS if self._told else SHORTEST_PAUSE_SECONDS
         return min(max(wanted, least), LONGEST_POLL_SECONDS)
 
 
-class Listening:
-    """The tasks somebody waits for; a stream of the server for each, as long as they are few."""
+class TaskSubscriptions:
+    """The tasks that are followed, with a stream of the server for each, as long as they are few."""
 
     def __init__(self) -> None:
-        self._waiting: set[Changes] = set()
+        self._waiting: set[TaskChanges] = set()
         self._streams = 0
 
     def hear(self, task_id: str) -> None:
-        """The server says that this one changed."""
+        """Signal a change of a task that the server reported."""
         for changes in self._waiting:
             if changes.task_id == task_id:
                 changes.hear()
 
     @asynccontextmanager
-    async def to(self, session: ClientSession, task_id: str) -> AsyncGenerator[Changes]:
-        """The changes of one task, as long as this is entered; one error comes out as it is, without a group."""
-        changes = Changes(task_id)
+    async def to(self, session: ClientSession, task_id: str) -> AsyncGenerator[TaskChanges]:
+        """Follow the changes of one task while this is entered; a single error comes out without a group."""
+        changes = TaskChanges(task_id)
         self._waiting.add(changes)
         streams = self._streams < MAX_STREAMS
         self._streams += streams
@@ -94,8 +94,8 @@ class Listening:
             self._waiting.discard(changes)
             self._streams -= streams
 
-    async def _listen(self, session: ClientSession, changes: Changes) -> None:
-        """Ask for a stream, and again when it ends; not where that is not offered."""
+    async def _listen(self, session: ClientSession, changes: TaskChanges) -> None:
+        """Ask for a stream, and again when it ends; stop where the server offers none."""
         for pause in pauses():
             try:
                 await session.send_request(listen_to(changes.task_id), types.SubscriptionsListenResult)
@@ -110,7 +110,7 @@ class Listening:
 
 
 def bare(error: BaseException) -> BaseException:
-    """The error as it was raised, without the groups that task groups wrap around it; the first of several."""
+    """Return the error without the groups that task groups wrap around it; the first of several."""
     if isinstance(error, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
         return bare(inner[0])

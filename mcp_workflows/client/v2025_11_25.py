@@ -1,4 +1,4 @@
-"""The tasks that are in the core of 2025-11-25, as far as our own command line needs them.
+"""The tasks in the core of 2025-11-25, as far as our own command line needs them.
 
 Source: the tasks page of that version.
 """
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from mcp_workflows.client.messages import TaskState, idempotency, visible
 from mcp_workflows.client.polling import OnStatus
 from mcp_workflows.client.retries import pauses, unknown
-from mcp_workflows.client.subscriptions import Changes, bare
+from mcp_workflows.client.subscriptions import TaskChanges, bare
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 
 _TAKES_TASKS: Final = frozenset({"optional", "required"})
@@ -33,14 +33,14 @@ class InCoreTasks:
         self._seen: TaskState | None = None
 
     def offered(self, tool: types.Tool) -> bool:
-        """Whether a call of this tool can be a task."""
+        """True if a call of this tool can be a task."""
         capabilities = self._session.server_capabilities
         declared = capabilities and capabilities.tasks and capabilities.tasks.requests
         calls = declared and declared.tools and declared.tools.call is not None
         return bool(calls and tool.execution and tool.execution.task_support in _TAKES_TASKS)
 
     async def start(self, tool: str, arguments: Mapping[str, Any], key: str | None) -> TaskState:  # Any: JSON
-        """The task that a call became.
+        """Start the task of a call.
 
         Raises:
             MCPError: a JSON-RPC error.
@@ -58,10 +58,10 @@ class InCoreTasks:
         return await self._tell(created.task)
 
     async def result(self, task_id: str) -> types.CallToolResult:
-        """Its result; questions come on the stream of `tasks/result`, its states are looked at beside.
+        """Return its result. Questions come on the stream of `tasks/result`; its states are polled meanwhile.
 
         Raises:
-            TaskCancelled: it was.
+            TaskCancelled: it was cancelled.
             TaskNotFound: the server does not know it (any more).
             ServerUnreachable: the connection is lost; a new one can go on.
             MCPError: a JSON-RPC error as its outcome.
@@ -77,11 +77,11 @@ class InCoreTasks:
             raise TaskCancelled(task_id, self._seen.status_message) from None
 
     async def _until_ended(self, task_id: str) -> None:
-        """`tasks/result` is open meanwhile, for the questions; when it answers, another look shows the end."""
-        changes = Changes(task_id)
+        """Poll until it has ended; keep `tasks/result` open for the questions."""
+        changes = TaskChanges(task_id)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._be_there_for_questions, changes)
+                group.start_soon(self._keep_open_for_questions, changes)
                 while True:
                     changes.forget()
                     state = await self._look(task_id)
@@ -92,7 +92,7 @@ class InCoreTasks:
         except BaseExceptionGroup as errors:
             raise bare(errors) from None
 
-    async def _be_there_for_questions(self, changes: Changes) -> None:
+    async def _keep_open_for_questions(self, changes: TaskChanges) -> None:
         for pause in pauses():
             with suppress(MCPError):  # an outcome, which is asked for again, or a stream that the server closed
                 await self._payload(changes.task_id)
@@ -100,7 +100,7 @@ class InCoreTasks:
             await anyio.sleep(pause)
 
     async def _look(self, task_id: str) -> TaskState:
-        """`tasks/get`."""
+        """Send `tasks/get`."""
         request = types.GetTaskRequest(params=types.GetTaskRequestParams(task_id=task_id))
         try:
             return await self._tell(await self._session.send_request(request, types.GetTaskResult))
@@ -108,7 +108,7 @@ class InCoreTasks:
             raise unknown(task_id, error) or _lost(error) or error from None
 
     async def _payload(self, task_id: str) -> types.CallToolResult:
-        """`tasks/result`, which answers when the task has ended."""
+        """Send `tasks/result`, which answers when the task has ended."""
         request = types.GetTaskPayloadRequest(params=types.GetTaskPayloadRequestParams(task_id=task_id))
         try:
             return await self._session.send_request(request, types.CallToolResult)
@@ -131,7 +131,7 @@ class InCoreTasks:
 
 
 def _lost(error: MCPError) -> ServerUnreachable | None:
-    """A server that was started again knows no session of before: HTTP 404, which the SDK makes into this."""
+    """Return the error of a lost connection. A restarted server answers an old session with HTTP 404, which is this."""
     ended = error.code == types.INVALID_REQUEST and error.message == "Session terminated"
     if error.code in (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT) or ended:
         return ServerUnreachable(f"no answer ({error.message})")

@@ -29,7 +29,7 @@ from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.telemetry import Telemetry
-from mcp_workflows.tools.compatibility import fitted, wrong
+from mcp_workflows.tools.compatibility import adapt_tool, find_problems
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
@@ -119,8 +119,8 @@ def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks:
     ]
     if problems:
         raise ConfigError("\n".join(problems))
-    tools = [fitted(tool, engines.get(tool.engine)) for tool in tools]
-    problems += [f"tool {tool.name!r}: {text}" for tool in tools for text in wrong(tool, engines)]
+    tools = [adapt_tool(tool, engines.get(tool.engine)) for tool in tools]
+    problems += [f"tool {tool.name!r}: {text}" for tool in tools for text in find_problems(tool, engines)]
     problems += [f"tool {name!r}: {text}" for name, text in clashes(tools, my_tasks=my_tasks)]
     names = [tool.name for tool in tools]
     problems += [f"two tools are named {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]

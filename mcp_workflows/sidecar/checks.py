@@ -448,7 +448,7 @@ async def count_live_tasks(config: Config) -> LiveTasks:
         StoreError: it cannot be read.
     """
     async with config.store.open() as store:
-        tally = await store.tally(datetime.now(UTC))
+        tally = await store.live_counts(datetime.now(UTC))
     configured = {tool.name for tool in config.tools}
     tools, engines = Counter[str](), Counter[str]()
     for (tool, engine), count in tally.items():

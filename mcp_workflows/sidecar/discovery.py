@@ -19,7 +19,7 @@ from mcp_workflows.adapter import Adapter, Exposed, expose_every, is_fleeting, o
 from mcp_workflows.errors import EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.receiver.attach import Changes, Workflows, swap
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, offered
-from mcp_workflows.tools.compatibility import first, wrong
+from mcp_workflows.tools.compatibility import find_problems, first
 from mcp_workflows.tools.schema_cost import excess
 from mcp_workflows.tools.tool import TaskSupport, Tool
 
@@ -96,7 +96,7 @@ def _seen(
         tool = _tool(engine, exposed, adapters[engine], laying)
     except ValidationError as error:
         return marked.left_out(f"it cannot be a tool: {first(error)}", _PUT_RIGHT)
-    problems = list(wrong(tool, adapters))
+    problems = list(find_problems(tool, adapters))
     return marked.left_out(f"it cannot be a tool: {'; '.join(problems)}") if problems else replace(marked, tool=tool)
 
 

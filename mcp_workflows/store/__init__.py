@@ -1,1 +1,1 @@
-"""Durable rows: the protocol of a store, its encryption, and the stores that ship."""
+"""Durable rows: the protocol of a store, its encryption, and the default store."""

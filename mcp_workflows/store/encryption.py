@@ -1,8 +1,9 @@
-"""What a store is encrypted with: several keys, of which the first encrypts and each decrypts what it encrypted.
+"""Encryption of a store: several keys, of which the first encrypts and each decrypts its own texts.
 
-The cipher is Fernet of `cryptography`: AES-128-CBC and HMAC-SHA256, each text with random bytes of its own. What is
-encrypted says by which key (by a digest of it), so that nothing is tried out, and what the first key has not yet
-encrypted is found without decrypting anything.
+The cipher is Fernet of `cryptography`: AES-128-CBC and HMAC-SHA256, each text with random bytes of its own. An
+encrypted text names its key (by a digest), so that no keys are tried out, and texts of other keys than the first are
+found without decrypting anything.
+
 Source: https://cryptography.io/en/latest/fernet/.
 """
 
@@ -27,7 +28,7 @@ _DIGEST: Final = "hmac:"
 
 
 class CipherError(Exception):
-    """What was encrypted cannot be decrypted; the message says why, and holds none of it."""
+    """A text cannot be decrypted; the message has the reason, and nothing of the text."""
 
 
 class Cipher:
@@ -38,7 +39,7 @@ class Cipher:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """The first encrypts, all decrypt."""
+        """Keep the keys: the first encrypts, all decrypt."""
         if not keys:
             raise ConfigError("encryption needs a key: print one with: mcp-workflows store key")
         ciphers = [_fernet(key.strip(), number) for number, key in enumerate(keys, start=1)]
@@ -47,24 +48,24 @@ class Cipher:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of each key a digest to know it by, the first key's first; a key cannot be told from it."""
+        """A digest of each key, the first key's first; it tells nothing of the key."""
         return list(self._by_name)
 
     @property
     def prefix(self) -> str:
-        """How all begins that the first key has encrypted."""
+        """The beginning of all texts that the first key has encrypted."""
         return f"{_MARK}{self._first}:"
 
     def seal(self, text: str, *names: str) -> str:
-        """Encrypt a text for one place in the store, of which these are the names: it can be opened only there."""
+        """Encrypt a text for one place in the store, which the names give: it can be opened only there."""
         token = self._by_name[self._first].encrypt(f"{_line(names)}\n{text}".encode())
         return self.prefix + token.decode()
 
     def open(self, sealed: str, *names: str) -> str:
-        """Decrypt what was sealed for this place.
+        """Decrypt a text that was sealed for this place.
 
         Raises:
-            CipherError: by a key that is not among ours, for another place, or changed since.
+            CipherError: its key is not given, it was sealed for another place, or changed since.
         """
         found = _SEALED.fullmatch(sealed)
         key = self._by_name.get(found[1]) if found else None
@@ -79,27 +80,27 @@ class Cipher:
         return text
 
     def digest(self, secret: bytes, *texts: str) -> str:
-        """What tells whether texts are the same as others, and nothing else of them."""
+        """Return a digest by which equal texts are found, and that tells nothing else of them."""
         return _DIGEST + hmac.new(secret, _line(texts).encode(), hashlib.sha256).hexdigest()
 
 
 def is_sealed(text: str) -> bool:
-    """Whether this was encrypted, by whichever key."""
+    """True if this was encrypted, by any key."""
     return text.startswith(_MARK)
 
 
 def name_of(key: str) -> str:
-    """A digest to know a key by; the key has 256 bits, so nothing of it can be told from that."""
+    """Return the digest that names a key; the key has 256 bits, so the digest tells nothing of it."""
     return hashlib.sha256(b"mcp-workflows store key\n" + base64.urlsafe_b64decode(key)).hexdigest()[:12]
 
 
 def new_key() -> str:
-    """A fresh key: 32 random bytes, in URL-safe base64."""
+    """Make a key: 32 random bytes, in URL-safe base64."""
     return Fernet.generate_key().decode()
 
 
 def _fernet(key: str, number: int) -> Fernet:
-    if not _KEY.fullmatch(key):  # decoding would leave out what does not belong
+    if not _KEY.fullmatch(key):  # decoding would skip other characters
         raise ConfigError(
             f"encryption key {number} is no key: it has to be 32 bytes in URL-safe base64, as printed by: "
             "mcp-workflows store key"

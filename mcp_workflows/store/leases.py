@@ -1,4 +1,4 @@
-"""What one replica at a time does, of all that share a store: it holds a lease, and renews it while it is at it."""
+"""Leases: of all replicas that share a store, one holder at a time does a job, and renews its lease meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=6)  # after a kill -9 another takes over by then
 _RENEW = LEASE.total_seconds() / 3  # seconds
-_RELEASING = 1.0  # seconds: a store that gives no answer now lets it go by itself
+_RELEASING = 1.0  # seconds; without an answer of the store the lease ends by itself
 
 
 class Leases:
@@ -33,7 +33,7 @@ class Leases:
         return await self._store.lease(name, self._holder, now=now, until=now + lease)
 
     async def alone(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do this if no other process does; broken off if the lease is lost, so that there are never two for long."""
+        """Do the work if no other process does; stop it if the lease is lost, so that two overlap only briefly."""
         if not await self.holds(name):
             return
         try:
@@ -50,7 +50,7 @@ class Leases:
         while kept:
             await anyio.sleep(_RENEW)
             kept = await self._still(name)
-        logger.warning("the housekeeping of %r is another process's now", name)
+        logger.warning("the maintenance of %r is another process's now", name)
         work.cancel()
 
     async def _still(self, name: str) -> bool:
@@ -61,8 +61,8 @@ class Leases:
             return False
 
     async def _release(self, name: str) -> None:
-        """Let others have it at once, if it still is ours."""
+        """Give the lease back at once, if it still is ours."""
         try:
             await self.holds(name, timedelta())
         except StoreError as error:
-            logger.info("a lease of the housekeeping was not let go of, and runs out: %s", error)
+            logger.info("a lease of the maintenance was not given back, and runs out: %s", error)

@@ -1,4 +1,4 @@
-"""Where tasks are kept, and what adapters must remember: the protocol of a store, and how one is opened by URL."""
+"""The protocol of a store for tasks and for notes of adapters, and the opening of one by URL."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ENTRY_POINT_GROUP = "mcp_workflows.stores"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """How many rows there may be at most, the one that is inserted among them; None: any number.
+    """The most rows there may be, the inserted one included; None: any number.
 
-    Live are those that have neither ended nor expired.
+    Live rows are those that have neither ended nor expired.
     """
 
     live_of_owner: int | None = None
@@ -38,11 +38,11 @@ class Caps:
 NO_CAPS = Caps()
 
 
-class CapReached(Exception):  # noqa: N818  # it is an answer, which whoever asked for the caps turns into one
-    """There would be too many; `cap` is the name of the field of `Caps`."""
+class CapReached(Exception):  # noqa: N818  # an answer rather than an error
+    """One more row would exceed a cap; `cap` is the name of the field of `Caps`."""
 
     def __init__(self, cap: str, *, again: datetime | None = None) -> None:
-        """`again`: when it may work, where time alone tells (`created_of_...`)."""
+        """`again`: the time from which it may work, where time alone tells (`created_of_...`)."""
         super().__init__(cap)
         self.cap = cap
         self.again = again
@@ -57,18 +57,18 @@ class Count:
     status: Status
     tasks: int
     oldest_created: datetime
-    oldest_updated: datetime  # since when the longest of them has not changed: how long a question is open
+    oldest_updated: datetime  # the oldest last change: the time of the longest open question
 
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
-    """Durable rows of tasks, and notes of adapters; replicas that share one share all. Who reads a row names its owner.
+    """Durable rows of tasks, and notes of adapters; replicas that share one share all. A read of a row names its owner.
 
-    But for `everyones`, `find`, `tally` and `census`, which are the operator's, and `unbound`, `due` and
-    `longest_live`, the housekeeping's and the caps': no request may ever show what they find, see docs/decisions/0007.
-    What the rules of tools let others see is found by `of_tools` and `of_others`: docs/decisions/0017.
+    The exceptions are `everyones`, `find`, `live_counts` and `counts`, for the operator, and `unbound`, `due` and
+    `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007. `of_tools`
+    and `of_others` find the rows that the rules of tools let others see: docs/decisions/0017.
 
-    Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it
-    creates or migrates its tables, and raises `StoreUnusable` when it must not be used.
+    Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it creates or migrates
+    its tables, and raises `StoreUnusable` when it must not be used.
     """
 
     def __init__(self, url: str) -> None:
@@ -81,13 +81,13 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         The key counts per owner and tool, and also when its row is a tombstone.
 
         Raises:
-            CapReached: with one more row there would be too many; nothing was inserted. Counted in the same
-                transaction, so that replicas that share the store share the caps. A key that has a row counts for none.
+            CapReached: one more row would be too many; nothing was inserted. Counted in the same transaction, so that
+                replicas that share the store share the caps. A key that has a row counts for none.
         """
         ...
 
     async def get(self, task_id: str, owner: str) -> Task | None:
-        """The row, if it is this owner's; "not found" and "not yours" look alike."""
+        """Return the row, if it belongs to this owner; "not found" and "not yours" look alike."""
         ...
 
     async def change(
@@ -95,18 +95,17 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
     ) -> Task | None:
         """Apply a pure function to the row in one transaction and return the row as it is then.
 
-        A function that returns None deletes the row: it is as if it had never been, for its key and for all caps.
-
-        If it need not be durable, it may be lost with the machine's power, though not with the process; a store that
+        A function that returns None deletes the row: it is as if it had never been, for its key and for all caps. A
+        change that need not be durable may be lost with the machine's power, though not with the process; a store that
         saves nothing by that makes it durable all the same.
         """
         ...
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
-        """An engine's rows of any owner, created before that time, neither ended nor known to be started.
+        """Return an engine's rows of any owner, created before that time, neither ended nor known to be started.
 
-        Also those created more than `CLOCKS_DIFFER` after it, by a clock that was ahead.
-        Fewest attempts first, then oldest: no row keeps others waiting for ever, and no engine another's.
+        Also those created more than `CLOCKS_DIFFER` after it, by a clock that was ahead. Fewest attempts first, then
+        oldest: no row keeps others waiting for ever, and no engine another's.
         """
         ...
 
@@ -119,92 +118,92 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         limit: int = 100,
         before: datetime | None = None,
     ) -> Sequence[Task]:
-        """For the operator: rows of any owner, no tombstones, created before that time; the youngest first."""
+        """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
         ...
 
     async def owned_by(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """One owner's rows that can be read at that time, no tombstones, the youngest first.
+        """Return one owner's rows that can be read at that time, no tombstones, the youngest first.
 
-        `before`: creation and id of the row after which to go on; rows of one moment go by their ids, backwards.
+        `before`: creation and id of the row after which to go on; rows of one moment are sorted by id, backwards.
         """
         ...
 
     async def of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Live rows of any owner of these tools, neither ended nor expired, the youngest first; see `owned_by`.
+        """Return live rows of any owner of these tools, neither ended nor expired, the youngest first; see `owned_by`.
 
-        For principals whom the rules of these tools let reach tasks of others: see docs/decisions/0017.
+        They are for principals that the rules of these tools let see tasks of others: see docs/decisions/0017.
         """
         ...
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
-        """Live rows of this owner (None: any), of this tool (likewise), neither ended nor expired; the oldest first.
+        """Return live rows of this owner (None: any), of this tool (likewise); the oldest first.
 
-        For the caps: what ended without anybody looking still counts, until somebody does.
+        They are for the caps: a row whose execution has ended counts until somebody looks at it. Live is neither ended
+        nor expired.
         """
         ...
 
     async def of_others(self, task_id: str, tools: Sequence[str]) -> Task | None:
-        """The row of any owner, if it is of one of these tools and no tombstone; likewise."""
+        """Return the row of any owner, if it is of one of these tools and no tombstone."""
         ...
 
     async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
-        """An engine's rows of any owner for which the housekeeping has something to do by now: see `Task.due`.
+        """Return an engine's rows of any owner that maintenance must act on by now (see `Task.due`).
 
-        Those that are due longest first.
+        The longest due comes first.
         """
         ...
 
-    async def census(self, now: datetime) -> Sequence[Count]:
-        """For the operator: how many tasks there are by tool and status, tombstones left out; see `Count`."""
+    async def counts(self, now: datetime) -> Sequence[Count]:
+        """Return for the operator the counts of tasks by tool and status, without tombstones; see `Count`."""
         ...
 
     async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
-        """Whether this holder has what bears this name until then: free, over, or its own already; atomic.
+        """Take the lease of this name until then, if it is free, over, or this holder's already; True if taken. Atomic.
 
-        A lease that ends more than `CLOCKS_DIFFER` after `until` is void, if `until` is after `now`: all who ask for
-        a name ask for the same length, so the clock that wrote it was ahead.
+        A lease that ends more than `CLOCKS_DIFFER` after `until` is void, if `until` is after `now`: all holders of a
+        name ask for the same length, so the clock that wrote it was ahead.
         """
         ...
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
-        """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""
+        """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
         ...
 
-    async def tally(self, now: datetime) -> Mapping[tuple[str, str], int]:
-        """For the operator: how many tasks of any owner have neither ended nor expired, by tool and engine."""
+    async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
+        """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
         ...
 
     async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Make tombstones of what has expired, and drop those old enough, in batches. Returns how many changed.
+        """Make tombstones of expired rows, and drop those old enough, in batches. Return the number of changed rows.
 
-        What the housekeeping still has to do (`Task.due`) is left for a day.
-
-        Notes are dropped whose `until` is not after now.
+        Rows that maintenance must act on (`Task.due`) are left for a day. Notes are dropped whose `until` is not after
+        now.
         """
         ...
 
     async def note(self, space: str, key: str) -> JSON:
-        """A note: the JSON value under this key of a space; None: there is none. Spaces do not see each other."""
+        """Return a note: the JSON value under this key of a space, or None. Spaces do not see each other."""
         ...
 
     async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
-        """All notes of a space whose key begins so, literally, by key, sorted by it."""
+        """Return all notes of a space whose keys have this beginning, literally, by key, sorted by it."""
         ...
 
     async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
-        """The value under this key from now on: that which is there already, or else this one; atomic and durable."""
+        """Return the value under this key from now on: the one already there, or else this one; atomic and durable."""
         ...
 
     async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
-        """Keep this value under this key until that time, whatever was there; durable."""
+        """Keep this value under this key until that time, in place of any other; durable."""
         ...
 
     async def secret(self, name: str) -> bytes:
-        """32 random bytes under this name, made once and the same for all who share the store."""
+        """Return 32 random bytes under this name, made once and the same for all processes that share the store."""
         ...
 
     async def check(self) -> None:
@@ -214,37 +213,37 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rekeyed:
-    """What one step of encrypting a store anew has done."""
+    """The result of one step of encrypting a store anew."""
 
     rewritten: int = 0
-    unreadable: int = 0  # left as they are; the log says why
+    unreadable: int = 0  # left as they are; the log has the reason
     left: int = 0  # at the end: not encrypted with the first key all the same
-    cleaned: bool = False  # at the end: nothing of what was there before is left in the files
+    cleaned: bool = False  # at the end: nothing of the old data is left in the files
 
 
 @runtime_checkable
 class Seals(Protocol):
-    """A store that can encrypt: it is made with the keyword `cipher` too (None: it does not), and is a `Store`.
+    """A store that can encrypt: it also takes the keyword `cipher` (None: it does not encrypt), and is a `Store`.
 
-    Entering it raises `StoreUnusable` when it is encrypted and the cipher has not all keys for it.
+    Entering it raises `StoreUnusable` when it is encrypted and the cipher lacks a key for it.
     """
 
     def rekey(self) -> AsyncIterator[Rekeyed]:
-        """Encrypt with the first key what is not yet, a batch at a time, while others use the store.
+        """Encrypt with the first key all that is not yet, a batch at a time, while others use the store.
 
-        It can be stopped and done again at any time. After the last of these no other key is needed.
+        It can be stopped and repeated at any time. After the last step no other key is needed.
         """
         ...
 
 
 @runtime_checkable
 class ChecksIntegrity(Protocol):
-    """A store that can find out whether what it has on disk is damaged."""
+    """A store that can find out if its data on disk is damaged."""
 
     async def check_integrity(self) -> None:
-        """Look at all of it if that was not done lately, blocking nobody; called every minute.
+        """Look at all data if that was not done lately, blocking nobody; called every minute.
 
-        Damage is kept: from then on `check` and all that writes raise `StoreUnavailable`, until it is repaired.
+        Damage is remembered: from then on `check` and all writes raise `StoreUnavailable`, until it is repaired.
 
         Raises:
             StoreUnavailable: it cannot be told now.
@@ -253,12 +252,12 @@ class ChecksIntegrity(Protocol):
 
 
 async def changed(store: Store, task: Task, change: Callable[[Task], Task], *, durable: bool = True) -> Task:
-    """The row after a change; if it is not there any more, as it would be."""
+    """Return the row after a change; if it is gone, the row as it would be."""
     return await store.change(task.id, task.owner, change, durable=durable) or change(task)
 
 
 def open_store(url: str, cipher: Cipher | None = None) -> Store:
-    """The store behind a URL (`sqlite:///path`), encrypted by a cipher if there is one; enter it to use it.
+    """Return the store of a URL (`sqlite:///path`), encrypted by a cipher if there is one; enter it to use it.
 
     Raises:
         ConfigError: no store of that scheme is installed, or it cannot encrypt.

@@ -78,7 +78,7 @@ class Census:
         self._tried = now
         try:
             with anyio.fail_after(_PATIENCE):
-                counts = await self._store.census(self._clock())
+                counts = await self._store.counts(self._clock())
         except (StoreError, TimeoutError) as error:
             logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
             return

@@ -37,9 +37,9 @@ from mcp_workflows.task import (
     attempt,
     bind,
     is_ahead,
-    lose,
-    outgrow,
+    mark_outcome_unknown,
     refuse,
+    release_key,
     retract,
 )
 
@@ -206,7 +206,7 @@ class Creation:
         """
         while (row := await self._inserted(task, caps)).id != task.id:
             if window is not None and not window.covers(row, self._clock()):
-                await changed(self._store, row, outgrow)
+                await changed(self._store, row, release_key)
                 continue  # whoever inserts first now opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
             begun = await self._begun(row, self.started)
@@ -272,7 +272,9 @@ class Creation:
         return await self._lost(row)
 
     async def _lost(self, row: Task) -> Task:
-        lost = await self._store.change(row.id, row.owner, lambda task: lose(task, OUTCOME_UNKNOWN, self._clock()))
+        lost = await self._store.change(
+            row.id, row.owner, lambda task: mark_outcome_unknown(task, OUTCOME_UNKNOWN, self._clock())
+        )
         return _live(lost)
 
     def _healed(self, row: Task) -> Task:

@@ -1,4 +1,4 @@
-"""What proves an adapter or a store, shipped so that strangers can: contract suites, and an engine in memory.
+"""Contract suites that prove an adapter or a store, for everybody, and an engine in memory.
 
 Needs pytest. See `mcp-workflows docs write-an-adapter`.
 """

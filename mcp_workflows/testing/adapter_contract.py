@@ -82,24 +82,24 @@ class AdapterContract(CapabilityLaws):
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Everything runs on asyncio."""
+        """Return the one backend that counts: asyncio."""
         return "asyncio"
 
     @pytest.fixture
     def subject(self) -> Subject:
-        """Override: what is to be proved."""
+        """Override: return the subject of the tests."""
         raise NotImplementedError("override the fixture `subject`")
 
     @pytest.fixture
     async def adapter(self, subject: Subject) -> AsyncIterator[Adapter]:
-        """One entered adapter."""
+        """Yield one entered adapter."""
         async with subject.new_adapter() as adapter:
             yield adapter
 
     # --- what it is
 
     async def test_it_publishes_its_settings_and_options(self, subject: Subject) -> None:
-        """Law: an adapter publishes two pydantic models, and what it promises about starting twice."""
+        """Law: an adapter publishes two pydantic models, and its guarantee about starting twice."""
         adapter = subject.new_adapter()
         kind = type(adapter)
         assert issubclass(kind.Settings, BaseModel)
@@ -236,7 +236,7 @@ class AdapterContract(CapabilityLaws):
     # --- describe
 
     async def test_a_look_at_a_running_execution_never_waits(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: one look, never waits, also when it runs for long; nothing is in it that is only there at the end."""
+        """Law: one look never waits, even if the execution runs for long; it has nothing that belongs to the end."""
         async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
             looks = [await look(subject, adapter, ref)]  # perhaps before it runs
             await run_on(subject, adapter)
@@ -260,7 +260,7 @@ class AdapterContract(CapabilityLaws):
         assert not [trace for trace in STACK_TRACES if trace in f"{seen.failure}{seen.message}"]
 
     async def test_a_terminal_answer_never_changes(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a terminal answer never changes, whatever is asked of the execution and whoever looks."""
+        """Law: a terminal answer never changes, after any call and for any adapter."""
         for role in (subject.finishes, subject.fails):
             start = new_start(role)
             ref = ref_of(start, await adapter.start(start))
@@ -342,7 +342,7 @@ class AdapterContract(CapabilityLaws):
     async def test_an_execution_that_waits_for_an_answer_can_be_cancelled(
         self, subject: Subject, adapter: Adapter
     ) -> None:
-        """Law: cancel asks, whatever the execution is waiting for; an ended one asks nothing."""
+        """Law: cancel asks, also while the execution waits; an ended one asks nothing."""
         ref, _ = await see_questions(subject, adapter, subject.asks)
         await adapter.cancel(ref)
         ended = await until_ended(subject, adapter, ref)
@@ -373,7 +373,7 @@ class AdapterContract(CapabilityLaws):
                     pytest.fail(f"{verb}() returned: it must ask the engine, even when there seems to be nothing to do")
 
     async def test_checks_find_out_what_is_there(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a check tells fine from not, or that it is unknown, in a sentence, and never raises an EngineError."""
+        """Law: a check says in a sentence if it is fine, not fine or unknown, and never raises an EngineError."""
         if not isinstance(adapter, Checks):
             pytest.skip("this adapter does not check")
         assert (await adapter.check_engine()).ok

@@ -1,4 +1,4 @@
-"""The laws of what an adapter may be able to do beyond the four verbs; what it cannot do is skipped."""
+"""The laws of an adapter's abilities beyond the four verbs; tests of missing ones are skipped."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class CapabilityLaws:
     # --- Adopts
 
     async def test_an_adopted_execution_is_the_one_its_id_names(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: `execution_id` as people see it leads to the same execution, running or ended."""
+        """Law: the `execution_id` that people see leads to the same execution, running or ended."""
         if not isinstance(adapter, Adopts):
             skip_without("Adopts")
         async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
@@ -126,7 +126,7 @@ class CapabilityLaws:
     # --- Sweeps
 
     async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: a hint by handle: it may lag behind, and leaves out what it does not know."""
+        """Law: a sweep is a hint by handle: it may lag behind, and leaves out unknown ones."""
         if not isinstance(adapter, Sweeps):
             skip_without("Sweeps")
         ending = new_start(subject.finishes)
@@ -140,7 +140,7 @@ class CapabilityLaws:
         assert await adapter.describe_many([]) == {}
 
     async def test_a_sweep_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: what differs from the sweep before is a reason to describe, so questions have to differ."""
+        """Law: a difference from the sweep before is a reason to describe, so questions have to differ."""
         if not isinstance(adapter, Sweeps):
             skip_without("Sweeps")
         ref, seen = await see_questions(subject, adapter, subject.asks)
@@ -214,7 +214,7 @@ class CapabilityLaws:
     # --- Hints
 
     async def test_an_execution_that_ends_is_hinted_at_by_its_handle(self, subject: Subject, adapter: Adapter) -> None:
-        """Law: who listens is told the handle that `start` returned, until it stops listening."""
+        """Law: a listener is told the handle that `start` returned, until it stops listening."""
         if not isinstance(adapter, Hints):
             skip_without("Hints")
         listening, over = anyio.Event(), anyio.Event()
@@ -268,7 +268,7 @@ class CapabilityLaws:
 
 
 def skip_without(capability: str) -> NoReturn:
-    """What an adapter cannot do is not asked of it."""
+    """Skip the test of an ability that an adapter lacks."""
     pytest.skip(f"this adapter has no {capability}")
 
 
@@ -279,7 +279,7 @@ def _nobodys(subject: Subject) -> Ref:
 async def _swept(
     subject: Subject, adapter: Sweeps, refs: Sequence[Ref], wanted: dict[str, Status]
 ) -> dict[str, Execution]:
-    """The sweep that shows these statuses, or the last one."""
+    """Return the sweep that shows these statuses, or the last one."""
     seen: dict[str, Execution] = {}
     with anyio.move_on_after(subject.patience):
         while any(handle not in seen or seen[handle].status is not status for handle, status in wanted.items()):

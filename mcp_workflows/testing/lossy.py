@@ -1,4 +1,4 @@
-"""A TCP proxy that can lose what comes back: how a reply gets lost after it took effect."""
+"""A TCP proxy that can lose replies after requests took effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 
 class LossyProxy:
-    """In front of one server on this machine; `port` is its own."""
+    """A proxy in front of one server on this machine; `port` is its own."""
 
     def __init__(self, target: int) -> None:
         self.port = 0
@@ -25,7 +25,7 @@ class LossyProxy:
 
     @asynccontextmanager
     async def losing(self) -> AsyncGenerator[None]:
-        """What the server says is lost; afterwards the connections break, and new ones are fine."""
+        """Lose all that the server sends; afterwards break the connections, and let new ones work."""
         self._losing = True
         try:
             yield
@@ -36,7 +36,7 @@ class LossyProxy:
             self._open.clear()
 
     async def serve(self, client: ByteStream) -> None:
-        """One connection; closed at once, and logged for the report, if the server is not there."""
+        """Serve one connection; close it at once, with a log entry, if the server is not there."""
         try:
             server = await anyio.connect_tcp("127.0.0.1", self._target)
         except OSError:
@@ -60,7 +60,7 @@ class LossyProxy:
 
 @asynccontextmanager
 async def lossy_proxy(target: int, *, port: int = 0) -> AsyncGenerator[LossyProxy]:
-    """A proxy on this port, or a free one, as long as this is entered."""
+    """Run a proxy on this port, or a free one, while this is entered."""
     proxy = LossyProxy(target)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener:
         proxy.port = listener.extra(SocketAttribute.local_port)  # noqa: S610  # no Django in sight

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Failure, InputRequest, Progress, Status
 from mcp_workflows.store.protocol import Caps, Store
-from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, bury, observe, refuse, request_cancel
+from mcp_workflows.task import CLOCKS_DIFFER, Task, accept, bind, expire, observe, refuse, request_cancel
 from mcp_workflows.testing.store_reach_contract import StoreReachContract
 from mcp_workflows.testing.tasks import DAY, NOBODYS_IDS, NOON, make_task
 
@@ -35,17 +35,17 @@ class StoreContract(StoreReachContract):
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Everything runs on asyncio."""
+        """Return the one backend that counts: asyncio."""
         return "asyncio"
 
     @pytest.fixture
     def new_store(self) -> Callable[[], Store]:
-        """Override: makes one more store, not entered, over the rows of this test."""
+        """Override: return a function that makes one more store, not entered, over the rows of this test."""
         raise NotImplementedError("override the fixture `new_store`")
 
     @pytest.fixture
     async def store(self, new_store: Callable[[], Store]) -> AsyncIterator[Store]:
-        """One entered store."""
+        """Yield one entered store."""
         async with new_store() as store:
             yield store
 
@@ -97,7 +97,7 @@ class StoreContract(StoreReachContract):
 
     @pytest.mark.parametrize("task_id", NOBODYS_IDS, ids=range(len(NOBODYS_IDS)))
     async def test_an_id_nobody_made_is_not_found(self, store: Store, task_id: str) -> None:
-        """Law: every id is either a row's or not found, however it looks."""
+        """Law: every id is either a row's or not found, in any form."""
         await store.create(make_task())
         assert await store.get(task_id, "anna") is None
         assert await store.change(task_id, "anna", lambda row: row) is None
@@ -157,7 +157,7 @@ class StoreContract(StoreReachContract):
             assert await one.create(again, caps) == again
 
     async def test_no_change_is_lost_between_replicas(self, new_store: Callable[[], Store]) -> None:
-        """Law: change is one transaction, whoever else is changing the row."""
+        """Law: change is one transaction, even if others are changing the row."""
         async with new_store() as one, new_store() as other:
             task = await one.create(make_task())
 
@@ -255,8 +255,8 @@ class StoreContract(StoreReachContract):
         assert await store.find(task.id) == []
 
     async def test_the_operator_counts_live_tasks_by_tool_and_engine(self, store: Store) -> None:
-        """Law: tally counts rows of any owner that have neither ended nor expired."""
-        assert await store.tally(NOON) == {}
+        """Law: live_counts counts rows of any owner that have neither ended nor expired."""
+        assert await store.live_counts(NOON) == {}
         fields: Sequence[dict[str, Any]] = (
             {},
             {"owner": "ben"},
@@ -268,10 +268,10 @@ class StoreContract(StoreReachContract):
         rows = [await store.create(make_task(**some)) for some in fields]
         over = Execution(status=Status.SUCCEEDED)
         await store.change(rows[3].id, rows[3].owner, lambda row: observe(row, over, NOON))
-        assert await store.tally(NOON) == {("fulfil_order", "orders"): 3, ("fulfil_order", "parcels"): 1}
+        assert await store.live_counts(NOON) == {("fulfil_order", "orders"): 3, ("fulfil_order", "parcels"): 1}
 
     async def test_the_operator_finds_rows_by_how_their_ids_begin(self, store: Store) -> None:
-        """Law: find takes the beginning as it is, of any owner's row."""
+        """Law: find takes the beginning of an id literally, in rows of any owner."""
         rows = [make_task(id=name, owner=name) for name in ("ab1", "ab2", "ac_", "a%")]
         for row in rows:
             await store.create(row)
@@ -289,7 +289,7 @@ class StoreContract(StoreReachContract):
         for row in (expired, fresh, forever):
             await store.create(row)
         assert await store.sweep(NOON, NOON - DAY) == 1
-        assert await store.get(expired.id, expired.owner) == bury(expired)
+        assert await store.get(expired.id, expired.owner) == expire(expired)
         assert await store.get(expired.id, "ben") is None
         assert await store.get(fresh.id, fresh.owner) == fresh
         assert await store.get(forever.id, forever.owner) == forever
@@ -355,7 +355,7 @@ class StoreContract(StoreReachContract):
         assert await store.add_note("orders", "a", {"n": 5}, until=NOON) == {"n": 4}
 
     async def test_many_who_add_one_note_at_once_agree(self, new_store: Callable[[], Store]) -> None:
-        """Law: add_note is atomic, also between replicas: whoever came first is the same for all."""
+        """Law: add_note is atomic, also between replicas: the first value is the same for all."""
         told: list[Any] = []  # any JSON value
         async with AsyncExitStack() as stack:
             replicas = [await stack.enter_async_context(new_store()) for _ in range(5)]
@@ -371,7 +371,7 @@ class StoreContract(StoreReachContract):
         assert len(set(told)) == 1
 
     async def test_notes_are_found_by_how_their_keys_begin_to_the_letter(self, store: Store) -> None:
-        """Law: notes_under takes the beginning as it is: no character of it means another; sorted by key."""
+        """Law: notes_under takes the beginning literally: no character of it means another; sorted by key."""
         keys = ("a", "a%", "a%b", "a/", "a/b", "a/b/c", "a_", "aX", "a\U0010ffff", "b", "\u00e9", "A/b", "")
         for key in keys:
             await store.put_note("orders", key, key, until=NOON)
@@ -429,7 +429,7 @@ class StoreContract(StoreReachContract):
             assert await other.get(task.id, task.owner) == task
 
     async def test_expired_rows_are_read_until_they_are_swept(self, store: Store) -> None:
-        """Law: a store does not look at the clock; who reads decides."""
+        """Law: a store does not look at the clock; its callers decide."""
         task = await store.create(make_task(expires=NOON - 1000 * DAY))
         assert await store.get(task.id, task.owner) == task
 

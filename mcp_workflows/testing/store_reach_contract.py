@@ -1,4 +1,4 @@
-"""StoreReachContract: the laws of what reaches over owners and replicas: caps, counts, what is due, leases."""
+"""The laws of a store that reach over owners and replicas: caps, counts, due rows, leases."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class StoreReachContract:
             assert await store.of_others(nobodys, [task.tool]) is None
 
     async def test_the_operator_counts_tasks_by_tool_engine_and_status(self, store: Store) -> None:
-        """Law: census counts what can be read at that time, and says since when the oldest of each have been so."""
-        assert await store.census(NOON) == []
+        """Law: counts has the tasks that can be read at that time, with the oldest last change of each status."""
+        assert await store.counts(NOON) == []
         rows = await _made(
             store,
             {"created": NOON - DAY},
@@ -142,7 +142,7 @@ class StoreReachContract:
             oldest_updated=NOON,
         )
         one = replace(running, tasks=1, oldest_created=NOON)
-        assert sorted(await store.census(NOON), key=lambda count: (count.tool, count.engine)) == [
+        assert sorted(await store.counts(NOON), key=lambda count: (count.tool, count.engine)) == [
             running,
             replace(one, engine="parcels"),
             replace(one, tool="refund", status=Status.FAILED),
@@ -199,7 +199,7 @@ class StoreReachContract:
 
     @pytest.mark.parametrize("cap", ["created_of_owner", "created_of_tool"])
     async def test_creations_are_counted_in_a_window_whatever_came_of_them(self, store: Store, cap: str) -> None:
-        """Law: caps of creations count rows created after `since`, tombstones too; `again` is when it may work."""
+        """Law: caps of creations count rows created after `since`, tombstones too; `again` is the time it may work."""
         minute = timedelta(minutes=1)
         moments = [NOON - minute, NOON - timedelta(seconds=50), NOON - timedelta(seconds=20)]
         old, first, second = await _made(store, *({"created": moment, "expires": NOON} for moment in moments))
@@ -226,12 +226,12 @@ class StoreReachContract:
         assert await store.create(make_task(created=near.created - DAY), replace(caps, since=NOON - 2 * DAY))
 
     async def test_a_key_that_has_a_row_counts_for_no_cap(self, store: Store) -> None:
-        """Law: who asks again for what is there gets it, however many there are."""
+        """Law: a caller that asks again for an existing row gets it, at any cap."""
         first = await store.create(make_task(idempotency_key="once"))
         assert await store.create(make_task(idempotency_key="once"), Caps(live_of_owner=1)) == first
 
     async def test_replicas_share_the_caps_also_at_once(self, new_store: Callable[[], Store]) -> None:
-        """Law: caps are counted in the transaction of the insert: never one too many, however many ask at once."""
+        """Law: caps are counted in the transaction of the insert: never one too many, even of many at once."""
         made: list[Task] = []
         refused: list[str] = []
         caps = Caps(live_of_owner=7, created_of_owner=50, since=NOON - DAY)

@@ -1,4 +1,4 @@
-"""What AdapterContract is told about an engine, and the looks it takes at it."""
+"""The subject of AdapterContract, and the looks that the contract takes at its executions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STACK_TRACES = ("Traceback (most recent call last)", 'File "', "\n    at ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """A workflow that plays a part, and what it is started with."""
+    """A workflow that plays a part, and its input."""
 
     workflow: str
     arguments: JSON = field(default_factory=list[JSON])
@@ -28,7 +28,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is to be proved: how to make an adapter, and the workflows that play the parts."""
+    """The subject of the proof: a way to make an adapter, and the workflows that play the parts."""
 
     new_adapter: Callable[[], Adapter]  # not entered; all of one test talk to the same engine
     finishes: Role  # at once, with `output`
@@ -50,7 +50,7 @@ class Subject:
 
 
 def new_start(role: Role) -> Start:
-    """A start under a key of its own."""
+    """Return a start under a key of its own."""
     return Start(
         workflow=role.workflow,
         arguments=role.arguments,
@@ -61,9 +61,9 @@ def new_start(role: Role) -> Start:
 
 
 async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
-    """The handle of what may have been started under this key before, as the core gets it: see `StartGuarantee`.
+    """Return the handle of a start that may have happened before, as the core gets it: see `StartGuarantee`.
 
-    KEYED is started again. FINDABLE is looked for, until it is seen; nothing that was started is started again.
+    KEYED starts again. FINDABLE is searched until it is seen; nothing is started twice.
     """
     if adapter.starts is not StartGuarantee.FINDABLE:
         return await adapter.start(start)
@@ -76,18 +76,18 @@ async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
 
 
 def finder(adapter: Adapter) -> Finds:
-    """The adapter, as what can look for an execution by its key; FINDABLE means that."""
+    """Return the adapter as one that can look for an execution by its key, as FINDABLE must."""
     assert isinstance(adapter, Finds), "`starts` says FINDABLE: write find() and settling, or say ONCE"
     return adapter
 
 
 def ref_of(start: Start, handle: str) -> Ref:
-    """The execution that was started so."""
+    """Return the execution of this start."""
     return Ref(workflow=start.workflow, handle=handle, options=start.options)
 
 
 def accepted(subject: Subject) -> JSON:
-    """The response that accepts a question."""
+    """Return the response that accepts a question."""
     return {"action": "accept", "content": subject.content}
 
 
@@ -102,7 +102,7 @@ async def expect(call: Awaitable[object], *kinds: type[EngineError], advice: str
 
 
 async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> None:
-    """The key of this start is taken by an execution of another workflow or with another input."""
+    """Expect that the key of this start is taken by an execution of another workflow or with another input."""
     verb = "find" if adapter.starts is StartGuarantee.FINDABLE else "start"
     advice = (
         f"{verb}() must raise StartConflict when the key belongs to an execution with another workflow or input: keep "
@@ -112,7 +112,7 @@ async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> N
 
 
 async def expect_not_found(call: Awaitable[object], verb: str, *, refused: bool = False) -> None:
-    """The call is about an execution that is not there; `refused` if a definite no will do, too."""
+    """Expect that the call finds no execution; `refused` if a definite no will do, too."""
     advice = f"{verb}() must raise ExecutionNotFound when there is no such execution"
     advice += ": ask the engine, even when there seems to be nothing to do" if refused else ""
     kinds = (ExecutionNotFound, EngineRefused) if refused else (ExecutionNotFound,)
@@ -120,7 +120,7 @@ async def expect_not_found(call: Awaitable[object], verb: str, *, refused: bool 
 
 
 async def look(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
-    """Return one look, which takes no longer than one may; a blocked event loop counts, too."""
+    """Look once, within the time for one look; a blocked event loop counts, too."""
     began, seen = anyio.current_time(), None
     with anyio.move_on_after(subject.glance):
         seen = await adapter.describe(ref)
@@ -149,13 +149,13 @@ async def until_ended(subject: Subject, adapter: Adapter, ref: Ref) -> Execution
 
 
 async def see_end(subject: Subject, adapter: Adapter, role: Role) -> Execution:
-    """The last look at a new execution."""
+    """Return the last look at a new execution."""
     start = new_start(role)
     return await until_ended(subject, adapter, ref_of(start, await adapter.start(start)))
 
 
 async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -> tuple[Ref, Execution]:
-    """A new execution, and the look at it that shows its questions."""
+    """Return a new execution, and the look at it that shows its questions."""
     if role is None:
         pytest.skip("the subject has no workflow that asks this")
     start = new_start(role)
@@ -181,7 +181,7 @@ async def run_on(subject: Subject, adapter: Adapter) -> None:
 async def cancelled_afterwards(
     subject: Subject, adapter: Adapter, start: Start, *, again: bool = False
 ) -> AsyncGenerator[Ref]:
-    """An execution that is not left behind; `again` if it may have been started before."""
+    """Start an execution that is cancelled in the end; `again` if it may have been started before."""
     ref = ref_of(start, await (start_again(subject, adapter, start) if again else adapter.start(start)))
     try:
         yield ref
@@ -191,7 +191,7 @@ async def cancelled_afterwards(
 
 
 async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Collection[str]) -> str:
-    """The handle of the only execution under this key that is not cancelled, once all others are.
+    """Return the handle of the only execution under this key that is not cancelled, once all others are.
 
     An adapter may show the execution that goes on in place of a cancelled one.
     """
@@ -208,7 +208,7 @@ async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Co
 
 
 def unreachable(subject: Subject) -> Adapter:
-    """An adapter, not entered, of an engine that is not there."""
+    """Return an adapter, not entered, of an engine that is not there."""
     if subject.unreachable is None:
         pytest.skip("the subject has no unreachable engine")
     return subject.unreachable()
@@ -221,7 +221,7 @@ def only_if(adapter: Adapter, guarantees: frozenset[StartGuarantee]) -> None:
 
 
 def assert_clean(subject: Subject, text: str) -> None:
-    """There is a text, with no stack trace and no secret in it."""
+    """Assert that there is a text, with no stack trace and no secret in it."""
     assert text
     assert not [trace for trace in STACK_TRACES if trace in text]
     assert subject.secret is None or subject.secret not in text

@@ -14,7 +14,7 @@ NOBODYS_IDS = ("", "nobody-made-this", "-x", "' OR 1=1 --", "%", "\0", "\ud800",
 
 
 def make_task(**changes: Any) -> Task:  # Any: any field of Task
-    """A task of its own id, for tests; every field can be given."""
+    """Make a task with an id of its own; every field can be given."""
     name = uuid.uuid4().hex
     fields: dict[str, Any] = {  # Any: the same
         "id": f"task-{name}",

@@ -1,1 +1,1 @@
-"""Tools: what a server exposes, as data; pure."""
+"""The tools that a server exposes, as data; pure."""

@@ -1,4 +1,4 @@
-"""Whether a tool fits the engines there are: what is wrong with it, for who writes it down or marks it."""
+"""The compatibility of tools with the engines that run them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mcp_workflows.adapter import (
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
 
-def misfits(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
-    """What this adapter (or its class) cannot do for the tool, by the setting that asks for it."""
+def find_incompatibilities(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
+    """Yield what this adapter (or its class) cannot do for the tool, each with the setting that asks for it."""
     yield from _unwatchable(tool, adapter)
     yield from _unendable(tool, adapter)
     if not is_fleeting(adapter, tool.options):
@@ -31,10 +31,10 @@ def misfits(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
         yield "tasks", "this workflow is too short-lived to be a task: leave `tasks` out, it is `forbidden` here"
 
 
-def fitted(tool: Tool, adapter: object) -> Tool:
-    """The tool, its tasks forbidden if its workflow is too short-lived for them and nothing was said of tasks."""
-    said = "tasks" in tool.model_fields_set or tool.kind is Kind.WATCH
-    if said or not is_fleeting(adapter, tool.options):
+def adapt_tool(tool: Tool, adapter: object) -> Tool:
+    """Return the tool; its tasks are forbidden if its workflow is too short-lived and `tasks` is not set."""
+    is_set = "tasks" in tool.model_fields_set or tool.kind is Kind.WATCH
+    if is_set or not is_fleeting(adapter, tool.options):
         return tool
     return tool.model_copy(update={"tasks": TaskSupport.FORBIDDEN})
 
@@ -57,8 +57,8 @@ def _unendable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
         yield "cancel", "the adapter of this engine cannot terminate executions: leave `cancel` out"
 
 
-def wrong(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:
-    """All that is wrong with one tool on these engines, a line each."""
+def find_problems(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:
+    """Yield all that is wrong with one tool on these engines, a line each."""
     adapter = engines.get(tool.engine)
     if adapter is None:
         yield f"no engine named {tool.engine!r} (engines: {', '.join(engines) or 'none'})"
@@ -71,16 +71,16 @@ def wrong(tool: Tool, engines: Mapping[str, Adapter]) -> Iterator[str]:
     )
     yield from (
         f"{place} names {', '.join(strangers)}, which the tool's input does not have"
-        for place, strangers in tool.strangers().items()
+        for place, strangers in tool.unknown_arguments().items()
     )
     yield from (
         f"{place} takes {field!r} from the answer, which has no such field" for place, field, _ in tool.unanswered()
     )
-    yield from (f"{setting}: {text}" for setting, text in misfits(tool, adapter))
+    yield from (f"{setting}: {text}" for setting, text in find_incompatibilities(tool, adapter))
 
 
 def first(error: ValidationError) -> str:
-    """The first thing that is wrong, and where; never the value itself."""
+    """Return the first thing that is wrong, and where; never the value itself."""
     found = error.errors(include_url=False, include_input=False)[0]
     text = found["msg"].removeprefix("Value error, ").replace("String should ", "must ", 1)
     return f"{'.'.join(map(str, found['loc']))}: {text}"

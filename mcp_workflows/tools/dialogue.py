@@ -1,4 +1,4 @@
-"""Questions to people: before the start (multi round-trip requests) and while it works; pure."""
+"""The dialogue with a person: questions before the start (multi round-trip requests) and confirmations; pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcp_workflows.tools.tool import CONFIRM, Tool
 
 
 class Action(StrEnum):
-    """What a person did with a question (MCP `ElicitResult.action`)."""
+    """The action of a person on a question (MCP `ElicitResult.action`)."""
 
     ACCEPT = "accept"
     DECLINE = "decline"
@@ -29,13 +29,13 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
-    """What a `requestState` carries from one round of a call to the next; sealed outside."""
+    """The state of a call between its rounds, in `requestState`; sealed elsewhere."""
 
-    key: str | None = None  # makes the start that ends the dialogue safe to retry, whatever key later rounds bring
-    since: datetime | None = None  # instead: when the first question went out, where the arguments are the key
+    key: str | None = None  # makes the start that ends the dialogue safe to retry; keys of later rounds are ignored
+    since: datetime | None = None  # instead, if the arguments are the key: the time of the first question
     answered: tuple[str, ...] = ()  # names of questions
-    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # what the answers brought
-    confirming: str | None = None  # a digest of what a person was asked to say yes to
+    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # from the answers
+    confirming: str | None = None  # a digest of the question that a person must say yes to
     task_id: str | None = None  # the task asks, not the tool
 
 
@@ -43,14 +43,14 @@ _DIALOGUE = TypeAdapter(Dialogue)
 
 
 def read_dialogue(state: str | None) -> Dialogue:
-    """The dialogue so far: a new one without a state. The state was unsealed, so it is our own."""
+    """Read the dialogue so far: a new one without a state. The state was unsealed, so it is our own."""
     if state is None:
         return Dialogue()
     return _DIALOGUE.validate_json(state)
 
 
 def write_dialogue(dialogue: Dialogue) -> str:
-    """The dialogue as a state, not sealed yet."""
+    """Write the dialogue as a state that is not sealed yet."""
     return _DIALOGUE.dump_json(dialogue).decode()
 
 
@@ -63,7 +63,7 @@ class Declined:
 
 
 def take(tool: Tool, responses: Mapping[str, JSON], dialogue: Dialogue) -> Dialogue | Declined:
-    """The dialogue with these answers in it; responses to what was never asked are ignored.
+    """Add these answers to the dialogue; ignore responses to questions that were not asked.
 
     Raises:
         RequestError: an answer does not fit its question; the message names it.
@@ -81,18 +81,18 @@ def take(tool: Tool, responses: Mapping[str, JSON], dialogue: Dialogue) -> Dialo
 
 
 def still_to_ask(tool: Tool, arguments: Mapping[str, JSON], dialogue: Dialogue) -> tuple[str, ...]:
-    """The names of the questions whose answers are still needed."""
+    """Return the names of the questions whose answers are still needed."""
     due = (name for name, ask in tool.ask.items() if ask.due(name, arguments))
     return tuple(name for name in due if name not in dialogue.answered)
 
 
 def questions(tool: Tool, names: tuple[str, ...], scope: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
-    """The questions as input requests, by name."""
+    """Return the questions as input requests, by name."""
     return {name: InputRequest(method=ELICIT, params=tool.question(name, scope)) for name in names}
 
 
 def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping[str, JSON]:
-    """The response itself, if it answers that request.
+    """Return the response itself, if it answers that request.
 
     Raises:
         RequestError: it does not; the message names the key.
@@ -125,22 +125,22 @@ _FORM: Final[Schema] = {
     "properties": {CONFIRM: {"type": "boolean", "title": "Yes, go ahead"}},
     "required": [CONFIRM],
 }
-"""One box to tick: hosts and conformance clients answer that, and an empty form they may send without being asked."""
+"""A form with one box to tick. Clients answer an empty form without a person, but not this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """What a person is to say yes to."""
+    """A question that a person must say yes to."""
 
     request: InputRequest
     about: str  # a digest of the tool, the message and the arguments
 
     def asked(self, dialogue: Dialogue) -> Dialogue:
-        """The dialogue once it is asked."""
+        """Return the dialogue with this question asked."""
         return replace(dialogue, confirming=self.about)
 
     def taken(self, responses: Mapping[str, JSON], dialogue: Dialogue) -> bool | Declined:
-        """Whether a person said yes to this; False: it is still to be asked, perhaps after something else was.
+        """Return True if a person said yes to this; False if it is still to be asked, perhaps after another question.
 
         Raises:
             RequestError: the answer does not fit.
@@ -154,14 +154,14 @@ class Confirmation:
 
 
 def confirmation(tool: Tool, scope: Mapping[str, JSON]) -> Confirmation | None:
-    """What there is to confirm before this call starts; None: nothing.
+    """Return the confirmation that this call needs before it starts, or None.
 
     Raises:
-        MappingError: the message would have a gap: who says yes must see what to.
+        MappingError: the message would have a gap: a person who says yes must see everything.
     """
     if tool.confirm is None:
         return None
-    wordless = Template(tool.confirm).wordless  # then only the values would say what a person says yes to
+    wordless = Template(tool.confirm).wordless  # then only values would describe the call
     template = Template(f"Start {tool.name}? {tool.confirm}" if wordless else tool.confirm)
     if gaps := template.gaps(scope):
         raise MappingError(f"{', '.join(gaps)} must be given: it is what a person is asked to confirm")

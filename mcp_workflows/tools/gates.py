@@ -15,7 +15,7 @@ ELICIT = "elicitation/create"
 
 
 class ToolGate(BaseModel):
-    """One gate of a tool; `when`, `send` and `decline` are in the engine's own words, and its adapter checks them."""
+    """One gate of a tool. Its adapter checks `when`, `send` and `decline`, which are in the engine's own words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,8 +34,8 @@ class ToolGate(BaseModel):
         check_template(value)
         return value
 
-    def strangers(self, name: str) -> Iterator[tuple[str, str]]:
-        """What `send` and `decline` take from the answer and is not in it: the part, and the field."""
+    def unknown_fields(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield the fields that `send` and `decline` take from an answer without them: the part, and the field."""
         for part, known in (
             ("send", self.ask.answers(name)),
             ("decline", frozenset[str]()),
@@ -44,7 +44,7 @@ class ToolGate(BaseModel):
             yield from ((part, field) for field in sorted(named - known))
 
     def freeze(self, name: str, scope: Mapping[str, JSON]) -> Gate:
-        """The gate of one task, with what is asked filled in.
+        """Return the gate of one task, with its question filled in.
 
         Raises:
             MappingError: a template does not work on these values.

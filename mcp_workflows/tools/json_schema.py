@@ -1,9 +1,8 @@
-"""JSON Schema 2020-12: whether a schema is right, and what is wrong with a value by it.
+"""JSON Schema 2020-12: checks of schemas, and of values by a schema, in bounded time and memory.
 
-Anybody may have sent the value and strangers may have written the schema, so a check is bounded in time and memory.
-jsonschema-rs tells quickly whether a value is valid, but it collects the errors of all alternatives before it returns
-the first, which takes seconds and gigabytes. So whole values are only asked about with `is_valid`, and an invalid one
-is searched from the outside in for what is wrong.
+Anybody may have sent the value, and strangers may have written the schema. jsonschema-rs tells quickly if a value is
+valid, but it collects the errors of all alternatives before it returns the first, which takes seconds and gigabytes. So
+whole values are only tested with `is_valid`, and the errors of an invalid one are searched from the outside in.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from mcp_workflows.adapter.regex import QUICK, SLOW, SlowPattern, bounded, is_qu
 from mcp_workflows.tools.schema_cost import ENDLESS, cost_of, count_values, is_list, is_object, patterns_in, target_of
 from mcp_workflows.tools.schema_cost import Schema as Schema  # re-exported: callers name the type beside the check
 
-MAX_CHECKS: Final = 5_000_000  # what all values of one JSON value may have to meet together: about 0.1 s
-MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more to see what is wrong
-_DEEPEST: Final = 20  # levels at which it is said what is wrong inside, and not only that something is
+MAX_CHECKS: Final = 5_000_000  # subschemas that all parts of a value may have to meet together: about 0.1 s
+MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more
+_DEEPEST: Final = 20  # levels down to which errors are reported one by one
 _LONGEST: Final = 200  # characters of one part of a complaint
 _SHOWN: Final = 60  # characters of a value that is repeated in a complaint
 _ROOT: Final = "urn:mcp-workflows:schema"
@@ -64,7 +63,7 @@ _AS_A_WHOLE: Final[Mapping[str, str]] = {
     "unevaluatedItems": "has items that are not allowed (unevaluatedItems)",
     "$dynamicRef": "does not fit its schema ($dynamicRef)",
 }
-"""Words with subschemas of which it is only told that they are not met."""
+"""Keywords with subschemas whose errors are reported as a whole."""
 
 
 class Checker:
@@ -87,7 +86,7 @@ class Checker:
             self._wrong = f"cannot be checked, as its schema is wrong: {_short(str(error))}"
 
     def violations(self, value: Any) -> Sequence[str]:  # any JSON value
-        """Return what is wrong with a value, the first few complaints, a line each: where, and what."""
+        """Return the first few errors of a value, a line each: where, and what."""
         if self._wrong:
             return [self._wrong]
         if (count := count_values(value)) > max(self._most, 1):
@@ -128,7 +127,7 @@ class Checker:
         )
 
     def _explained(self, place: _Place) -> Iterator[str]:
-        """Yield what is wrong at a place whose value is invalid: there, or else in its parts."""
+        """Yield the errors at a place whose value is invalid: there, or else in its parts."""
         schema, told = place.schema, False
         if not is_object(schema):
             yield place.says("is not allowed here")
@@ -141,7 +140,7 @@ class Checker:
             yield place.says(" or ".join(words) or "does not fit its schema")
 
     def _asserted(self, schema: Schema, place: _Place) -> Iterator[str]:
-        """Yield what the words say that have no subschemas."""
+        """Yield the errors of the keywords without subschemas."""
         value = place.value
         if is_object(value):
             yield from map(place.says, _of_names(schema, value))
@@ -155,7 +154,7 @@ class Checker:
             yield place.says(f"cannot be checked: {error}")
 
     def _of_parts(self, schema: Schema, place: _Place) -> Iterator[str]:
-        """Yield what is wrong in the parts of a value, or with the value by a subschema."""
+        """Yield the errors in the parts of a value, or of the value by a subschema."""
         if place.level == _DEEPEST:
             return
         for part in _parts(schema, place.value, self._schema):
@@ -194,7 +193,7 @@ class _Part(NamedTuple):
 
 
 def _parts(schema: Schema, value: Any, root: Schema) -> Iterator[_Part]:  # any JSON value
-    """Yield what is checked by itself: the same value by further subschemas, and its members."""
+    """Yield the checks to be made on their own: of the same value by further subschemas, and of its members."""
     for word, each in _alongside(schema, value, root):
         yield _Part(word, each, [((), value)])
     if is_object(value):
@@ -207,20 +206,20 @@ def _parts(schema: Schema, value: Any, root: Schema) -> Iterator[_Part]:  # any 
 
 
 def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, Any]]:  # any JSON values
-    """Yield the subschemas that the same value has to meet, each with what leads to it."""
+    """Yield the subschemas that the same value has to meet, each with its keyword."""
     if isinstance(reference := schema.get("$ref"), str) and (target := target_of(reference, root)) is not None:
         yield reference, target
     yield from ((f"allOf/{i}", each) for i, each in enumerate(schema.get("allOf", ())))
     for word in ("anyOf", "oneOf"):
         found = [(f"{word}/{i}", each) for i, each in enumerate(schema.get(word, ())) if _is_meant(each, value, root)]
-        yield from found if len(found) == 1 else ()  # as with what may also be null
+        yield from found if len(found) == 1 else ()  # as with a value that may also be null
     if is_object(value):
         dependent: Schema = schema.get("dependentSchemas", {})
         yield from ((f"dependentSchemas/{_token(name)}", each) for name, each in dependent.items() if name in value)
 
 
 def _is_meant(schema: Any, value: Any, root: Schema) -> bool:  # any JSON values
-    """Whether an alternative is one for values of this type, and with the names of kinds that this value has."""
+    """True if an alternative is one for values of this type, and with the same constant names as this value."""
     for _ in range(_DEEPEST):
         if not is_object(schema):
             return False
@@ -234,7 +233,7 @@ def _is_meant(schema: Any, value: Any, root: Schema) -> bool:  # any JSON values
 
 
 def _is_of_other_kind(schema: Schema, value: Schema) -> bool:
-    """Whether a property has another text than its `const`, by which alternatives are told apart."""
+    """True if a property has another text than its `const`, which tells alternatives apart."""
     wanted: dict[str, object] = {
         name: each["const"]
         for name, each in schema.get("properties", {}).items()
@@ -260,30 +259,30 @@ def _names(schema: Schema) -> tuple[Schema, Schema]:
 
 
 def _rest(schema: Schema, value: Schema) -> Iterator[str]:
-    """Yield the names for which `additionalProperties` is."""
+    """Yield the names to which `additionalProperties` applies."""
     named, patterns = _names(schema)
     return (name for name in value if name not in named and not any(matches(each, name) for each in patterns))
 
 
 def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
-    """Yield what is wrong with the names of an object."""
+    """Yield the errors in the names of an object."""
     yield from (f"{name!r} is a required property" for name in schema.get("required", ()) if name not in value)
     if schema.get("additionalProperties") is False and (rest := list(islice(_rest(schema, value), MAX_COMPLAINTS))):
         yield f"additional properties are not allowed, such as {', '.join(map(repr, rest))}"
 
 
 def _token(name: str) -> str:
-    """A name as a part of a JSON Pointer in a URI (RFC 6901, section 6)."""
+    """Return a name as a part of a JSON Pointer in a URI (RFC 6901, section 6)."""
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
 
 
 def violations(schema: Mapping[str, Any], value: Any) -> Sequence[str]:  # any JSON value
-    """Return what is wrong with a value by a JSON Schema: see `Checker`."""
+    """Return the errors of a value by a JSON Schema: see `Checker`."""
     return Checker(schema).violations(value)
 
 
 def _is_short(value: Any) -> bool:  # any JSON value
-    """Whether a complaint can repeat it."""
+    """True if a complaint can repeat it."""
     if isinstance(value, int):
         return value.bit_length() <= _SHOWN
     return not isinstance(value, list | dict | str) or (isinstance(value, str) and len(value) <= _SHOWN)
@@ -297,7 +296,7 @@ def check_schema(schema: Schema) -> Schema:
     """Return the schema itself, if it is JSON Schema 2020-12 for an object.
 
     Raises:
-        ValueError: it is not, with what is wrong in it.
+        ValueError: it is not; the message says what is wrong.
     """
     try:
         Draft202012Validator(schema, pattern_options=SLOW, validate_formats=True, offline=True)

@@ -1,4 +1,4 @@
-"""A question to a person, as the configuration writes it: before the start (`ask`), or while it works (`gates`)."""
+"""Questions to people as the configuration writes them: before the start (`ask`), or while it works (`gates`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.tools.json_schema import PRIMITIVES, Schema, check_field, check_form, check_schema, violations
 
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
-_LONGEST_KEY: Final = 24  # characters that a model repeats without a slip: `approve.17`; a UUID has 36
+_LONGEST_KEY: Final = 24  # characters that a model repeats without an error: `approve.17`; a UUID has 36
 _DIGITS: Final = 10  # of the digest of a longer one, 40 bits: no two questions of a task have the same
 _TEXTS: Final = {
     "email": "name@example.com",
@@ -31,10 +31,10 @@ _LONGEST_TEXT: Final = 200  # characters; there is no example of a text that mus
 
 
 def check_template(value: Any) -> None:  # any JSON value
-    """Whether its placeholders are right.
+    """Check the placeholders of a template.
 
     Raises:
-        ValueError: they are not (pydantic wants one of these).
+        ValueError: they are wrong (pydantic wants this error).
     """
     try:
         Template(value)
@@ -46,7 +46,7 @@ def check_visible(text: str) -> str:
     """Return a text that a person is to read.
 
     Raises:
-        ValueError: nothing of it can be seen (pydantic wants one of these).
+        ValueError: nothing of it can be seen (pydantic wants this error).
     """
     if is_blank(text):
         raise ValueError("must say something: nothing of this can be seen")
@@ -71,7 +71,7 @@ Message = Annotated[str, AfterValidator(check_message)]
 
 
 class Question(BaseModel):
-    """What a person is asked, and the form they fill in."""
+    """A question to a person, and the form for the answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -94,20 +94,20 @@ class Question(BaseModel):
         return schema
 
     def form(self, name: str) -> Schema:
-        """The object schema a client shows as a form: `requestedSchema` of `elicitation/create`."""
+        """Return the object schema that a client shows as a form: `requestedSchema` of `elicitation/create`."""
         if self.schema_.get("type") == "object":
             return self.schema_
         return {"type": "object", "properties": {name: self.schema_}, "required": [name]}
 
     def params(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The params of `elicitation/create`; a message that is nothing but values begins with the question's name."""
+        """Return the params of `elicitation/create`; a message of values alone begins with the question's name."""
         template = Template(self.message)
         message = f"{cleaned(name)}: " if template.wordless else ""
         message += template.message(scope)
         return {"mode": "form", "message": message, "requestedSchema": self.form(name), "_meta": {NAME_META: name}}
 
     def answers(self, name: str) -> frozenset[str]:
-        """The names an answer can fill."""
+        """Return the names that an answer can fill."""
         return frozenset(self.form(name).get("properties", {}))
 
 
@@ -130,14 +130,14 @@ def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON
 
 
 def find_key(asked: Mapping[str, Mapping[str, Any]], word: str) -> str | None:  # Any: JSON
-    """Return the key of the one question (params by key) that is meant by its key or its short key."""
+    """Return the key of the one question (params by key) that has this key or short key."""
     if word in asked:
         return word
     return next((key for key, params in asked.items() if short_key(key, params) == word), None)
 
 
 def is_called(word: str, key: str | None, params: Mapping[str, Any]) -> bool:  # Any: JSON
-    """Return whether a word of a person means this question: its name, its key, or its short key.
+    """Return True if a word of a person means this question: its name, its key, or its short key.
 
     The name comes again with each round of a gate. A question without a name in its params has one in its key, up to a
     dot, if it is a gate's of a task that was started by an older version.
@@ -148,10 +148,10 @@ def is_called(word: str, key: str | None, params: Mapping[str, Any]) -> bool:  #
     return word in {name, key, short_key(key, params)} or (name is None and key.startswith(f"{word}."))
 
 
-def example_of(schema: Any) -> Mapping[str, Any] | None:  # Any: JSON; what a workflow asks for was not checked
+def example_of(schema: Any) -> Mapping[str, Any] | None:  # Any: JSON; schemas of workflows were not checked
     """Return an answer that fits the form: its required fields, or the first field if it requires none.
 
-    None: there is nothing that would fit for certain, as for a text with a `pattern`, or the schema is none.
+    None: nothing fits for certain, as for a text with a `pattern`, or it is no schema.
     """
     if not isinstance(schema, dict):
         return None
@@ -164,7 +164,7 @@ def example_of(schema: Any) -> Mapping[str, Any] | None:  # Any: JSON; what a wo
     return None if violations(form, found) else found
 
 
-def _example(field: Any) -> Any:  # Any: JSON; what does not fit is found by who checks the whole
+def _example(field: Any) -> Any:  # Any: JSON; `example_of` checks the whole
     if not isinstance(field, dict):
         return None
     rules = cast("Schema", field)
@@ -192,7 +192,7 @@ def _candidates(field: Schema) -> Iterator[Any]:  # Any: JSON
 
 
 def _choices(field: Schema) -> Sequence[Any]:  # Any: JSON
-    """The values of a field that has choices, plain or with titles."""
+    """Return the values of a field that has choices, plain or with titles."""
     plain = field.get("enum")
     if isinstance(plain, list):
         return cast("list[object]", plain)
@@ -202,7 +202,7 @@ def _choices(field: Schema) -> Sequence[Any]:  # Any: JSON
 
 
 def _numbers(field: Schema) -> Iterator[float]:
-    """1, or what is nearest to it within the bounds."""
+    """Yield 1, and the nearest numbers to it within the bounds."""
     words = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
     bounds = [field[word] for word in words if isinstance(field.get(word), int | float) and abs(field[word]) < _FAR]
     yield 1
@@ -212,7 +212,7 @@ def _numbers(field: Schema) -> Iterator[float]:
 
 
 def _of_length(field: Schema) -> str:
-    """A text of dots, no longer than has to be."""
+    """Return a text of dots of the least length."""
     least, most = field.get("minLength", 0), field.get("maxLength", _DOTS)
     length = max(least, min(most, _DOTS)) if isinstance(least, int) and isinstance(most, int) else _DOTS
     return "." * min(length, _LONGEST_TEXT)
@@ -227,6 +227,6 @@ class Ask(Question):
     when_missing: bool = Field(default=False, description="Ask only if the arguments do not have it already.")
 
     def due(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether the question is still to be asked, given the arguments so far."""
+        """True if the question is still to be asked, given the arguments so far."""
         wanted = self.form(name).get("required") or list(self.answers(name))
         return not self.when_missing or any(key not in arguments for key in wanted)

@@ -19,17 +19,17 @@ _COMPARISON_COST: Final = 8  # subschemas: to compare a number or an object take
 
 
 def is_object(value: Any) -> TypeGuard[Schema]:  # any JSON value
-    """Whether it is a JSON object."""
+    """True if it is a JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:  # any JSON value
-    """Whether it is a JSON list."""
+    """True if it is a JSON list."""
     return isinstance(value, list)
 
 
 def count_values(value: Any) -> int:  # any JSON value
-    """Return how many values are in a JSON value, itself included."""
+    """Return the number of values in a JSON value, itself included."""
     found = 1
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     while level:  # a level at a time, as a function call for each of 100,000 values takes too long
@@ -43,7 +43,7 @@ def _members(value: Any) -> Iterable[Any]:  # any JSON values
 
 
 def excess(schema: Schema) -> str | None:
-    """Return what is too much in a schema that a stranger wrote, or None: to check values by it could take for ever."""
+    """Return the limit that a foreign schema exceeds, or None: to check values by it could take for ever."""
     if not all(_nodes(schema, MAX_DEPTH)):
         return f"it is nested more than {MAX_DEPTH} deep"
     if (size := len(json.dumps(schema))) > MAX_SIZE:
@@ -65,7 +65,7 @@ def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
 
 
 def _nodes(schema: Schema, most: float = float("inf")) -> Iterator[Any]:  # any JSON value
-    """Yield all objects and lists that are not empty; None for what is nested deeper than `most`."""
+    """Yield all objects and lists that are not empty; None for one that is nested deeper than `most`."""
     left: list[tuple[Any, int]] = [(schema, 1)]
     while left:
         node, depth = left.pop()
@@ -76,7 +76,7 @@ def _nodes(schema: Schema, most: float = float("inf")) -> Iterator[Any]:  # any 
 
 
 def cost_of(schema: Schema) -> int:
-    """Return how many subschemas any part of a value may have to meet at most; `ENDLESS` if that has no end."""
+    """Return the number of subschemas that any part of a value may have to meet at most; `ENDLESS` if it has no end."""
     return _Costs(schema).of(schema, frozenset(), 0)
 
 
@@ -89,7 +89,7 @@ class _Costs:
         self._begun: set[int] = set()
 
     def of(self, schema: Any, same: frozenset[int], depth: int) -> int:  # any JSON value
-        """Return the cost for one value and all that is in it; `same` are the subschemas that led here for that value.
+        """Return the cost for one value with all its parts; `same` are the subschemas that led here for that value.
 
         A subschema that comes back to itself for a part of the value costs nothing more there: jsonschema-rs checks a
         value by it once.
@@ -133,7 +133,7 @@ def _groups(schema: Schema) -> Iterator[list[Any]]:  # any JSON values
 
 
 def _comparing(schema: Schema) -> int:
-    """Return what it costs to compare a value with those that are allowed; texts, and numbers, are looked up."""
+    """Return the cost of comparing a value with the allowed ones; texts, and numbers, are looked up."""
     several = _list_at(schema, "enum")
     kinds: set[object] = {type(each) for each in several}
     mixed = len(kinds) > 1 or any(isinstance(each, dict | list) for each in several)

@@ -1,4 +1,4 @@
-"""What is exposed: one workflow of one engine as one MCP tool."""
+"""The tool: one workflow of one engine as one MCP tool."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from mcp_workflows.units import Duration
 
 
 class Then(StrEnum):
-    """What is done to an execution that does not end although it was asked to."""
+    """The action on an execution that does not end although it was asked to."""
 
     TERMINATE = "terminate"
 
 
 class OnExpire(StrEnum):
-    """What becomes of an execution that still runs when its task cannot be read any more."""
+    """The fate of an execution that still runs when its task expires."""
 
     KEEP = "keep"
     CANCEL = "cancel"
 
 
 class AfterCancel(BaseModel):
-    """How long an execution that was asked to cancel may take, and what then."""
+    """The time that an execution has to end after a cancellation, and the action then."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ MAX_RESULT_BYTES = 1_000_000
 
 
 class TaskSupport(StrEnum):
-    """Whether a call becomes a task; the field's words (2025-11-25 `execution.taskSupport`)."""
+    """The task support of a tool, in the words of 2025-11-25 (`execution.taskSupport`)."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
@@ -68,7 +68,7 @@ class TaskSupport(StrEnum):
 
 
 class Fallback(StrEnum):
-    """What a client without tasks gets from a tool whose tasks are optional."""
+    """The result for a client without tasks, from a tool whose tasks are optional."""
 
     TOOLS = "tools"
     WAIT = "wait"
@@ -76,7 +76,7 @@ class Fallback(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a call does: start an execution, or watch one that somebody else started."""
+    """The kind of a call: it starts an execution, or watches one that somebody else started."""
 
     START = "start"
     WATCH = "watch"
@@ -97,7 +97,7 @@ class Annotations(BaseModel):
 EXECUTION_ID = "execution_id"
 CONFIRM = "confirm"  # the name of that question, and of the box in it
 TOLD = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate"})
-"""What engines are told anyway."""
+"""The names of what engines are told in any case."""
 _TOLD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")  # of labels too
 WATCH_INPUT: Schema = {
     "type": "object",
@@ -289,7 +289,7 @@ class Tool(BaseModel):
         return options
 
     def _cancels_by(self) -> str | None:
-        """A setting that only matters where executions may be cancelled."""
+        """Return a setting that only matters where executions may be cancelled."""
         by = {
             "cancel_on_disconnect": self.cancel_on_disconnect,
             "cancel": self.cancel is not None,
@@ -299,12 +299,12 @@ class Tool(BaseModel):
 
     @property
     def grace(self) -> float | None:
-        """Seconds that an execution may take to end when it was asked to cancel; None: as long as it likes."""
+        """Seconds that an execution may take to end after a cancellation; None: as long as it likes."""
         return None if self.cancel is None else self.cancel.grace.total_seconds()
 
     @property
     def cancels_on_expiry(self) -> bool:
-        """Whether an execution that still runs when its task expires is cancelled."""
+        """True if an execution that still runs when its task expires is cancelled."""
         return self.on_expire is OnExpire.CANCEL
 
     @cached_property
@@ -322,54 +322,54 @@ class Tool(BaseModel):
 
     @property
     def hands_over(self) -> bool:
-        """Whether a client without tasks may get a handle for the companion tools instead of the result."""
+        """True if a client without tasks may get a handle for the companion tools instead of the result."""
         return self.tasks is TaskSupport.OPTIONAL and self.fallback is Fallback.TOOLS
 
     @property
     def needs_tasks(self) -> bool:
-        """Whether a client without tasks is refused."""
+        """True if a client without tasks is refused."""
         optional = self.tasks is TaskSupport.OPTIONAL
         return self.tasks is TaskSupport.REQUIRED or (optional and self.fallback is Fallback.REFUSE)
 
     @property
     def asks(self) -> Mapping[str, frozenset[str]]:
-        """The fields of the questions that the configuration declares, by name; the workflow may have its own."""
+        """The fields of the questions in the configuration, by name; the workflow may have its own."""
         confirm = {CONFIRM: frozenset({CONFIRM})} if self.confirm is not None else {}
         gates = {name: gate.ask.answers(name) for name, gate in self.gates.items()}
         before = {name: ask.answers(name) for name, ask in self.ask.items()}
         return {**confirm, **gates, **{name: fields | gates.get(name, frozenset()) for name, fields in before.items()}}
 
     def unanswerable(self) -> Sequence[tuple[str, str]]:
-        """Questions (by name) and what they bring that the tool's input does not take."""
+        """Return the questions (by name) and their fields that the tool's input does not take."""
         closed = self.input.get("additionalProperties") is False and "patternProperties" not in self.input
         taken = self.input.get("properties", {})
         brought = [(name, key) for name, ask in self.ask.items() for key in sorted(ask.answers(name))]
         return [(name, key) for name, key in brought if closed and key not in taken]
 
-    def strangers(self) -> Mapping[str, Sequence[str]]:
-        """Arguments that templates name but neither the input's properties nor a question brings, by where they do."""
+    def unknown_arguments(self) -> Mapping[str, Sequence[str]]:
+        """Return the arguments in templates that neither the input nor a question has, by their place."""
         properties = self.input.get("properties", {})
         if not properties or self.input.keys() & _OPENING:
-            return {}  # nothing is said of what there is
+            return {}  # any argument may be there
         known = frozenset(properties).union(*(ask.answers(name) for name, ask in self.ask.items()))
         templates = {where: Template(source).arguments for where, source in self._templates()}
         found = {where: sorted(names - known) for where, names in templates.items()}
         return {where: names for where, names in found.items() if names}
 
     def unanswered(self) -> Iterator[tuple[str, str, frozenset[str]]]:
-        """Where a gate takes a field from its answer that is not there, that field, and those there are."""
+        """Yield each place where a gate takes a field that its answer lacks, that field, and the fields there are."""
         for name, gate in self.gates.items():
             brought = gate.ask.answers(name)
-            yield from ((f"gates.{name}.{part}", field, brought) for part, field in gate.strangers(name))
+            yield from ((f"gates.{name}.{part}", field, brought) for part, field in gate.unknown_fields(name))
 
-    def nobodys(self) -> Iterator[tuple[str, str]]:
-        """Where a placeholder names what no principal has, and that."""
+    def unknown_principal_fields(self) -> Iterator[tuple[str, str]]:
+        """Yield each place where a placeholder names a field that no principal has, and that field."""
         for where, source in self._templates():
             strange = Template(source).begun_with("principal") - PRINCIPAL_FIELDS
             yield from ((where, field) for field in sorted(strange))
 
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
-        """All that placeholders can stand in, with where that is."""
+        """Yield all values that may hold placeholders, with their place."""
         yield "args", self.args
         yield "send", self.send
         yield from self.options.items()
@@ -381,7 +381,7 @@ class Tool(BaseModel):
             yield from ((f"gates.{name}.{part}", getattr(gate, part)) for part in ("when", "send", "decline"))
 
     def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: frozenset[str] = frozenset()) -> Sequence[str]:
-        """What is wrong with the arguments, a line each; what will be asked for may still be missing."""
+        """Return the errors in the arguments, a line each; arguments that will be asked for may still be missing."""
         required = self.input.get("required", [])
         needed = [name for name in required if name not in to_be_asked or name in arguments]
         checker = self._checker if needed == required else Checker({**self.input, "required": needed})
@@ -389,17 +389,17 @@ class Tool(BaseModel):
         return [*found, "and perhaps more"] if len(found) == MAX_COMPLAINTS else found
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
-        """The arguments as the engine gets them: a list is positional, no arguments is an empty list."""
+        """Return the arguments as the engine gets them: a list is positional, no arguments is an empty list."""
         if self._args_template is not None:
             return self._args_template.render(scope)
         return [scope["args"]] if scope["args"] else []
 
     def question(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The params of `elicitation/create` for one of the questions."""
+        """Return the params of `elicitation/create` for one of the questions."""
         return self.ask[name].params(name, scope)
 
     def frozen_options(self, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings for the engine's adapter, filled in: a task keeps them as they were at its start.
+        """Fill in the settings for the engine's adapter: a task keeps them as they were at its start.
 
         Raises:
             MappingError: a text would have a gap: calls without the argument must not share a workflow id.
@@ -409,30 +409,34 @@ class Tool(BaseModel):
         filled: Mapping[str, Any] = self._options_template.settings(scope)
         return filled
 
-    def told(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
-        """What `on_behalf_of` says, without what is not there.
+    def labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
+        """Fill in `on_behalf_of`; texts without a value are left out.
 
         Raises:
-            MappingError: likewise.
+            MappingError: a text would have a gap.
         """
         template = Template(self.on_behalf_of)
         if gaps := template.gaps(scope):
             raise MappingError(f"{', '.join(gaps)} must be there: on_behalf_of of this tool is made of it")
-        said = {name: Template(text).text(scope) for name, text in self.on_behalf_of.items()}
-        return {name: text for name, text in said.items() if text}
+        texts = {name: Template(text).text(scope) for name, text in self.on_behalf_of.items()}
+        return {name: text for name, text in texts.items() if text}
 
     def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:
-        """The gates, with what they ask filled in: likewise."""
+        """Fill in the gates and their questions.
+
+        Raises:
+            MappingError: a template does not work on these values.
+        """
         return {name: gate.freeze(name, scope) for name, gate in self.gates.items()}
 
 
 def on_behalf_of(tool: Tool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
-    """The tool, whose task it is, and what the tool's `on_behalf_of` says of them; of claims only what that names.
+    """Return the tool, the owner of the task, and the tool's `on_behalf_of`, with no other claims.
 
     Raises:
-        MappingError: see `Tool.told`.
+        MappingError: see `Tool.labels`.
     """
     exactly = principal.id if principal.subject is not None else None  # two issuers may know one subject
     who = {"principal": exactly, "issuer": principal.issuer, "client": principal.client}
     known = {name: value for name, value in who.items() if value is not None}
-    return {"tool": tool.name, "owner": principal.subject or principal.id, **known, **tool.told(scope)}
+    return {"tool": tool.name, "owner": principal.subject or principal.id, **known, **tool.labels(scope)}

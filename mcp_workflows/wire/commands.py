@@ -1,4 +1,4 @@
-"""What a client can ask, and what can come of it: the same words for every era."""
+"""The requests of clients and their outcomes, in terms that are the same in every revision."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Call:
 
     tool: str
     arguments: Mapping[str, JSON]
-    takes_tasks: bool  # whether this very request may be answered with a task
+    takes_tasks: bool  # True if this very request may be answered with a task
     wants_task: bool = False  # the requestor itself asks for one (2025-11-25): it gets one, or an error
     waited: timedelta = timedelta()  # in earlier rounds of the same request
-    ttl_ms: int | None = None  # how long it wants to read the task, from its creation; None: does not say
-    takes_questions: bool  # whether this client can elicit
+    ttl_ms: int | None = None  # the requested time to live of the task, from its creation; None: not given
+    takes_questions: bool  # True if this client can elicit
     idempotency_key: str | None = None  # made for us
-    host_key: Sequence[str] | None = None  # of its host, which wins: where in `_meta` it was found, and the key
-    unusable_keys: Sequence[str] = ()  # where something of a host's was found that can be no key
+    host_key: Sequence[str] | None = None  # of its host, which wins: its place in `_meta`, and the key
+    unusable_keys: Sequence[str] = ()  # the places of a host's values that can be no key
     responses: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # to an earlier `Questions`
     state: str | None = None  # from an earlier `Questions`, already unsealed
     context: Mapping[str, str] = field(default_factory=dict[str, str])  # trace parent
@@ -91,7 +91,7 @@ class ProtocolError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A task as its owner may see it, in no era's words yet. Times are UTC, durations in ms."""
+    """A task as its owner may see it, in terms of no revision. Times are UTC, durations in ms."""
 
     task_id: str
     tool: str
@@ -105,7 +105,7 @@ class TaskView:
     requests: Mapping[str, InputRequest]
     result: Mapping[str, JSON] | None  # a CallToolResult, once it ended with one
     error: ProtocolError | None  # once it ended with one
-    cancelled: bool  # a client of 2025-11-25 cancelled it: to that era it has ended, whatever the engine says
+    cancelled: bool  # a client of 2025-11-25 cancelled it: in that revision it has ended, even if its execution goes on
     meta: Mapping[str, JSON]
     started_by: str | None = None  # the subject of its owner, for others than the owner
     only_question: str | None = None  # the key of the open question, if it has never asked another one
@@ -144,7 +144,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One page of tasks, newest first, and where the next begins."""
+    """One page of tasks, newest first, and the beginning of the next."""
 
     tasks: Sequence[TaskView]
     next_cursor: str | None
@@ -152,7 +152,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """Taken; the state may follow later."""
+    """The request was accepted; the state may follow later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class Document:
 
 
 class Capability(StrEnum):
-    """What a client must be able to do for a call to be served."""
+    """A capability that a client must have for a call to be served."""
 
     TASKS = "tasks"
     ELICITATION = "elicitation"
@@ -173,7 +173,7 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapabilityNeeded:
-    """The call cannot be served to this client: it did not declare what is needed."""
+    """The call cannot be served to this client, which did not declare the capability."""
 
     capability: Capability
     message: str

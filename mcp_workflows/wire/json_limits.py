@@ -1,4 +1,4 @@
-"""JSON that everything behind the wire can keep: not too deep, finite numbers, whole characters."""
+"""The limits of JSON that everything behind the wire can keep: depth, finite numbers, whole characters."""
 
 from __future__ import annotations
 

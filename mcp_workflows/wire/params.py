@@ -1,4 +1,4 @@
-"""Reading what is the same in every era: params of requests; and writing times and status messages."""
+"""The params that are the same in every revision, and the writing of times and status messages."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ KEY_PATHS: Final[Sequence[KeyPath]] = (
     ("modelcontextprotocol.io/task", "taskId"),  # clients of SEP-1686 before it was in a revision
     ("taskId",),
 )
-"""Where hosts put what numbers their calls, and what counts first."""
+"""The places where hosts put the id of a call, in order of precedence."""
 _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 _LONGEST_TRACE: Final = 512  # characters, all of them ASCII (W3C Trace Context, 3.3.1.5)
 
 
 def is_object(value: JSON) -> TypeGuard[Params]:
-    """Whether it is one; nearly all are dicts or nothing, and each poll asks: what asks ABCs comes last."""
+    """True if it is a JSON object. Each poll asks, and nearly all values are dicts or None: ABCs come last."""
     return type(value) is dict or (value is not None and isinstance(value, Mapping))
 
 
 def object_of(value: JSON) -> Params:
-    """The value, if it is an object; otherwise an empty one."""
+    """Return the value, if it is an object; otherwise an empty one."""
     if type(value) is dict:  # not to ask `is_object` for it
         return cast("Params", value)
     return value if is_object(value) else {}
 
 
 def text_of(params: Params, name: str) -> str:
-    """A text that must be there."""
+    """Return a text that must be there."""
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise RequestError(INVALID_PARAMS, f"params.{name} must be a non-empty string")
@@ -52,7 +52,7 @@ def text_of(params: Params, name: str) -> str:
 
 
 def mapping_of(params: Params, name: str, default: Params | None = None) -> Params:
-    """An object that must be there, unless there is a default, and that we can keep as it is."""
+    """Return an object that must be there, unless there is a default, and that we can keep as it is."""
     value = params.get(name)
     if value is None and default is not None:
         return default
@@ -63,7 +63,7 @@ def mapping_of(params: Params, name: str, default: Params | None = None) -> Para
 
 
 def idempotency_key_of(meta: Params) -> str | None:
-    """The key in `_meta` under which the client may send this call again."""
+    """Return the key in `_meta` under which the client may send this call again."""
     value = meta.get(IDEMPOTENCY_KEY)
     if value is None:
         return None
@@ -75,18 +75,18 @@ def idempotency_key_of(meta: Params) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """What the client sent that can make its call safe to send again."""
+class CallKeys:
+    """The keys of a client that can make its call safe to send again."""
 
     own: str | None = None  # made for us
-    host: tuple[str, ...] | None = None  # of its host, which wins: where it was found, and the key
-    unusable: Sequence[str] = ()  # where something of a host's was found that can be no key
+    host: tuple[str, ...] | None = None  # of its host, which wins: its place, and the key
+    unusable: Sequence[str] = ()  # the places of a host's values that can be no key
 
 
-def keys_of(meta: Params, paths: Sequence[KeyPath] = KEY_PATHS) -> Keys:
-    """The first that there is of these; ours counts always, and first if it is not among them.
+def keys_of(meta: Params, paths: Sequence[KeyPath] = KEY_PATHS) -> CallKeys:
+    """Return the keys: the first usable one of a host, and ours, which comes first if it is not among the paths.
 
-    A host's that can be none is passed over: it was not made for us.
+    A host's value that can be no key is passed over: it was not made for us.
     """
     own = idempotency_key_of(meta)
     unusable: list[str] = []
@@ -96,9 +96,9 @@ def keys_of(meta: Params, paths: Sequence[KeyPath] = KEY_PATHS) -> Keys:
         if path == OWN_KEY or (found := _at(meta, path)) is None:
             continue
         if _is_key(found):
-            return Keys(own=own, host=(*path, found), unusable=unusable)
+            return CallKeys(own=own, host=(*path, found), unusable=unusable)
         unusable.append(".".join(path))
-    return Keys(own=own, unusable=unusable)
+    return CallKeys(own=own, unusable=unusable)
 
 
 def _at(meta: Params, path: KeyPath) -> JSON:
@@ -115,29 +115,29 @@ def _is_key(value: JSON) -> TypeGuard[str]:
 
 
 def trace_of(meta: Params) -> Mapping[str, str]:
-    """The trace that the call belongs to; what can be none is left out, as it would be kept with the task."""
+    """Return the trace of the call, without values that can be none, as it would be kept with the task."""
     found = {key: value for key in _TRACE if isinstance(value := meta.get(key), str)}
     return {key: value for key, value in found.items() if len(value) <= _LONGEST_TRACE and value.isascii()}
 
 
 def takes_forms(capabilities: Params) -> bool:
-    """Whether a client with these capabilities can put a form to a person (`elicitation`)."""
+    """True if a client with these capabilities can show a form to a person (`elicitation`)."""
     elicitation = capabilities.get("elicitation")
     return is_object(elicitation) and (not elicitation or "form" in elicitation)
 
 
 def time_of(moment: datetime) -> str:
-    """ISO 8601, to the millisecond, UTC."""
+    """Return a time as ISO 8601, to the millisecond, UTC."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def status_message(message: str | None, progress: Progress | None) -> str | None:
-    """The message with its progress: "charging card (2 of 5)"."""
+    """Return the message with its progress: "charging card (2 of 5)"."""
     step = progress and progress_text(progress)
     return f"{message} ({step})" if message and step else step or message
 
 
 def progress_text(progress: Progress) -> str:
-    """How far it is: "2 of 5"."""
+    """Return the progress as text: "2 of 5"."""
     done = number_text(progress.value)
     return done if progress.total is None else f"{done} of {number_text(progress.total)}"

@@ -60,7 +60,7 @@ STATUS: Mapping[Status, str] = {
 def parse_call(
     params: Params, *, in_core: bool, takes_questions: bool, key_paths: Sequence[KeyPath] = KEY_PATHS
 ) -> Call:
-    """`tools/call`; `params.task` counts only where this revision was negotiated, and is ignored before it."""
+    """Parse `tools/call`; `params.task` counts only where this revision was negotiated."""
     meta = object_of(params.get("_meta"))
     keys = keys_of(meta, key_paths)
     wanted = in_core and params.get("task") is not None
@@ -88,22 +88,22 @@ def _ttl(task: Params) -> int | None:
 
 
 def parse_get(params: Params) -> Get:
-    """`tasks/get`; like the others it goes by `taskId` alone, whatever task `_meta` names."""
+    """Parse `tasks/get`; only `taskId` counts, as in the other methods, and no task in `_meta`."""
     return Get(task_id=text_of(params, "taskId"))
 
 
 def parse_result(params: Params) -> Result:
-    """`tasks/result`."""
+    """Parse `tasks/result`."""
     return Result(task_id=text_of(params, "taskId"))
 
 
 def parse_cancel(params: Params) -> Cancel:
-    """`tasks/cancel`."""
+    """Parse `tasks/cancel`."""
     return Cancel(task_id=text_of(params, "taskId"))
 
 
 def parse_list(params: Params) -> List:
-    """`tasks/list`."""
+    """Parse `tasks/list`."""
     return List(cursor=None if params.get("cursor") is None else text_of(params, "cursor"))
 
 
@@ -111,9 +111,9 @@ def parse_list(params: Params) -> List:
 
 
 def with_tasks(initialized: Params, *, lists: bool, tools_change: bool) -> dict[str, Any]:
-    """The result of `initialize` with the capability; `tasks/list` only for callers who are identified.
+    """Render the result of `initialize` with the capability; `tasks/list` only for identified callers.
 
-    `tools_change`: the list of tools does during the session.
+    `tools_change`: the list of tools changes during the session.
     """
     tasks: dict[str, JSON] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
     if lists:
@@ -125,9 +125,9 @@ def with_tasks(initialized: Params, *, lists: bool, tools_change: bool) -> dict[
 
 
 def render(outcome: Outcome, *, wants_task: bool = False) -> dict[str, Any]:
-    """The result of `tools/call` or `resources/read`, or the JSON-RPC error it amounts to (raised as `RequestError`).
+    """Render the result of `tools/call` or `resources/read`, or raise its JSON-RPC error as `RequestError`.
 
-    Who asked for a task gets a `CreateTaskResult` or an error, never a plain result.
+    A caller that asked for a task gets a `CreateTaskResult` or an error, never a plain result.
     """
     match outcome:
         case Created(task=task):
@@ -144,32 +144,32 @@ def render(outcome: Outcome, *, wants_task: bool = False) -> dict[str, Any]:
         case CapabilityNeeded(message=message):
             raise RequestError(INVALID_PARAMS, message)
         case _:
-            raise RequestError(INTERNAL_ERROR, "Internal error")  # nothing else comes of these requests
+            raise RequestError(INTERNAL_ERROR, "Internal error")  # these requests have no other outcomes
 
 
 def ended(task: TaskView) -> bool:
-    """Whether it has, to this era."""
+    """True if the task has ended in this revision."""
     return task.cancelled or task.status in TERMINAL
 
 
 def detailed(task: TaskView) -> dict[str, Any]:
-    """The result of `tasks/get` and `tasks/cancel`."""
+    """Render the result of `tasks/get` and `tasks/cancel`."""
     return {**task_of(task), "_meta": dict(task.meta)}
 
 
 def listed(page: Listed) -> dict[str, Any]:
-    """The result of `tasks/list`."""
+    """Render the result of `tasks/list`."""
     tasks = [task_of(task) for task in page.tasks]
     return {"tasks": tasks} if page.next_cursor is None else {"tasks": tasks, "nextCursor": page.next_cursor}
 
 
 def result_of(task: TaskView, final: Mapping[str, JSON]) -> dict[str, Any]:
-    """The result of `tasks/result`: what the call would have returned, and whose it is."""
+    """Render the result of `tasks/result`: the result of the call, with the id of its task."""
     return {**final, "_meta": {**object_of(final.get("_meta")), **related(task.task_id)}}
 
 
 def task_of(task: TaskView) -> dict[str, Any]:
-    """`Task`: also the params of `notifications/tasks/status`, which carry no other mention of the task."""
+    """Render `Task`, also as the params of `notifications/tasks/status`, which mention the task nowhere else."""
     found: dict[str, JSON] = {
         "taskId": task.task_id,
         "status": _status(task),
@@ -183,14 +183,14 @@ def task_of(task: TaskView) -> dict[str, Any]:
 
 
 def question(request: InputRequest, task_id: str | None) -> dict[str, Any]:
-    """The params of a request to the client (`elicitation/create`), with the task it is about."""
+    """Render the params of a request to the client (`elicitation/create`), with the task it is about."""
     if task_id is None:
         return dict(request.params)
     return {**request.params, "_meta": {**object_of(request.params.get("_meta")), **related(task_id)}}
 
 
 def related(task_id: str) -> dict[str, JSON]:
-    """What ties a message to its task, in its `_meta`."""
+    """Render the part of `_meta` that links a message to its task."""
     return {RELATED_TASK: {"taskId": task_id}}
 
 
@@ -202,9 +202,9 @@ def _status(task: TaskView) -> str:
 
 
 def _message(task: TaskView) -> str | None:
-    """With a failure's text: clients of this era report it alone, and never ask for the result.
+    """Render the message with a failure's text: clients of this revision show it alone, without the result.
 
-    Likewise with what it asks, for those that cannot be asked.
+    It also has the open questions, for clients that cannot be asked.
     """
     if task.cancelled:
         return "cancelled by request"
@@ -216,7 +216,7 @@ def _message(task: TaskView) -> str | None:
 
 
 def text_in(result: Mapping[str, JSON]) -> str:
-    """The text of a `CallToolResult`, not too long."""
+    """Return the text of a `CallToolResult`, not too long."""
     blocks = cast("list[Mapping[str, JSON]]", result.get("content", []))
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     return "\n".join(texts)[:_LONGEST_MESSAGE]

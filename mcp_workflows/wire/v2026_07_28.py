@@ -70,7 +70,7 @@ _NEEDED: Mapping[Capability, JSON] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """What this very request says its client can do; nothing is remembered from earlier ones."""
+    """The capabilities that this very request declares; nothing is remembered from earlier ones."""
 
     takes_tasks: bool
     takes_questions: bool
@@ -79,11 +79,11 @@ class Client:
 _CLIENTS: Mapping[tuple[bool, bool], Client] = {
     (tasks, asks): Client(takes_tasks=tasks, takes_questions=asks) for tasks in (True, False) for asks in (True, False)
 }
-"""All there are: each poll has one."""
+"""All combinations: each poll has one."""
 
 
 def client_of(params: Params) -> Client:
-    """The capabilities in the request's `_meta`."""
+    """Read the capabilities in the request's `_meta`."""
     capabilities = object_of(object_of(params.get("_meta")).get(_CAPABILITIES))
     tasks = object_of(capabilities.get("extensions")).get(EXTENSION)
     return _CLIENTS[is_object(tasks), takes_forms(capabilities)]
@@ -93,7 +93,7 @@ def client_of(params: Params) -> Client:
 
 
 def parse_call(params: Params, client: Client, key_paths: Sequence[KeyPath] = KEY_PATHS) -> Call:
-    """`tools/call`; a legacy `task` parameter is ignored, `requestState` is ours to unseal."""
+    """Parse `tools/call`; a legacy `task` parameter is ignored, `requestState` is unsealed elsewhere."""
     meta = object_of(params.get("_meta"))
     keys = keys_of(meta, key_paths)
     return Call(
@@ -130,14 +130,14 @@ REMOVED_METHODS: Final = frozenset({"tasks/result", "tasks/list"})
 
 
 def parse_task_request(method: str, params: Params, client: Client) -> Get | Update | Cancel:
-    """One of `TASK_METHODS`, from a client that declared the extension."""
+    """Parse one of `TASK_METHODS`, from a client that declared the extension."""
     if not client.takes_tasks:
         raise _missing(Capability.TASKS, f"{method} needs a client that declares the extension {EXTENSION}")
     return TASK_METHODS[method](params)
 
 
 def parse_listen(params: Params, client: Client) -> Listen | None:
-    """`subscriptions/listen`: None if it names no tasks."""
+    """Parse `subscriptions/listen`; None if it names no tasks."""
     ids = object_of(params.get("notifications")).get("taskIds")
     if ids is None:
         return None
@@ -153,7 +153,7 @@ def parse_listen(params: Params, client: Client) -> Listen | None:
 
 
 def check_name_header(name: str | None, task_id: str, *, strict: bool) -> None:
-    """`Mcp-Name` must be the task id; a missing header is tolerated unless strict (clients in the field omit it)."""
+    """Check that `Mcp-Name` is the task id; a missing header is tolerated unless strict, as some clients omit it."""
     if name is None and strict:
         raise RequestError(HEADER_MISMATCH, "the Mcp-Name header is missing: it must carry params.taskId")
     if name is not None and name != task_id:
@@ -164,14 +164,14 @@ def check_name_header(name: str | None, task_id: str, *, strict: bool) -> None:
 
 
 def with_extension(discovered: Params) -> dict[str, Any]:
-    """The result of `server/discover` with the extension advertised."""
+    """Render the result of `server/discover` with the extension advertised."""
     capabilities = object_of(discovered.get("capabilities"))
     extensions: dict[str, JSON] = {**object_of(capabilities.get("extensions")), EXTENSION: {}}
     return {**discovered, "capabilities": {**capabilities, "extensions": extensions}}
 
 
 def render(outcome: Outcome) -> dict[str, Any]:
-    """The result of the request, or the JSON-RPC error it amounts to (raised as `RequestError`)."""
+    """Render the result of the request, or raise its JSON-RPC error as `RequestError`."""
     match outcome:
         case Created(task=task):
             return {"resultType": "task", **_handle(task)}
@@ -191,7 +191,7 @@ def render(outcome: Outcome) -> dict[str, Any]:
 
 
 def detailed(task: TaskView) -> dict[str, Any]:
-    """`DetailedTask`: the task with its result, error or questions inlined."""
+    """Render `DetailedTask`: the task with its result, error or questions inlined."""
     whole = _handle(task)
     if task.error is not None:
         whole["error"] = _error(task.error)
@@ -203,7 +203,7 @@ def detailed(task: TaskView) -> dict[str, Any]:
 
 
 def notification(task: TaskView, subscription_id: str | int) -> dict[str, Any]:
-    """The params of `notifications/tasks`: what `tasks/get` would say now, under its subscription."""
+    """Render the params of `notifications/tasks`: the state as `tasks/get` would give it now."""
     whole = detailed(task)
     return {**whole, "_meta": {**whole["_meta"], _SUBSCRIPTION_ID: subscription_id}}
 

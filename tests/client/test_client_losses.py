@@ -26,7 +26,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
 from mcp_workflows.client.errors import AnswerRejected, TaskExpired, TaskFailed
 from mcp_workflows.client.retries import SHORTEST_PAUSE_SECONDS
-from mcp_workflows.client.subscriptions import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, Changes
+from mcp_workflows.client.subscriptions import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, TaskChanges
 from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
 from samples.conformance.workflows import ALL
@@ -226,7 +226,7 @@ async def test_a_client_of_another_version_says_that_it_has_no_such_tasks(tmp_pa
     [(None, 1), (0, SHORTEST_PAUSE_SECONDS), (-5, SHORTEST_PAUSE_SECONDS), (1500.5, 1.5005), (1e12, 60), (2000, 2)],
 )
 def test_the_servers_interval_is_kept_within_reason(said: float | None, seconds: float) -> None:
-    changes = Changes("t-1")
+    changes = TaskChanges("t-1")
     state = TaskState(task_id="t-1", status="working", poll_interval_ms=said)
     assert changes.pause(state) == seconds
     changes.hear()

@@ -71,7 +71,7 @@ async def test_what_older_rows_lack_is_filled_in(tmp_path: Path, url: str) -> No
     old_file(tmp_path / "tasks.db", 4, asked, failed, waiting, *many)
     async with SQLiteStore(url) as store:
         assert await store.due("orders", NOON, 10) == [asked]
-        found = {count.tool: (count.status, count.tasks, count.oldest_updated) for count in await store.census(NOON)}
+        found = {count.tool: (count.status, count.tasks, count.oldest_updated) for count in await store.counts(NOON)}
         live = Caps(live_of_tool=1100)
         assert await store.create(make_task(tool="failed"), live)
         with pytest.raises(Exception, match="live_of_tool"):
@@ -95,7 +95,7 @@ async def test_an_older_row_that_cannot_be_read_stops_nothing(tmp_path: Path, ur
             tool=fine.tool, engine=fine.engine, status=Status.RUNNING, tasks=2, oldest_created=NOON, oldest_updated=NOON
         )
         at = fine.created
-        assert await store.census(at) == [replace(expected, oldest_created=at, oldest_updated=at)]
+        assert await store.counts(at) == [replace(expected, oldest_created=at, oldest_updated=at)]
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.get(broken.id, broken.owner)
 
@@ -121,7 +121,7 @@ async def test_a_census_of_many_is_counted_in_parts(url: str, monkeypatch: pytes
     async with SQLiteStore(url) as store:
         for number, moment in enumerate(moments):
             await store.create(make_task(tool="ab"[number % 2], created=moment))
-        counts = {count.tool: (count.tasks, count.oldest_created) for count in await store.census(NOON)}
+        counts = {count.tool: (count.tasks, count.oldest_created) for count in await store.counts(NOON)}
     assert counts == {"a": (32, moments[62]), "b": (32, moments[63])}
 
 

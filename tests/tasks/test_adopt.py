@@ -36,7 +36,7 @@ from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.service import Bridge
-from mcp_workflows.tools.compatibility import misfits
+from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import WATCH_INPUT, Kind
 from mcp_workflows.wire.commands import (
     Call,
@@ -518,7 +518,7 @@ def test_attaching_says_the_same() -> None:
     with pytest.raises(ConfigError, match="tool 'it': kind: the adapter of this engine cannot watch"):
         attach(server, tools=[tool], engines={"memory": NoAdoption(MemorySettings())})
     choosy = tool.model_copy(update={"options": {"queue": "q"}})
-    assert [place for place, _ in misfits(choosy, Choosy)] == ["queue"]
+    assert [place for place, _ in find_incompatibilities(choosy, Choosy)] == ["queue"]
     assert attach(server, tools=[tool], engines={"memory": MemoryAdapter(MemorySettings())})
 
 

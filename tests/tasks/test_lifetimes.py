@@ -28,8 +28,8 @@ from mcp_workflows.task import (
     Task,
     attempt,
     bind,
-    bury,
     deliver_cancel,
+    expire,
     mark_terminated,
     observe,
     postpone,
@@ -671,7 +671,7 @@ DUE: Mapping[str, tuple[Task, datetime | None]] = {
     "it was delivered, and has a grace": (deliver_cancel(request_cancel(GRACE, NOON), LATER), LATER + seconds(30)),
     "it was terminated": (mark_terminated(deliver_cancel(request_cancel(GRACE, NOON), LATER), LATER), None),
     "it has ended": (observe(request_cancel(GRACE, NOON), Execution(status=Status.SUCCEEDED), LATER), None),
-    "it is a tombstone": (bury(request_cancel(GRACE, NOON)), None),
+    "it is a tombstone": (expire(request_cancel(GRACE, NOON)), None),
 }
 
 
@@ -700,6 +700,6 @@ def test_a_cancellation_of_a_tool_without_a_grace_is_no_change_to_be_seen() -> N
 
 
 def test_a_tombstone_holds_nothing_of_the_task_but_whose_it_was() -> None:
-    task = bury(replace(GRACE, output_schema={"type": "object"}, answered=frozenset({"a"})))
+    task = expire(replace(GRACE, output_schema={"type": "object"}, answered=frozenset({"a"})))
     assert (task.output_schema, task.answered, task.given, task.arguments) == (None, frozenset(), None, None)
     assert (task.id, task.owner, task.tombstone) == (GRACE.id, GRACE.owner, True)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from mcp_workflows import Tool
 from mcp_workflows.adapter.functions import FunctionsAdapter
 from mcp_workflows.adapter.memory import MemoryAdapter
-from mcp_workflows.tools.compatibility import misfits
+from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import AfterCancel, OnExpire
 from tests.sidecar.config.test_config_schema import complaints
 from tests.support.config_files import load, problems
@@ -112,7 +112,7 @@ AT_ONCE = "a cancellation ends executions of this engine at once: leave `cancel`
 )
 def test_a_grace_needs_an_engine_that_can_be_gentle_and_then_terminate(kind: type[object], said: str | None) -> None:
     tool = Tool.model_validate({"name": "t", "engine": "e", "workflow": "w", "cancel": {"grace": "1s"}})
-    assert dict(misfits(tool, kind)).get("cancel") == said
+    assert dict(find_incompatibilities(tool, kind)).get("cancel") == said
 
 
 def test_a_default_says_nothing_of_a_tool_whose_engine_has_no_use_for_it(tmp_path: Path) -> None:

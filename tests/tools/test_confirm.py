@@ -295,5 +295,5 @@ def test_a_mistake_is_found_when_it_is_loaded(settings: Mapping[str, Any], said:
 
 
 def test_an_argument_that_is_not_there_is_found_when_it_is_loaded() -> None:
-    found = tool(confirm="Charge {{ammount}}?", on_behalf_of={"who": "{{whom}}"}).strangers()
+    found = tool(confirm="Charge {{ammount}}?", on_behalf_of={"who": "{{whom}}"}).unknown_arguments()
     assert found == {"confirm": ["ammount"], "on_behalf_of.who": ["whom"]}

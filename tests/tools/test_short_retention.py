@@ -13,7 +13,7 @@ from mcp_workflows.adapter import JSON, StartGuarantee
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.tools.compatibility import misfits
+from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import Kind, TaskSupport
 from tests.support.config_files import problems
 from tests.support.served import Peer, peer, site
@@ -56,15 +56,15 @@ async def client_of(engine: MemoryAdapter, folder: Path, tool: Tool = BRIEF) -> 
 def test_a_fleeting_workflow_can_be_no_task(tasks: TaskSupport) -> None:
     engine = BriefAdapter(MemorySettings())
     for adapter in (engine, BriefAdapter):
-        assert list(misfits(BRIEF.model_copy(update={"tasks": tasks}), adapter)) == [NOT_A_TASK]
-        assert list(misfits(BRIEF, adapter)) == []
-        assert list(misfits(BRIEF.model_copy(update={"tasks": tasks, "options": {}}), adapter)) == []
-    assert list(misfits(BRIEF.model_copy(update={"tasks": tasks}), MemoryAdapter)) == []
+        assert list(find_incompatibilities(BRIEF.model_copy(update={"tasks": tasks}), adapter)) == [NOT_A_TASK]
+        assert list(find_incompatibilities(BRIEF, adapter)) == []
+        assert list(find_incompatibilities(BRIEF.model_copy(update={"tasks": tasks, "options": {}}), adapter)) == []
+    assert list(find_incompatibilities(BRIEF.model_copy(update={"tasks": tasks}), MemoryAdapter)) == []
 
 
 def test_a_fleeting_workflow_cannot_be_watched() -> None:
     tool = BRIEF.model_copy(update={"kind": Kind.WATCH, "tasks": TaskSupport.OPTIONAL})
-    [(setting, text)] = misfits(tool, BriefAdapter)
+    [(setting, text)] = find_incompatibilities(tool, BriefAdapter)
     assert (setting, text) == (
         "kind",
         "this workflow is too short-lived to be watched, the engine keeps nothing to look up",

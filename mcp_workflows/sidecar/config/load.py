@@ -51,7 +51,7 @@ from mcp_workflows.sidecar.config.models import (
 from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.sidecar.config.yaml import Source, Where, read_text
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tools.compatibility import misfits
+from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.json_schema import Schema, check_schema
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
@@ -338,11 +338,11 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
     _check_handlers(report, written.get("input"), fields.get("gates"), kind, (*where, "gates"))
     tool = report.validate(Tool, {**fields, "name": name, "options": options}, where)
     if tool is not None:
-        for place, strangers in tool.strangers().items():
+        for place, strangers in tool.unknown_arguments().items():
             for argument in strangers:
                 hint = did_you_mean(argument, tool.input["properties"])
                 report.add((*where, *place.split(".")), f"there is no argument {argument!r}{hint}")
-        for place, field in tool.nobodys():
+        for place, field in tool.unknown_principal_fields():
             hint = did_you_mean(field, PRINCIPAL_FIELDS)
             report.add((*where, *place.split(".")), f"there is no principal.{field}{hint}")
         for place, field, brought in tool.unanswered():
@@ -350,7 +350,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         for question, key in tool.unanswerable():
             wrong = f"the tool's input takes no {key!r}: it has additionalProperties: false"
             report.add((*where, "ask", question, "schema"), wrong)
-        for setting, wrong in misfits(tool, kind) if kind else ():
+        for setting, wrong in find_incompatibilities(tool, kind) if kind else ():
             report.add((*where, setting), wrong)
     return tool
 

@@ -6,7 +6,6 @@ its `${NAME}` stands in its place.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Final, TypeVar, cast, get_args
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from mcp_workflows.adapter import closest
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.yaml import Problem, Source, Substitution, Where
 
@@ -47,8 +47,8 @@ def names(items: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'orders'?` if something known is close, else nothing."""
-    close = difflib.get_close_matches(name, [word for word in known if word != name], n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(name, (word for word in known if word != name))
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def known_keys(model: type[BaseModel]) -> frozenset[str]:

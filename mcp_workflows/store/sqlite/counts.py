@@ -1,6 +1,6 @@
-"""How many tasks there are by tool and status, counted in an index alone, and a part at a time.
+"""Counts of tasks by tool and status, made in an index alone, and a part at a time.
 
-There may be very many that have ended: others wait for no more than `PART` of them, a few ms.
+Very many tasks may have ended: others wait for no more than `PART` of them, a few ms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """How far the counting is: after this creation in these tasks."""
+    """The position of the count: after this creation in these tasks."""
 
     tool: str = ""
     engine: str = ""
@@ -39,15 +39,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one step counted: tasks up to a place."""
+class CountPart:
+    """The result of one step: a count up to a position."""
 
     place: Place
-    count: Count | None  # None: only such as have expired
+    count: Count | None  # None: all of them have expired
 
 
-def count(connection: sqlite3.Connection, after: Place, now: int) -> Part | None:
-    """The next part; None: there is none."""
+def count(connection: sqlite3.Connection, after: Place, now: int) -> CountPart | None:
+    """Count the next part; None: there is none."""
     if after.created == _END:
         group = connection.execute(NEXT, (after.tool, after.engine, after.status)).fetchone()
         if group is None:
@@ -59,7 +59,7 @@ def count(connection: sqlite3.Connection, after: Place, now: int) -> Part | None
     tasks, created, updated = connection.execute(COUNT, (*of, end, now)).fetchone()
     place = replace(after, created=end)
     if not tasks:
-        return Part(place=place, count=None)
+        return CountPart(place=place, count=None)
     counted = Count(
         tool=after.tool,
         engine=after.engine,
@@ -68,11 +68,11 @@ def count(connection: sqlite3.Connection, after: Place, now: int) -> Part | None
         oldest_created=at_micros(created),
         oldest_updated=at_micros(updated),
     )
-    return Part(place=place, count=counted)
+    return CountPart(place=place, count=counted)
 
 
 def added(one: Count, other: Count) -> Count:
-    """Two parts of the same tasks together."""
+    """Add up two parts of the same tasks."""
     return replace(
         one,
         tasks=one.tasks + other.tasks,

@@ -1,4 +1,4 @@
-"""The file of an SQLite store: its URL, its place on a disk, and whether it is ours, still there and whole."""
+"""The file of an SQLite store: its URL, its place on a disk, and checks that it is ours, still there and whole."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_url(url: str, busy_timeout_ms: int) -> tuple[str, int]:
 
 
 def prepare(file: str) -> Path | None:
-    """Where the file is, created for its user alone (an existing one is left as it is); None: in memory."""
+    """Return the path of the file, created for its user alone (an existing one is left as it is); None: in memory."""
     if file == ":memory:":
         return None
     path = Path(file).resolve()
@@ -67,7 +67,7 @@ def _refuse_network(path: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables to our version, in one transaction; refuse what is not ours or newer."""
+    """Bring the tables to our version, in one transaction; refuse a foreign file and a newer version."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         version = _number(connection, "PRAGMA user_version")
@@ -96,7 +96,7 @@ def _refuse_foreign(connection: sqlite3.Connection, version: int) -> None:
 
 
 def write_ahead(connection: sqlite3.Connection) -> None:
-    """Readers never wait for a writer, nor a writer for readers; a commit is on disk before the client hears of it."""
+    """Turn on write-ahead logging: readers and writers never wait for each other, and a commit is on disk at once."""
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA trusted_schema = OFF")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -105,7 +105,7 @@ def write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def overwrite(connection: sqlite3.Connection) -> None:
-    """What is deleted or changed is overwritten in the file, not only given up."""
+    """Overwrite deleted and changed data in the file."""
     connection.execute("PRAGMA secure_delete = ON")
 
 
@@ -124,18 +124,19 @@ class OpenFiles:
     """The store's file and the two beside it, as they are right after it was opened.
 
     While it is open SQLite never makes them anew: a name that leads elsewhere means that somebody deleted or replaced
-    one. What is written from then on is lost, and a process that opens the file now does not see it. Nor can it be
-    read: that process may share the index of the log (`-shm`) with us, and fill it with what is in another file.
+    one. Later writes are lost, and a process that opens the file now does not see them. Nor can it be read: that
+    process may share the index of the log (`-shm`) with us, and fill it with the content of another file.
+
     Source: https://www.sqlite.org/howtocorrupt.html, section 4.
     """
 
     def __init__(self, file: str, path: Path | None) -> None:
-        """`file` as it was named, which may be a link, and `path`, where it was opened (None: in memory)."""
+        """`file` is the name that was given, which may be a link; `path` is its place (None: in memory)."""
         self._names = () if path is None else (str(Path(file).absolute()), f"{path}-wal", f"{path}-shm")
         self._opened = self._now()
 
     def check(self) -> None:
-        """Make sure that each name still leads to the file that is open: some microseconds.
+        """Check that each name still leads to the file that is open; it takes some microseconds.
 
         Raises:
             StoreUnavailable: one does not.
@@ -151,7 +152,7 @@ class OpenFiles:
 
 
 def _place(name: str) -> tuple[int, int] | None:
-    """Device and inode; None: no file can be found there."""
+    """Return device and inode; None: there is no file."""
     try:
         found = os.stat(name)  # twice as fast as Path.stat, and done before each write
     except OSError:

@@ -1,6 +1,6 @@
 """The notes in an SQLite store: JSON values by space and key, each kept until a time of its own.
 
-The connection, the locks and the errors are those of `sqlite.py`; times are microseconds, as there.
+The connection, the locks and the errors are those of `store.py`; times are microseconds, as there.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _TABLE: Final = "notes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
-    """Values into notes, and back."""
+class NoteRows:
+    """The conversion of values into notes, and back."""
 
     cipher: Cipher | None = None
 
     def read(self, connection: sqlite3.Connection, space: str, key: str) -> JSON:
-        """The value; None: there is none."""
+        """Return the value; None: there is none."""
         row = connection.execute(_READ, (space, key)).fetchone()
         return None if row is None else self._value(row[0], space, key)
 
     def under(
         self, connection: sqlite3.Connection, space: str, beginning: str, after: str | None
     ) -> Mapping[str, JSON]:
-        """The first values whose key begins so, by key, or the first after a key; less than `PAGE`: no more.
+        """Return the first values whose keys have this beginning, or the first after a key; less than `PAGE`: no more.
 
         Keys are compared here, as no pattern of SQL takes every character literally.
         """
@@ -57,7 +57,7 @@ class Notes:
         return found
 
     def add(self, connection: sqlite3.Connection, space: str, key: str, value: JSON, until: int) -> JSON:
-        """The value that is there from now on: the first that anybody added."""
+        """Return the value that is there from now on: the first that anybody added."""
         text = self.sealed(space, key, json.dumps(value))
         connection.execute("BEGIN IMMEDIATE")
         with connection:
@@ -66,7 +66,7 @@ class Notes:
             return self.read(connection, space, key)
 
     def put(self, connection: sqlite3.Connection, space: str, key: str, value: JSON, until: int) -> None:
-        """Keep this value, whatever was there."""
+        """Keep this value in place of any other."""
         text = self.sealed(space, key, json.dumps(value))
         connection.execute("BEGIN IMMEDIATE")
         with connection:
@@ -74,11 +74,11 @@ class Notes:
             connection.execute(_PUT, (space, key, text, until))
 
     def sealed(self, space: str, key: str, text: str) -> str:
-        """The JSON of a value, encrypted if there is a cipher."""
+        """Return the JSON of a value, encrypted if there is a cipher."""
         return text if self.cipher is None else self.cipher.seal(text, _TABLE, space, key)
 
     def opened(self, space: str, key: str, text: str) -> str:
-        """The JSON of a value as it was before.
+        """Return the JSON of a value, decrypted if it was encrypted.
 
         Raises:
             CipherError: it cannot be decrypted.
@@ -95,5 +95,5 @@ class Notes:
 
 
 def drop(connection: sqlite3.Connection, now: int, limit: int) -> int:
-    """Forget those whose time is over, up to a limit; how many they were."""
+    """Drop notes whose time is over, up to a limit; return their number."""
     return connection.execute(_DROP, (now, limit)).rowcount

@@ -61,8 +61,8 @@ MIGRATIONS: Final[Sequence[Sequence[str | Callable[[sqlite3.Connection], None]]]
         "CREATE TABLE leases (name TEXT NOT NULL PRIMARY KEY, holder TEXT NOT NULL, until INTEGER NOT NULL)",
     ),
 )
-"""Statements from one version of the tables to the next; a file's `user_version` is how many it has had.
+"""The statements from one version of the tables to the next; a file's `user_version` is the number it has had.
 
-Times are whole microseconds since 1970, UTC. The columns beside `task` are there to be searched by; the indexes that
-name a column twice, in the row and in their condition, are there to be counted in, without a look at the row.
+Times are whole microseconds since 1970, UTC. The columns beside `task` are for searches; the indexes that name a column
+twice, in the row and in their condition, are for counting without a look at the row.
 """

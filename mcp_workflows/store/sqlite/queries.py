@@ -1,4 +1,4 @@
-"""What is asked of an SQLite store and written into it: each is one transaction on an open connection."""
+"""The queries and writes of an SQLite store: each is one transaction on an open connection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Final
 from mcp_workflows.store.protocol import Caps
 from mcp_workflows.store.sqlite import quotas, secrets
 from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
-from mcp_workflows.task import Task, bury
+from mcp_workflows.task import Task, expire
 
 BATCH: Final = 200  # rows of one transaction when many are changed: others wait no longer than a few ms
 END_OF_TIME: Final = 2**63 - 1
 LAST_CHARACTER: Final = "\U0010ffff"
-LEFT_FOR: Final = timedelta(days=1)  # what the housekeeping has to do for rows that have expired
+LEFT_FOR: Final = timedelta(days=1)  # for maintenance to act on expired rows
 
 
 _TASK: Final = "SELECT id, owner, task FROM tasks"
@@ -85,7 +85,7 @@ def create(connection: sqlite3.Connection, rows: Rows, task: Task, caps: Caps) -
 
 
 def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | None:
-    """The row of this idempotency key; with a cipher also one that was written before there was any."""
+    """Return the row of this idempotency key; with a cipher also one from before the encryption."""
     kept = rows.kept_key(task)
     if kept is None or task.idempotency_key is None:
         return None
@@ -93,7 +93,7 @@ def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | No
     if found is None and rows.cipher is not None:
         found = rows.one(connection, _BY_KEY, task.owner, task.tool, task.idempotency_key)
         same = found is not None and utf8(found.idempotency_key or "") == utf8(task.idempotency_key)
-        return found if same else None  # else a client has sent what looks like a digest
+        return found if same else None  # else a client has sent a text like a digest
     return found
 
 
@@ -115,7 +115,7 @@ def change(
 
 @contextmanager
 def waiting_for_no_disk(connection: sqlite3.Connection) -> Generator[None]:
-    """Commits are in the write-ahead log, but it is not flushed to disk: the next durable commit takes them along.
+    """Commit to the write-ahead log without a flush to disk: the next durable commit takes the changes along.
 
     Source: https://www.sqlite.org/pragma.html#pragma_synchronous: in WAL mode the file stays consistent all the same.
     """
@@ -129,7 +129,7 @@ def waiting_for_no_disk(connection: sqlite3.Connection) -> Generator[None]:
 def of_tools(
     connection: sqlite3.Connection, rows: Rows, tools: Sequence[str], after: tuple[int, str], now: int, limit: int
 ) -> Sequence[Task]:
-    """Live rows of these tools after that one, the youngest first."""
+    """Return live rows of these tools after that one, the youngest first."""
     each = [connection.execute(OF_TOOL, (tool, *after, now, limit)) for tool in {utf8(tool) for tool in tools}]
     merged = merge(*each, key=lambda row: (row[0], row[1]), reverse=True)
     return rows.many(row[1:] for row in islice(merged, limit))
@@ -138,7 +138,7 @@ def of_tools(
 def longest_live(
     connection: sqlite3.Connection, rows: Rows, owner: str | None, tool: str | None, now: int, limit: int
 ) -> Sequence[Task]:
-    """Live rows of that owner, of that tool, the oldest first; the caps bound how many there are to sort."""
+    """Return live rows of that owner, of that tool, the oldest first; the caps bound how many there are to sort."""
     wanted = {"owner": owner, "tool": tool}
     given = {name: utf8(value) for name, value in wanted.items() if value is not None}
     which = "".join(f"{name} = :{name} AND " for name in given)
@@ -147,7 +147,7 @@ def longest_live(
 
 
 def of_others(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: Sequence[str]) -> Task | None:
-    """The row, if it is of one of these tools and no tombstone."""
+    """Return the row, if it is of one of these tools and no tombstone."""
     found = connection.execute(_OF_OTHERS, (utf8(task_id),)).fetchone()
     if found is None or found[0] not in {utf8(tool) for tool in tools}:
         return None
@@ -156,7 +156,7 @@ def of_others(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: S
 
 
 def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
-    """Whether it is this holder's from now on; if it is lost with the machine's power, so is its holder."""
+    """Take the lease, if it is to be had; True if taken. If it is lost with the machine's power, so is its holder."""
     times = {"now": micros(now), "until": micros(until), "ahead": quotas.AHEAD}
     values = {"name": utf8(name), "holder": utf8(holder), **times}
     with waiting_for_no_disk(connection):
@@ -164,14 +164,14 @@ def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime,
 
 
 def forget(connection: sqlite3.Connection, before: datetime) -> int:
-    """Drop old tombstones, a batch of them; how many they were."""
+    """Drop a batch of old tombstones; return their number."""
     return connection.execute(_FORGET, (micros(before), BATCH)).rowcount
 
 
-def expire(connection: sqlite3.Connection, rows: Rows, now: datetime) -> int:
-    """Make tombstones of a batch of what has expired; how many they were.
+def expire_rows(connection: sqlite3.Connection, rows: Rows, now: datetime) -> int:
+    """Make tombstones of a batch of expired rows; return their number.
 
-    Of a row that cannot be read the content goes too: its idempotency key starts nothing again either.
+    An unreadable row loses its content, too: its idempotency key starts nothing again either.
     """
     connection.execute("BEGIN IMMEDIATE")
     with connection:
@@ -184,5 +184,5 @@ def expire(connection: sqlite3.Connection, rows: Rows, now: datetime) -> int:
             if task is None:
                 connection.execute(_BURY_UNREAD, (row[0],))
             else:
-                rows.update(connection, task, bury(task))
+                rows.update(connection, task, expire(task))
     return len(expired)

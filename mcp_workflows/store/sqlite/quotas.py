@@ -1,6 +1,6 @@
-"""How many rows there are already, where there may be only so many; counted in indexes alone, up to the cap.
+"""The checks of caps: rows are counted in indexes alone, up to the cap.
 
-Inside the transaction of the insert: replicas that share the file share the caps.
+They run inside the transaction of the insert: replicas that share the file share the caps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EVER: Final = -(2**63)
 
 
 def check(connection: sqlite3.Connection, task: Task, caps: Caps) -> None:
-    """Make sure that there may be this task too.
+    """Check that there may be one more task.
 
     Raises:
         CapReached: there are as many as there may be.
@@ -54,7 +54,7 @@ def check(connection: sqlite3.Connection, task: Task, caps: Caps) -> None:
 
 
 def _again(task: Task, caps: Caps, oldest: int | None) -> datetime | None:
-    """When the oldest of those in the window, which moves with the clock, leaves it."""
+    """Return the time at which the oldest row of the window, which moves with the clock, leaves it."""
     if oldest is None or caps.since is None:
         return None
     return at_micros(oldest) + (task.created - caps.since)

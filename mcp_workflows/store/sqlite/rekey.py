@@ -1,7 +1,7 @@
-"""An SQLite store encrypted anew: all that the first key has not encrypted yet, a batch at a time.
+"""Re-encryption of an SQLite store with the first key, a batch at a time.
 
-What is done is known by how it begins, so that it can be stopped and gone on with at any time, and others go on
-reading and writing in between.
+The beginning of a text names its key, so that the work can be stopped and resumed at any time, and others read and
+write in between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from mcp_workflows.store.encryption import Cipher, CipherError, is_sealed
 from mcp_workflows.store.protocol import Rekeyed
 from mcp_workflows.store.sqlite import secrets
-from mcp_workflows.store.sqlite.key_value import Notes
+from mcp_workflows.store.sqlite.key_value import NoteRows
 from mcp_workflows.store.sqlite.rows import Rows
 
 logger = logging.getLogger(__name__)
@@ -38,64 +38,64 @@ _LEFT: Final = """
 """
 
 Row: TypeAlias = tuple[Any, ...]  # Any: text and numbers
-Again: TypeAlias = Callable[[Row], tuple[Any, ...]]  # likewise: what the update of this row takes
+Reencrypt: TypeAlias = Callable[[Row], tuple[Any, ...]]  # likewise: the values for the update of this row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one step did: rows up to one."""
+class RekeyedPart:
+    """The result of one step, up to a row."""
 
     last: int
     done: Rekeyed
 
 
-def tasks(connection: sqlite3.Connection, rows: Rows, cipher: Cipher, after: int) -> Part | None:
-    """The next rows of tasks; None: there are none."""
+def tasks(connection: sqlite3.Connection, rows: Rows, cipher: Cipher, after: int) -> RekeyedPart | None:
+    """Re-encrypt the next rows of tasks; None: there are none."""
 
-    def again(row: Row) -> tuple[Any, ...]:  # Any: text and numbers
+    def reencrypt(row: Row) -> tuple[Any, ...]:  # Any: text and numbers
         rowid, task_id, owner, text, tool, key = row
         plain = rows.opened(task_id, owner, text)
         kept = key if key is None or is_sealed(text) else rows.digest(owner, tool, key)
         return rows.sealed(task_id, owner, plain), kept, rowid
 
-    return _part(connection, (_TASKS, _UPDATE_TASK), cipher, after, again)
+    return _part(connection, (_TASKS, _UPDATE_TASK), cipher, after, reencrypt)
 
 
-def notes(connection: sqlite3.Connection, kept: Notes, cipher: Cipher, after: int) -> Part | None:
-    """The next notes; None: there are none."""
+def notes(connection: sqlite3.Connection, kept: NoteRows, cipher: Cipher, after: int) -> RekeyedPart | None:
+    """Re-encrypt the next notes; None: there are none."""
 
-    def again(row: Row) -> tuple[Any, ...]:  # Any: text and numbers
+    def reencrypt(row: Row) -> tuple[Any, ...]:  # Any: text and numbers
         rowid, space, key, text = row
         return kept.sealed(space, key, kept.opened(space, key, text)), rowid
 
-    return _part(connection, (_NOTES, _UPDATE_NOTE), cipher, after, again)
+    return _part(connection, (_NOTES, _UPDATE_NOTE), cipher, after, reencrypt)
 
 
 def _part(
-    connection: sqlite3.Connection, queries: tuple[str, str], cipher: Cipher, after: int, again: Again
-) -> Part | None:
+    connection: sqlite3.Connection, queries: tuple[str, str], cipher: Cipher, after: int, reencrypt: Reencrypt
+) -> RekeyedPart | None:
     query, update = queries
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         found = connection.execute(query, (after, len(cipher.prefix), cipher.prefix, _BATCH)).fetchall()
-        written = list(_written(found, again))
+        written = list(_written(found, reencrypt))
         connection.executemany(update, written)
     done = Rekeyed(rewritten=len(written), unreadable=len(found) - len(written))
-    return Part(last=found[-1][0], done=done) if found else None
+    return RekeyedPart(last=found[-1][0], done=done) if found else None
 
 
-def _written(found: Iterable[Row], again: Again) -> Iterable[tuple[Any, ...]]:  # Any: text and numbers
+def _written(found: Iterable[Row], reencrypt: Reencrypt) -> Iterable[tuple[Any, ...]]:  # Any: text and numbers
     for row in found:
         try:
-            yield again(row)
+            yield reencrypt(row)
         except CipherError as error:
             logger.error("left as it is: %s", error)
 
 
 def finish(connection: sqlite3.Connection, cipher: Cipher) -> int:
-    """Encrypt the secrets anew; if nothing else is left, no other key than the first is asked for any more.
+    """Re-encrypt the secrets; if nothing else is left, retire all keys but the first. Return the number left.
 
-    How much is left: what cannot be read, and what others have written with another key meanwhile.
+    Unreadable texts are left, and those that others have written with another key meanwhile.
     """
     connection.execute("BEGIN IMMEDIATE")
     with connection:
@@ -114,11 +114,11 @@ def _secret(cipher: Cipher, name: str, value: bytes) -> tuple[Any, ...]:  # Any:
 
 
 def rewrite(connection: sqlite3.Connection) -> None:
-    """Write the file anew, without what was in it before."""
+    """Write the file anew, without its old content."""
     connection.execute("VACUUM")
 
 
 def empty_log(connection: sqlite3.Connection) -> bool:
-    """Empty the write-ahead log; False: somebody else reads or writes in it just now."""
+    """Empty the write-ahead log; False: another process uses it just now."""
     busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     return not busy

@@ -1,4 +1,4 @@
-"""A task and its row in an SQLite store: the columns, and the JSON of it, which may be encrypted."""
+"""The rows of tasks in an SQLite store: the columns, and the JSON of a task, which may be encrypted."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TASK: Final = TypeAdapter(Task)
 _TABLE: Final = "tasks"
 
-Found = tuple[str, str, str]  # id, owner, task: what every query for rows asks for
+Found = tuple[str, str, str]  # id, owner, task: the columns of every query for rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Tasks into rows, and back."""
+    """The conversion of tasks into rows, and back."""
 
     cipher: Cipher | None = None
-    key_secret: bytes | None = None  # with a cipher: what idempotency keys are digested with
+    key_secret: bytes | None = None  # with a cipher: the secret for digests of idempotency keys
 
     def get(self, connection: sqlite3.Connection, task_id: str, owner: str) -> Task | None:
-        """One owner's row.
+        """Return one owner's row.
 
         Raises:
             StoreUnavailable: it is there, and cannot be read.
@@ -68,7 +68,7 @@ class Rows:
         return None if row is None else self.readable((*names, row[0]))
 
     def one(self, connection: sqlite3.Connection, query: str, *values: str) -> Task | None:
-        """The row that a query finds.
+        """Return the row that a query finds.
 
         Raises:
             StoreUnavailable: it is there, and cannot be read.
@@ -77,7 +77,7 @@ class Rows:
         return None if row is None else self.readable(row)
 
     def readable(self, row: Found) -> Task:
-        """The task of a row.
+        """Return the task of a row.
 
         Raises:
             StoreUnavailable: it cannot be read.
@@ -88,11 +88,11 @@ class Rows:
         return task
 
     def many(self, found: Iterable[Found]) -> Sequence[Task]:
-        """The rows that can be read: one that cannot keeps no other waiting."""
+        """Return the rows that can be read: an unreadable one does not block the others."""
         return [task for row in found if (task := self.read(row)) is not None]
 
     def read(self, row: Found) -> Task | None:
-        """The task of a row; None: it cannot be read, and the log says why. It names no row's content."""
+        """Return the task of a row; None: it cannot be read. The log has the reason, without the row's content."""
         task_id, owner, text = row
         try:
             task = _TASK.validate_json(self.opened(task_id, owner, text) if is_sealed(text) else text)
@@ -108,11 +108,11 @@ class Rows:
         return None
 
     def whole(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of the columns
-        """All columns of a task, as `INSERT` takes them."""
+        """Return all columns of a task, as `INSERT` takes them."""
         return *self.searched(task), self.text(task)
 
     def searched(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of SEARCHED
-        """The columns of a task beside its JSON."""
+        """Return the columns of a task beside its JSON."""
         expires = None if task.expires is None else micros(task.expires)
         due = None if (at := task.due) is None else micros(at)
         flags = (task.attempts, task.handle is not None, task.ended is not None, task.tombstone)
@@ -121,27 +121,27 @@ class Rows:
         return *names, self.kept_key(task), micros(task.created), expires, *flags, *shown
 
     def kept_key(self, task: Task) -> str | None:
-        """The idempotency key as the column has it: with a cipher a digest of it, the same for the same key."""
+        """Return the idempotency key as the column has it: with a cipher a digest, the same for the same key."""
         if task.idempotency_key is None:
             return None
         return self.digest(utf8(task.owner), utf8(task.tool), utf8(task.idempotency_key))
 
     def digest(self, owner: str, tool: str, key: str) -> str:
-        """Likewise, of what the columns have."""
+        """Return the digest of a key by the values of columns."""
         if self.cipher is None or self.key_secret is None:
             return key
         return self.cipher.digest(self.key_secret, owner, tool, key)
 
     def text(self, task: Task) -> str:
-        """The JSON of a task, encrypted if there is a cipher."""
+        """Return the JSON of a task, encrypted if there is a cipher."""
         return self.sealed(utf8(task.id), utf8(task.owner), _dump(task))
 
     def sealed(self, task_id: str, owner: str, text: str) -> str:
-        """Likewise, of JSON that is there already."""
+        """Return the JSON, encrypted if there is a cipher."""
         return text if self.cipher is None else self.cipher.seal(text, _TABLE, task_id, owner)
 
     def opened(self, task_id: str, owner: str, text: str) -> str:
-        """The JSON of a task as it was before it was encrypted, if it was.
+        """Return the JSON of a task, decrypted if it was encrypted.
 
         Raises:
             CipherError: it cannot be decrypted.
@@ -151,7 +151,7 @@ class Rows:
     def update(self, connection: sqlite3.Connection, before: Task, after: Task) -> None:
         """Write a changed row, of its columns only those that differ: so few indexes are touched.
 
-        With a cipher the idempotency key always: it may have been written before there was any.
+        With a cipher the idempotency key is always written: the old one may not be encrypted.
         """
         pairs = zip(SEARCHED, self.searched(before), self.searched(after), strict=True)
         changed = {name: new for name, old, new in list(pairs)[_FIXED:] if old != new}
@@ -163,10 +163,10 @@ class Rows:
 
 
 def opened(cipher: Cipher | None, text: str, *names: str) -> str:
-    """What was kept: itself if it was not encrypted.
+    """Return a text of the store, decrypted if it was encrypted.
 
     Raises:
-        CipherError: it was, and cannot be decrypted.
+        CipherError: it cannot be decrypted.
     """
     if not is_sealed(text):
         return text
@@ -176,7 +176,7 @@ def opened(cipher: Cipher | None, text: str, *names: str) -> str:
 
 
 def backfill(connection: sqlite3.Connection) -> None:
-    """Fill in the columns of version 5 from the rows; of one that cannot be read, what is known of it."""
+    """Fill in the columns of version 5 from the rows; an unreadable row gets the known values."""
     connection.execute("UPDATE tasks SET updated = created, status = CASE WHEN ended THEN 'failed' ELSE 'running' END")
     rows, last = Rows(), -1
     query = "SELECT id, owner, task, rowid FROM tasks WHERE rowid > ? ORDER BY rowid LIMIT 500"
@@ -194,15 +194,15 @@ def _dump(task: Task) -> str:
 
 
 def utf8(text: str) -> str:
-    """The text as it can be kept: half a surrogate pair becomes a question mark."""
+    """Return the text as it can be kept: half a surrogate pair becomes a question mark."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def micros(at: datetime) -> int:
-    """The time as columns have it."""
+    """Return the time as columns have it."""
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def at_micros(number: int) -> datetime:
-    """And back."""
+    """Return the time of a column."""
     return _EPOCH + timedelta(microseconds=number)

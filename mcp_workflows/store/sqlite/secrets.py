@@ -1,7 +1,7 @@
-"""The secrets in an SQLite store: random bytes by name; and which keys the store is encrypted with.
+"""The secrets in an SQLite store: random bytes by name, and the marks of the keys that encrypt the store.
 
-For each key that may have encrypted something there is a secret of its own, encrypted by it: who cannot open it must
-not use the store.
+Each key that may have encrypted something has a mark, encrypted by it: a process that cannot open the mark must not use
+the store.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 from mcp_workflows.errors import StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher, CipherError
 
-KEY_SECRET: Final = "idempotency-keys"  # what idempotency keys are digested with  # noqa: S105  # its name
-SIZE: Final = 32  # bytes; what is encrypted is longer
+KEY_SECRET: Final = "idempotency-keys"  # the secret for digests of idempotency keys  # noqa: S105  # its name
+SIZE: Final = 32  # bytes; an encrypted secret is longer
 _TABLE: Final = "secrets"
 _KEPT: Final = "encrypted-with/"  # and the name of the key
 _MADE: Final = "INSERT OR IGNORE INTO secrets VALUES (?, ?)"
@@ -22,7 +22,7 @@ _OPENED: Final = "this can be read"
 
 
 def secret(connection: sqlite3.Connection, cipher: Cipher | None, name: str) -> bytes:
-    """32 random bytes under this name, made once."""
+    """Return 32 random bytes under this name, made once."""
     query = "SELECT value FROM secrets WHERE name = ?"
     found = connection.execute(query, (name,)).fetchone()
     if found is None:
@@ -36,12 +36,12 @@ def secret(connection: sqlite3.Connection, cipher: Cipher | None, name: str) -> 
 
 
 def sealed(cipher: Cipher | None, name: str, value: bytes) -> bytes:
-    """A secret as it is kept."""
+    """Return a secret as the table has it."""
     return value if cipher is None else cipher.seal(value.hex(), _TABLE, name).encode()
 
 
 def opened(cipher: Cipher | None, name: str, kept: bytes) -> bytes:
-    """A secret as it was made.
+    """Return a secret from the table.
 
     Raises:
         CipherError: it cannot be decrypted.
@@ -54,10 +54,10 @@ def opened(cipher: Cipher | None, name: str, kept: bytes) -> bytes:
 
 
 def check_keys(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
-    """Make sure that all that is encrypted can be read, and mark our first key.
+    """Check that all encrypted data can be read, and mark our first key.
 
     Raises:
-        StoreUnusable: something may be encrypted with a key that is not given, or is another than it says.
+        StoreUnusable: something may be encrypted with a key that is not given, or a mark is wrong.
     """
     kept = _keys(connection)
     missing = sorted(kept.keys() - set(cipher.names if cipher else ()))
@@ -79,9 +79,9 @@ def check_keys(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
 
 
 def mark(connection: sqlite3.Connection, cipher: Cipher | None) -> None:
-    """Note, if nobody has, that our first key encrypts from now on; in the transaction of each write.
+    """Mark our first key as one that encrypts from now on; in the transaction of each write.
 
-    Another process may have given that key up since: then it is needed again, and nothing is lost.
+    Another process may have retired that key since: then it is needed again, and nothing is lost.
     """
     if cipher is None:
         return
@@ -98,13 +98,13 @@ def _try(cipher: Cipher, name: str, check: bytes) -> None:
 
 
 def retire(connection: sqlite3.Connection, cipher: Cipher) -> None:
-    """From now on nothing is encrypted with another key than the first."""
+    """Remove the marks of all keys but the first: nothing is encrypted with them any more."""
     for name in _keys(connection).keys() - {cipher.names[0]}:
         connection.execute("DELETE FROM secrets WHERE name = ?", (_KEPT + name,))
 
 
 def is_key(name: str) -> bool:
-    """Whether it is the mark of a key rather than a secret."""
+    """True if it is the mark of a key rather than a secret."""
     return name.startswith(_KEPT)
 
 

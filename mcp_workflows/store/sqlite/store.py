@@ -57,7 +57,7 @@ _TROUBLE: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     sqlite3.SQLITE_NOTADB: (StoreUnusable, "is not an SQLite database"),
     sqlite3.SQLITE_CORRUPT: (StoreUnusable, "is damaged: restore it from a backup"),
 }
-"""SQLite's primary result codes: what they are while the file is being opened, and how it is said."""
+"""SQLite's primary result codes: the error while the file is being opened, and its text."""
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -71,8 +71,8 @@ _TRIES: Final = 100  # to empty the write-ahead log while others use it
 class SQLiteStore(Store):
     """Tasks in one SQLite file: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`.
 
-    `?busy_timeout_ms=` (or the argument) is how long another process's lock is waited for, in ms. With a cipher the
-    JSON of rows, the values of notes and the secrets are encrypted, and idempotency keys are digests.
+    `?busy_timeout_ms=` (or the argument) is the longest wait for another process's lock, in ms. With a cipher the JSON
+    of rows, the values of notes and the secrets are encrypted, and idempotency keys are digests.
 
     Raises:
         ConfigError: the URL is not one of these.
@@ -83,12 +83,12 @@ class SQLiteStore(Store):
         self._file, self._busy_timeout_ms = read_url(url, busy_timeout_ms)
         self._cipher = cipher
         self._rows = Rows()
-        self._notes = key_value.Notes(cipher=cipher)
+        self._notes = key_value.NoteRows(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
         self._files: OpenFiles | None = None
-        self._damaged = False  # as far as was seen since the file was opened
-        self._checked: float | None = None  # when the whole file was looked at, of the event loop's clock
+        self._damaged = False  # by all signs since the file was opened
+        self._checked: float | None = None  # the time of the last check of the whole file, of the event loop's clock
 
     async def __aenter__(self) -> SQLiteStore:
         """Open the file, creating it (readable by its user only) or migrating it.
@@ -136,7 +136,7 @@ class SQLiteStore(Store):
         return await self._write(lambda connection: queries.create(connection, self._rows, task, caps))
 
     async def get(self, task_id: str, owner: str) -> Task | None:
-        """The row, if it is this owner's."""
+        """Return the row, if it belongs to this owner."""
         return await self._do(lambda connection: self._rows.get(connection, task_id, owner))
 
     async def change(
@@ -152,7 +152,7 @@ class SQLiteStore(Store):
         return await self._write(step)
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
-        """An engine's rows without a handle, created before that time or by a clock that was ahead; oldest first."""
+        """Return an engine's rows without a handle, created before that time or by a clock ahead; oldest first."""
         ahead = micros(before) + quotas.AHEAD
         return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
@@ -165,7 +165,7 @@ class SQLiteStore(Store):
         limit: int = 100,
         before: datetime | None = None,
     ) -> Sequence[Task]:
-        """For the operator: rows of any owner, no tombstones, created before that time; the youngest first."""
+        """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
         values = {
             "tool": tool,
             "engine": engine,
@@ -178,33 +178,33 @@ class SQLiteStore(Store):
     async def owned_by(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """One owner's rows that can be read at that time, after that one, the youngest first."""
+        """Return one owner's rows that can be read at that time, after that one, the youngest first."""
         return await self._many(queries.OWNED_BY, utf8(owner), *_place(before), micros(now), limit)
 
     async def of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Live rows of any owner of these tools, after that one, the youngest first."""
+        """Return live rows of any owner of these tools, after that one, the youngest first."""
         return await self._do(
             lambda connection: queries.of_tools(connection, self._rows, tools, _place(before), micros(now), limit)
         )
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
-        """Live rows of this owner, of this tool, the oldest first."""
+        """Return live rows of this owner, of this tool, the oldest first."""
         return await self._do(
             lambda connection: queries.longest_live(connection, self._rows, owner, tool, micros(now), limit)
         )
 
     async def of_others(self, task_id: str, tools: Sequence[str]) -> Task | None:
-        """The row of any owner, if it is of one of these tools and no tombstone."""
+        """Return the row of any owner, if it is of one of these tools and no tombstone."""
         return await self._do(lambda connection: queries.of_others(connection, self._rows, task_id, tools))
 
     async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
-        """An engine's rows for which the housekeeping has something to do by now; due longest first."""
+        """Return an engine's rows that maintenance must act on by now; longest due first."""
         return await self._many(queries.DUE, utf8(engine), micros(now), limit)
 
-    async def census(self, now: datetime) -> Sequence[Count]:
-        """For the operator: how many tasks there are by tool and status; in parts, so that others get their turn."""
+    async def counts(self, now: datetime) -> Sequence[Count]:
+        """Count tasks for the operator by tool and status; in parts, so that others get their turn."""
         totals: dict[tuple[str, str, str], Count] = {}
         place = counts.Place()
         while part := await self._do(partial(counts.count, after=place, now=micros(now))):
@@ -216,24 +216,24 @@ class SQLiteStore(Store):
         return list(totals.values())
 
     async def lease(self, name: str, holder: str, *, now: datetime, until: datetime) -> bool:
-        """Whether this holder has what bears this name until then."""
+        """Take the lease of this name until then; True if taken."""
         return await self._write(lambda connection: queries.lease(connection, name, holder, now, until))
 
     async def find(self, beginning: str, limit: int = 10) -> Sequence[Task]:
-        """For the operator: rows of any owner, no tombstones, whose id begins so; by id."""
+        """Return for the operator rows of any owner, no tombstones, whose id has this beginning; by id."""
         first = utf8(beginning)
         return await self._many(queries.FIND, first, first + queries.LAST_CHARACTER, limit)
 
-    async def tally(self, now: datetime) -> Mapping[tuple[str, str], int]:
-        """For the operator: how many tasks of any owner have neither ended nor expired, by tool and engine."""
+    async def live_counts(self, now: datetime) -> Mapping[tuple[str, str], int]:
+        """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
         rows = await self._do(lambda connection: connection.execute(queries.TALLY, (micros(now),)).fetchall())
         return {(tool, engine): count for tool, engine, count in rows}
 
     async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
-        """Forget old tombstones and notes, bury expired rows; in batches, so that others get their turn."""
+        """Drop old tombstones and notes, and expire rows; in batches, so that others get their turn."""
         steps: Sequence[Step[int]] = (
             lambda connection: queries.forget(connection, keep_tombstones_since),
-            lambda connection: queries.expire(connection, self._rows, now),
+            lambda connection: queries.expire_rows(connection, self._rows, now),
             lambda connection: key_value.drop(connection, micros(now), queries.BATCH),
         )
         swept = 0
@@ -244,11 +244,11 @@ class SQLiteStore(Store):
         return swept
 
     async def note(self, space: str, key: str) -> JSON:
-        """The value under this key of a space; None: there is none."""
+        """Return the value under this key of a space; None: there is none."""
         return await self._do(lambda connection: self._notes.read(connection, utf8(space), utf8(key)))
 
     async def notes_under(self, space: str, beginning: str) -> Mapping[str, JSON]:
-        """The values of a space whose key begins so, by key; of many, what is added meanwhile may be left out."""
+        """Return the values of a space whose keys have this beginning; values added meanwhile may be missing."""
         found: dict[str, JSON] = {}
         last: str | None = None
         while True:
@@ -260,21 +260,21 @@ class SQLiteStore(Store):
             await anyio.lowlevel.checkpoint()
 
     async def add_note(self, space: str, key: str, value: JSON, *, until: datetime) -> JSON:
-        """The value under this key from now on: what is there already, or else this."""
+        """Return the value under this key from now on: the one already there, or else this."""
         note = (utf8(space), utf8(key), value, micros(until))
         return await self._write(lambda connection: self._notes.add(connection, *note))
 
     async def put_note(self, space: str, key: str, value: JSON, *, until: datetime) -> None:
-        """Keep this value under this key, whatever was there."""
+        """Keep this value under this key, in place of any other."""
         note = (utf8(space), utf8(key), value, micros(until))
         await self._write(lambda connection: self._notes.put(connection, *note))
 
     async def secret(self, name: str) -> bytes:
-        """32 random bytes under this name, made once and the same for all who share the file."""
+        """Return 32 random bytes under this name, made once and the same for all processes that share the file."""
         return await self._write(lambda connection: secrets.secret(connection, self._cipher, name))
 
     async def check(self) -> None:
-        """Make sure that the file still is where it was and is not known to be damaged, and write one page of it."""
+        """Check that the file is still in its place and not known to be damaged, and write one page of it."""
         await self._write(rewrite_version)
         await self._do(lambda connection: connection.execute(TRY))
 
@@ -302,7 +302,7 @@ class SQLiteStore(Store):
             self._damaged = False
 
     async def rekey(self) -> AsyncGenerator[Rekeyed]:
-        """Encrypt with the first key what is not yet, a batch at a time; see `Seals`."""
+        """Encrypt with the first key all that is not yet, a batch at a time; see `Seals`."""
         if self._cipher is None:
             raise StoreUnusable("the store is not encrypted: no keys are given")
         for table in (
@@ -318,7 +318,7 @@ class SQLiteStore(Store):
         yield Rekeyed(left=left, cleaned=await self._cleaned())
 
     async def _cleaned(self) -> bool:
-        """Whether nothing of what was there before is left in the files."""
+        """Rewrite the file; True if nothing of its old content is left."""
         try:
             await self._write(rekey.rewrite)
         except StoreUnavailable as error:
@@ -361,7 +361,7 @@ class SQLiteStore(Store):
             raise _translated(error) from error
 
     def _note_damage(self, damage: str) -> None:
-        """From now on nothing is written, until it is opened anew or proves to be whole."""
+        """Stop all writes, until the file is opened anew or proves to be whole."""
         if not self._damaged:
             logger.error("%s; nothing is written to it any more: %s", _IS_DAMAGED, damage)
         self._damaged = True
@@ -383,12 +383,12 @@ class SQLiteStore(Store):
 
 
 def _place(before: tuple[datetime, str] | None) -> tuple[int, str]:
-    """After which row to go on, in the columns' words."""
+    """Return the row after which to go on, as the columns have it."""
     return (queries.END_OF_TIME, "") if before is None else (micros(before[0]), utf8(before[1]))
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 for what Python's own module refused."""
+    """Return SQLite's primary result code; 0 for errors of Python's own module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
