@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -391,6 +392,7 @@ def test_nothing_else_lies_beside_the_rooms() -> None:
     assert rooms == ROOMS.keys() - {Path(name).stem for name in ROOT_FILES}
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_boundary_is_imported_alone() -> None:
     code = f"import sys, {CORE}.adapter; print(*sorted(name for name in sys.modules if name.split('.')[0] in {SEEN}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -399,6 +401,21 @@ def test_the_boundary_is_imported_alone() -> None:
 
 
 SEEN = [CORE, "mcp", "mcp_types", "typer", "starlette", "uvicorn", "ruamel", "opentelemetry"]
+
+
+def test_a_server_that_attaches_needs_no_package_of_the_sidecar() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["server"]
+    modules = {re.split(r"[^\w.-]", each)[0].removesuffix(".yaml") for each in listed} - {"uvicorn"}  # `mcp` needs that
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({modules}))  # None: importing it fails
+import {CORE}.receiver.attach, {CORE}.client, {CORE}.testing, {CORE}.adapter.memory, {CORE}.store.sqlite.store
+from {CORE}.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"mcp-workflows: .*typer.* not installed; pip install 'mcp-workflows\[server\]'\n", done.stderr)
 
 
 def test_no_public_class_name_is_defined_twice() -> None:

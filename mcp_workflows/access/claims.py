@@ -1,4 +1,4 @@
-"""What a token says under a name: of a claim, or of what is inside one; pure."""
+"""The claims of a token, by name or by path; pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Claims: TypeAlias = Mapping[str, Any]  # Any: JSON values
 _DOT: Final = re.compile(r"(?<!\\)\.")
 
 
-def said(claims: Claims, name: str) -> object:
-    r"""What the claims say under this name, as `realm_access.roles`; None: nothing.
+def claim_value(claims: Claims, name: str) -> object:
+    r"""Return the value of a claim or of a path such as `realm_access.roles`; None if there is none.
 
-    To the letter first, as claims such as `https://acme.example/roles` have dots in their names: a token that has one
-    is read in no other way, also where it is null. Else it is a path from the outside in, and `\.` is a dot in a name
-    (so Keycloak writes it). A path has one reading and takes as many steps as it has parts, however much a token
-    nests. It goes through objects only: of a list, nobody could say which of its entries is meant.
+    A claim of exactly that name comes first, even if its value is null, as names such as `https://acme.example/roles`
+    have dots. Otherwise the name is a path from the outside in, in which `\.` is a dot in a name (as in Keycloak). A
+    path has one reading and takes one step for each of its parts, however deep a token is nested. It goes through
+    objects only: in a list, no entry would be the right one.
     """
     if name in claims:
         return claims[name]
@@ -31,10 +31,10 @@ def said(claims: Claims, name: str) -> object:
 
 
 def claim_name(name: str) -> str:
-    """The same, if it can be meant.
+    """Return the name, if it is a valid path.
 
     Raises:
-        ValueError: as a path it has a part without a name.
+        ValueError: a part of the path is empty.
     """
     if "" in _parts(name):
         raise ValueError(rf"{name!r} is no name of a claim: between dots there are names, and \. is a dot in a name")
