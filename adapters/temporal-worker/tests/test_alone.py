@@ -8,8 +8,10 @@ import tomllib
 from pathlib import Path
 
 import mcp_workflows_temporal_worker
+import pytest
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_worker_that_imports_the_package_imports_nothing_of_the_server() -> None:
     code = "import sys, mcp_workflows_temporal_worker; print(sorted({'mcp', 'mcp_workflows'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -44,7 +44,7 @@ from mcp_workflows_temporal.tooling.check import check_engine, check_queue
 from mcp_workflows_temporal.tooling.discover import discover
 from mcp_workflows_temporal.tooling.embed import embedded_files
 from mcp_workflows_temporal.tooling.explain import explain
-from mcp_workflows_temporal.tooling.handler_arguments import misfits, verify_arguments
+from mcp_workflows_temporal.tooling.handler_arguments import find_mismatches, verify_arguments
 from mcp_workflows_temporal.tooling.preview import preview
 from mcp_workflows_temporal.tooling.replay import replay
 from mcp_workflows_temporal.tooling.schema import read_schema
@@ -113,7 +113,7 @@ class TemporalAdapter:
         """Release the client.
 
         The SDK has no close, and an interpreter that ends while its core still holds a call, even one just
-        cancelled, hangs or crashes (1.35). So no call is left open, and the core gets a moment.
+        cancelled, hangs or crashes (1.35). So no call is left open, and the core gets 0.1 s.
         """
         self._opened = None
         for scope in self._waits:
@@ -170,7 +170,7 @@ class TemporalAdapter:
         return preview(request, frontend.place.namespace)
 
     async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state: attempts, last errors, pollers; some ten requests. See `Explains.explain`."""
+        """Explain the state: attempts, last errors, pollers; a few requests. See `Explains.explain`."""
         frontend, execution = self._frontend, await self.describe(ref)
         async with frontend.call():
             read_gates = partial(self._gates.read, frontend, ref)
@@ -250,7 +250,7 @@ class TemporalAdapter:
         Raises:
             ConfigError: see `ReadsHandlers.misfits`.
         """
-        return misfits(reference, gates)
+        return find_mismatches(reference, gates)
 
     @staticmethod
     def embeds() -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from mcp_workflows_temporal.payloads import decode_known
 from mcp_workflows_temporal.status import STATUSES
 
 BATCH = 200  # ids in one query: larger queries save little, and one call must not take long
-UNQUOTABLE = frozenset('"\\')  # ids with these, or with what cannot be printed, are not found by a query (server 1.32)
+UNQUOTABLE = frozenset('"\\')  # ids with these, or unprintable ones, are not found by a query (server 1.32)
 OPEN = frozenset({State.WORKFLOW_EXECUTION_STATUS_RUNNING, State.WORKFLOW_EXECUTION_STATUS_PAUSED})
 
 

@@ -142,12 +142,12 @@ async def call(place: Place, seconds: float) -> AsyncGenerator[None]:
 def translate(error: RPCError, place: Place) -> EngineError:
     """Return the error of `mcp_workflows.errors` for an error of Temporal."""
     kind = ERRORS[error.status]
-    words = TEXTS.get(error.status) or error.message.partition("\n")[0][:200]
+    reason = TEXTS.get(error.status) or error.message.partition("\n")[0][:200]
     if any(found.Is(details.NamespaceNotFoundFailure.DESCRIPTOR) for found in error.grpc_status.details):
-        kind, words = EngineRefused, f"it has no namespace {place.namespace!r}"
+        kind, reason = EngineRefused, f"it has no namespace {place.namespace!r}"
     if error.status is RPCStatusCode.RESOURCE_EXHAUSTED and "larger than max" in error.message:
         kind = EngineRefused  # a gRPC message over 4 MiB: trying again will not help
-    text = f"{_engine(place)}: {words}"
+    text = f"{_engine(place)}: {reason}"
     if kind is EngineUnavailable:
         return EngineUnavailable(text, throttled=error.status is RPCStatusCode.RESOURCE_EXHAUSTED)
     return kind(text)

@@ -114,14 +114,14 @@ class RemoteCodec(PayloadCodec):
 
     def _refusal(self, verb: str, status: int) -> EngineRefused | EngineUnavailable:
         """Return the error for a status; the body is not used, as it may repeat the payloads."""
-        words = TEXTS.get(status, f"it answers {status}")
+        reason = TEXTS.get(status, f"it answers {status}")
         if status in RETRYABLE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return self._unavailable(verb, words)
-        return EngineRefused(f"{self._server(verb)}: {words}")
+            return self._unavailable(verb, reason)
+        return EngineRefused(f"{self._server(verb)}: {reason}")
 
-    def _unavailable(self, verb: str, words: str) -> EngineUnavailable:
-        """Return the error for no valid answer; what cannot be encoded was certainly not sent."""
-        return EngineUnavailable(f"{self._server(verb)}: {words}", sent=verb != "encode")
+    def _unavailable(self, verb: str, reason: str) -> EngineUnavailable:
+        """Return the error for no valid answer; payloads that were not encoded were not sent."""
+        return EngineUnavailable(f"{self._server(verb)}: {reason}", sent=verb != "encode")
 
     def _server(self, verb: str) -> str:
         return f"the codec server ({verb})"

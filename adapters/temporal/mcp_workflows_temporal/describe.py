@@ -35,7 +35,7 @@ async def describe(
     converter = frontend.converter(handle.workflow_id)
     memo = await decode_known(converter, info.memo.fields, READ_FIELDS)
     status = as_mapping(memo.get(MEMO_STATUS))
-    seen = Execution(
+    execution = Execution(
         status=STATUSES.get(info.status, Status.RUNNING),
         message=as_text(status.get("message")),
         progress=read_progress(status),
@@ -43,15 +43,15 @@ async def describe(
         execution_id=handle.workflow_id,
         url=ui_page(ui, frontend.place.namespace, handle.workflow_id, info.execution.run_id),
     )
-    if seen.terminal:
-        return await _ended(frontend, found, seen)
+    if execution.terminal:
+        return await _ended(frontend, found, execution)
     paused = info.status == State.WORKFLOW_EXECUTION_STATUS_PAUSED  # its questions wait with it
     gates = GateRequests() if paused else await read_gates(found)
     requests = {**await _questions(frontend, found, {} if paused else memo), **gates.requests}
-    text = await status_message(frontend, found, seen.message)
+    text = await status_message(frontend, found, execution.message)
     return replace(
-        seen,
-        status=Status.INPUT_REQUIRED if requests else seen.status,
+        execution,
+        status=Status.INPUT_REQUIRED if requests else execution.status,
         message="; ".join(filter(None, (text, gates.message))) or None,
         requests=requests,
     )
@@ -78,12 +78,14 @@ async def _questions(frontend: Frontend, found: Described, memo: Mapping[str, JS
     return questions
 
 
-async def _ended(frontend: Frontend, found: Described, seen: Execution) -> Execution:
+async def _ended(frontend: Frontend, found: Described, execution: Execution) -> Execution:
     event = await frontend.close_event(found.workflow_execution_info)
     ending = ENDINGS.get(event.WhichOneof("attributes") or "")
     if ending is None:  # a retry or continue-as-new closed it meanwhile: the chain goes on
-        return replace(seen, status=Status.RUNNING)
-    return await ending(Ended(event=event, found=found, converter=frontend.converter(seen.execution_id or "")), seen)
+        return replace(execution, status=Status.RUNNING)
+    return await ending(
+        Ended(event=event, found=found, converter=frontend.converter(execution.execution_id or "")), execution
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,37 +97,39 @@ class Ended:
     converter: DataConverter
 
 
-async def _completed(ended: Ended, seen: Execution) -> Execution:
+async def _completed(ended: Ended, execution: Execution) -> Execution:
     payloads = ended.event.workflow_execution_completed_event_attributes.result.payloads
     try:
         output = await decode(ended.converter, payloads[0]) if payloads else None
     except UndecodableError as error:
         text = f"the workflow completed, but its result cannot be read here ({error})"
-        return replace(seen, status=Status.FAILED, message=None, failure=Failure(text=text, kind="UndecodableResult"))
-    return replace(seen, output=output)
+        return replace(
+            execution, status=Status.FAILED, message=None, failure=Failure(text=text, kind="UndecodableResult")
+        )
+    return replace(execution, output=output)
 
 
-async def _failed(ended: Ended, seen: Execution) -> Execution:
+async def _failed(ended: Ended, execution: Execution) -> Execution:
     attributes = ended.event.workflow_execution_failed_event_attributes
     error = await decode_failure(ended.converter, attributes.failure)
-    return replace(seen, message=None, failure=read_failure(error))
+    return replace(execution, message=None, failure=read_failure(error))
 
 
-async def _timed_out(ended: Ended, seen: Execution) -> Execution:
+async def _timed_out(ended: Ended, execution: Execution) -> Execution:
     config = ended.found.execution_config
     limits = [config.workflow_run_timeout.ToTimedelta(), config.workflow_execution_timeout.ToTimedelta()]
     limit = min((each for each in limits if each), default=None)
     text = "the workflow timed out" + (f": it did not end within {limit.total_seconds():g} s" if limit else "")
-    return replace(seen, message=None, failure=Failure(text=text, kind="TimedOut"))
+    return replace(execution, message=None, failure=Failure(text=text, kind="TimedOut"))
 
 
-async def _cancelled(ended: Ended, seen: Execution) -> Execution:
-    return replace(seen, message=f"cancelled; last: {seen.message}" if seen.message else "cancelled")
+async def _cancelled(ended: Ended, execution: Execution) -> Execution:
+    return replace(execution, message=f"cancelled; last: {execution.message}" if execution.message else "cancelled")
 
 
-async def _terminated(ended: Ended, seen: Execution) -> Execution:
+async def _terminated(ended: Ended, execution: Execution) -> Execution:
     reason = ended.event.workflow_execution_terminated_event_attributes.reason
-    return replace(seen, message=f"terminated: {reason}" if reason else "terminated")
+    return replace(execution, message=f"terminated: {reason}" if reason else "terminated")
 
 
 ENDINGS: Mapping[str, Callable[[Ended, Execution], Awaitable[Execution]]] = {

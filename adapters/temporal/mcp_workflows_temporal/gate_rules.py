@@ -153,7 +153,7 @@ def _rule(name: str, gate: Gate) -> Rule:
     try:
         settings = GateSettings.model_validate(written)
     except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_complaint(error)}") from None
+        raise EngineRefused(f"gate {name}: {_first_error(error)}") from None
     sendings = (settings.send, settings.decline)
     messages = frozenset(sending.message for sending in sendings if sending is not None)
     return Rule(name=name, when=settings.when, messages=messages, request=gate.request)
@@ -168,13 +168,13 @@ def read_sending(name: str, send: JSON) -> Sending:
     try:
         return Sending.model_validate(send)
     except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_complaint(error)}") from None
+        raise EngineRefused(f"gate {name}: {_first_error(error)}") from None
 
 
-def _complaint(error: ValidationError) -> str:
-    wrong = error.errors(include_input=False, include_url=False)[0]
-    where, text = ".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, ")
-    return f"{where}: {text}" if where else text
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_url=False)[0]
+    location, text = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    return f"{location}: {text}" if location else text
 
 
 def event_filter(rules: Iterable[Rule]) -> EventFilter:

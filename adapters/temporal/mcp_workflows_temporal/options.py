@@ -177,8 +177,8 @@ class TemporalOptions(BaseModel):
             EngineRefused: an option is invalid; the message has nothing of its value.
         """
         found = cls._read(options, FINAL)
-        if complaint := next(found.complaints(), None):
-            raise EngineRefused(complaint, final=True)
+        if error := next(found.errors(), None):
+            raise EngineRefused(error, final=True)
         return found
 
     @classmethod
@@ -195,14 +195,14 @@ class TemporalOptions(BaseModel):
         try:
             return cls.model_validate(dict(options), context=context)
         except ValidationError as error:
-            wrong = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, wrong["loc"]))
-            raise EngineRefused(f"options of the tool: {where}: {wrong['msg']}") from None
+            first = error.errors(include_input=False, include_url=False)[0]
+            location = ".".join(map(str, first["loc"]))
+            raise EngineRefused(f"options of the tool: {location}: {first['msg']}") from None
 
-    def complaints(self) -> Iterator[str]:
+    def errors(self) -> Iterator[str]:
         """Yield the errors that can be found only once all templates are filled in."""
         if self.workflow_id is not None:
-            yield from _complaints_about_id(self.workflow_id)
+            yield from _workflow_id_errors(self.workflow_id)
         key = self.priority.fairness_key if self.priority else None
         if key is not None and len(key.encode(errors="replace")) > MAX_FAIRNESS_KEY_BYTES:
             yield f"the fairness key of the tool is longer than {MAX_FAIRNESS_KEY_BYTES} bytes"
@@ -211,7 +211,7 @@ class TemporalOptions(BaseModel):
 START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel"}  # of no use for a running execution
 
 
-def _complaints_about_id(workflow_id: str) -> Iterator[str]:
+def _workflow_id_errors(workflow_id: str) -> Iterator[str]:
     if not workflow_id.strip():
         yield "the workflow id of the tool is empty once it is filled in"
     if len(workflow_id.encode(errors="replace")) > MAX_ID_BYTES:

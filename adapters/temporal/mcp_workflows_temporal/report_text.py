@@ -36,11 +36,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def command(place: Place, *words: str) -> str:
+def command(place: Place, *arguments: str) -> str:
     """Return a command of Temporal's CLI, quoted for a shell; without credentials."""
     address = [] if place.address in _CLI_DEFAULTS else ["--address", place.address]
     namespace = [] if place.namespace == "default" else ["--namespace", place.namespace]
-    return shlex.join(["temporal", *words, *address, *namespace])
+    return shlex.join(["temporal", *arguments, *address, *namespace])
 
 
 def _datetime(at: datetime | Timestamp) -> datetime:

@@ -137,16 +137,16 @@ async def verify_activities(
     Reads at most the `latest` executions and `CLOSED_EXECUTIONS` ended ones, `PAGES` pages each, until all are found.
     """
     names = frozenset(awaited.values())
-    seen = _Sample(types={}, local=set())
+    sample = _Sample(types={}, local=set())
     with anyio.move_on_after(frontend.timeout.total_seconds() * SHARE):
         async for execution in _executions(frontend, workflow, latest):
-            if names <= seen.types.keys():
+            if names <= sample.types.keys():
                 break
             found = read_activities(reversed((await read_tail(frontend, execution, pages=PAGES)).events))
-            seen.types.update(dict.fromkeys(found.scheduled))
-            seen.local |= found.local
-            seen.executions += 1
-    return [_judge(workflow, where, name, names, seen) for where, name in awaited.items() if name not in seen.types]
+            sample.types.update(dict.fromkeys(found.scheduled))
+            sample.local |= found.local
+            sample.executions += 1
+    return [_judge(workflow, where, name, names, sample) for where, name in awaited.items() if name not in sample.types]
 
 
 async def _executions(
@@ -162,23 +162,23 @@ async def _executions(
             yield row.execution
 
 
-def _judge(workflow: str, where: str, name: str, names: frozenset[str], seen: _Sample) -> Finding:
+def _judge(workflow: str, where: str, name: str, names: frozenset[str], sample: _Sample) -> Finding:
     """Return the finding for an activity that no history has."""
-    if name in seen.local:
+    if name in sample.local:
         text = f"{where}: {name!r} runs as a local activity, and no gate can see that"
         return Finding(
             ok=False, text=text, hint=f"correct {where}: another activity, or a query; see: mcp-workflows docs gates"
         )
-    there = format_names(seen.types)
-    if not seen.executions or not seen.types:
+    names_seen = format_names(sample.types)
+    if not sample.executions or not sample.types:
         text = f"no history of workflow {workflow} shows any activity yet"
         return Finding(ok=None, text=f"{where}: could not be verified (activity {name}): {text}")
-    number = f"the latest {seen.executions} executions" if seen.executions > 1 else "the latest execution"
+    number = f"the latest {sample.executions} executions" if sample.executions > 1 else "the latest execution"
     text = f"no activity {name!r} in {number} of workflow {workflow}"
-    others = [each for each in seen.types if each not in names]  # not a name that another gate waits for
+    others = [each for each in sample.types if each not in names]  # not a name that another gate waits for
     near = nearest(name, others)
-    meant = f"; did you mean {near!r}?" if near else ""
+    suggestion = f"; did you mean {near!r}?" if near else ""
     if near and is_typo(name, near):
         hint = f"correct {where}, or let {name} run once if it is new"
-        return Finding(ok=False, text=f"{where}: {text}{meant} (seen: {there})", hint=hint)
-    return Finding(ok=None, text=f"{where}: could not be verified: {text}{meant} (seen: {there})")
+        return Finding(ok=False, text=f"{where}: {text}{suggestion} (seen: {names_seen})", hint=hint)
+    return Finding(ok=None, text=f"{where}: could not be verified: {text}{suggestion} (seen: {names_seen})")

@@ -137,9 +137,9 @@ def _itself(subject: Subject) -> Iterator[tuple[str, str]]:
 def _cancel(event: HistoryEvent | None) -> str:
     if event is None:
         return "earlier than the last events"
-    asked = event.workflow_execution_cancel_requested_event_attributes
-    cause = f": {one_line(asked.cause)}" if asked.cause else ""
-    return f"{moment(event.event_time)}, by {asked.identity}{cause}"
+    requested = event.workflow_execution_cancel_requested_event_attributes
+    cause = f": {one_line(requested.cause)}" if requested.cause else ""
+    return f"{moment(event.event_time)}, by {requested.identity}{cause}"
 
 
 async def _work(subject: Subject) -> AsyncIterator[tuple[str, str]]:
@@ -240,9 +240,11 @@ def _backlog(found: DescribeTaskQueueResponse) -> str:
 
 
 def _for_a_person(subject: Subject) -> tuple[str, str] | None:
-    asked = [one_line(str(request.params.get("message", key))) for key, request in subject.execution.requests.items()]
+    questions = [
+        one_line(str(request.params.get("message", key))) for key, request in subject.execution.requests.items()
+    ]
     advice = "answer it in the MCP host, or with mcp-workflows tasks answer"
-    return (f"it waits for an answer: {'; '.join(asked)}", advice) if asked else None
+    return (f"it waits for an answer: {'; '.join(questions)}", advice) if questions else None
 
 
 def _for_an_activity(subject: Subject) -> tuple[str, str] | None:

@@ -110,8 +110,8 @@ def _not_completed(subject: _Subject, activity: str) -> str:
         return f"{activity} runs as a local activity, and no gate can see that: see: mcp-workflows docs gates"
     later = "" if subject.run.execution.run_id == subject.run.first_run_id else " in this run of the chain"
     text = f"{activity} has not completed{later}; seen {subject.extent}: {format_names(activities.scheduled)}"
-    meant = nearest(activity, {*activities.scheduled} - {activity})
-    return f"{text}; did you mean {meant!r}?" if meant else text
+    suggestion = nearest(activity, {*activities.scheduled} - {activity})
+    return f"{text}; did you mean {suggestion!r}?" if suggestion else text
 
 
 def _answer(subject: _Subject, rule: Rule, summary: HistorySummary) -> str | None:

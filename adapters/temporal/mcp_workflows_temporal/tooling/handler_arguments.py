@@ -78,7 +78,7 @@ def _sent(gate: str, part: str, written: JSON) -> Iterator[Sent]:
 # --- by the workflow's code
 
 
-def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
+def find_mismatches(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
     """Return the arguments that the handlers of `module:WorkflowClass` do not take, by setting.
 
     Raises:

@@ -35,7 +35,7 @@ class State:
 
     summary: HistorySummary | None = None
     run_id: str = ""
-    original_run_id: str = ""  # the run before resets
+    original_run_id: str = ""  # the run that resets go back to
     first_run_id: str = ""
     memo: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     encrypted: str | None = None  # the encoding of memo fields that cannot be read
@@ -182,8 +182,8 @@ def _unpaused(state: State, _event: HistoryEvent) -> State:
 
 
 def _next_run(state: State, run: str) -> State:
-    said = f"it goes on as another run, with a history of its own: {run}"
-    return replace(state, end=Execution(status=Status.RUNNING, message=said))
+    message = f"it goes on as another run, with a history of its own: {run}"
+    return replace(state, end=Execution(status=Status.RUNNING, message=message))
 
 
 def _completed(state: State, event: HistoryEvent) -> State:
@@ -209,8 +209,8 @@ def _failed(state: State, event: HistoryEvent) -> State:
 
 def _timed_out(state: State, event: HistoryEvent) -> State:
     run = event.workflow_execution_timed_out_event_attributes.new_execution_run_id
-    said = Failure(text="the workflow timed out", kind="TimedOut")
-    return _next_run(state, run) if run else replace(state, end=Execution(status=Status.FAILED, failure=said))
+    failure = Failure(text="the workflow timed out", kind="TimedOut")
+    return _next_run(state, run) if run else replace(state, end=Execution(status=Status.FAILED, failure=failure))
 
 
 def _cancelled(state: State, _event: HistoryEvent) -> State:
@@ -219,8 +219,8 @@ def _cancelled(state: State, _event: HistoryEvent) -> State:
 
 def _terminated(state: State, event: HistoryEvent) -> State:
     reason = event.workflow_execution_terminated_event_attributes.reason
-    said = f"terminated: {reason}" if reason else "terminated"
-    return replace(state, end=Execution(status=Status.CANCELLED, message=said))
+    message = f"terminated: {reason}" if reason else "terminated"
+    return replace(state, end=Execution(status=Status.CANCELLED, message=message))
 
 
 def _continued(state: State, event: HistoryEvent) -> State:

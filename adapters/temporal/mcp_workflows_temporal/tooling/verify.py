@@ -151,8 +151,8 @@ def _missing(handlers: Handlers, workflow: str, named: Sequence[Reference]) -> I
         if handlers.lacks(each):
             has = sorted(name for name in handlers.names[each.kind] if not name.startswith("__"))
             there = f"it has: {', '.join(has)}" if has else "it has none"
-            meant = _did_you_mean(each.name, has)
-            text = f"{each.where}: workflow {workflow} has no {each.kind} {each.name!r}{meant} ({there})"
+            suggestion = _did_you_mean(each.name, has)
+            text = f"{each.where}: workflow {workflow} has no {each.kind} {each.name!r}{suggestion} ({there})"
             yield Finding(ok=False, text=text, hint=f"correct {each.where}, or the workflow")
 
 
