@@ -39,7 +39,7 @@ STALE: Final = frozenset(
 _EXPIRED_ANYWAY: Final = "still expired"  # botocore's RuntimeError: the credentials it has just got are of no use
 SERVER_ERROR: Final = 500
 _REFUSED: Final = "Connection refused"  # of the C library, in what botocore's error is made of
-_LOCAL: Final = "mcp_workflows_stepfunctions.local"
+_LOCAL: Final = "mcp_workflows_stepfunctions_local"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_WORD: Final = 200  # characters of what we repeat
 

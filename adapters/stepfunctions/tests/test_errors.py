@@ -125,7 +125,7 @@ async def test_a_bucket_that_is_empty_holds_reads_back_here_and_nothing_was_sent
 
 async def test_nobody_there_is_certainly_not_sent() -> None:
     port = free_port()
-    start = f"Start it: python -m mcp_workflows_stepfunctions.local --port {port}"
+    start = f"Start it: python -m mcp_workflows_stepfunctions_local --port {port}"
     async with opened(f"http://127.0.0.1:{port}") as calls:
         with pytest.raises(EngineUnavailable, match="cannot connect to") as caught:
             await calls.call(*START[:1], **START[1])
