@@ -57,7 +57,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionName:
+class ExecutionArn:
     """An execution ARN, taken apart."""
 
     place: Place
@@ -116,7 +116,7 @@ def parse_machine(workflow: str) -> Machine:
     return Machine(place=_place(found), name=found["name"], qualifier=found["qualifier"])
 
 
-def named_machine(workflow: str, place: Place) -> Machine:
+def machine_by_name(workflow: str, place: Place) -> Machine:
     """A state machine by its name, `name:alias` or `name:version`, at this place.
 
     Raises:

@@ -25,11 +25,11 @@ THROTTLING: Final = frozenset(
 )
 _SERVER_ERROR: Final = 500
 _PAUSE: Final = 0.2  # seconds: the longest between attempts that were not throttled
-_TALKATIVE: Final = (  # they tell bodies of requests and answers at DEBUG: task tokens, inputs, signatures
+_VERBOSE_LOGGERS: Final = (  # they tell bodies of requests and answers at DEBUG: task tokens, inputs, signatures
     *("botocore.endpoint", "botocore.parsers", "botocore.auth", "botocore.hooks", "botocore.httpsession"),
     *("botocore.client", "botocore.awsrequest", "botocore.regions", "botocore.retries.standard"),
 )
-_COMPLAINING: Final = ("botocore.credentials", "botocore.tokens")  # at WARNING, with a stack trace each time
+_TRACEBACK_LOGGERS: Final = ("botocore.credentials", "botocore.tokens")  # at WARNING, with a stack trace each time
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Attempts:
         """One more is on its way."""
         self.made += 1
 
-    def judge(self, status: int, code: str | None, error: Exception | None) -> None:
+    def record_outcome(self, status: int, code: str | None, error: Exception | None) -> None:
         """How it ended: with an answer (its HTTP status, AWS's code), or with none."""
         self.answered += error is None and status < _SERVER_ERROR  # AWS may have done it before it broke
         self.unsent += isinstance(error, NOT_SENT)
@@ -59,11 +59,11 @@ class Attempts:
         return self.made > self.unsent
 
     @property
-    def in_doubt(self) -> bool:
+    def is_in_doubt(self) -> bool:
         """Whether one of them may have reached the engine and nobody knows what became of it."""
         return self.made > self.unsent + self.answered
 
-    def late(self, code: str | None) -> bool:
+    def is_too_late(self, code: str | None) -> bool:
         """Whether there is no time for another, after the longest pause that botocore may make before it."""
         pause = 2.0 ** (self.made - 1) if code in THROTTLING else _PAUSE
         return time.monotonic() + pause + self.longest > self.deadline
@@ -72,7 +72,7 @@ class Attempts:
 CURRENT: ContextVar[Attempts | None] = ContextVar("mcp_workflows_stepfunctions_attempts", default=None)
 
 
-def follow(client: Any) -> Any:  # Any: a botocore client has no types
+def track_attempts(client: Any) -> Any:  # Any: a botocore client has no types
     """The same client; from now on it tells the `CURRENT` call about its attempts."""
     client.meta.events.register_first("before-send", _before_send)
     client.meta.events.register_first("needs-retry", _needs_retry)
@@ -111,8 +111,8 @@ def _needs_retry(
         return
     answer = response[1] if response else {}
     code = answer["Error"].get("Code") if "Error" in answer else None
-    attempts.judge(response[0].status_code if response else 0, code, caught_exception)
-    if not attempts.late(code):
+    attempts.record_outcome(response[0].status_code if response else 0, code, caught_exception)
+    if not attempts.is_too_late(code):
         return
     if caught_exception is not None:
         raise caught_exception
@@ -120,14 +120,14 @@ def _needs_retry(
         raise ClientError(answer, operation.name)
 
 
-class _NotOurs(logging.Filter):
+class _NotOurCalls(logging.Filter):
     """Lets pass what is not of a call of ours, or is more than chatter."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG or CURRENT.get() is None
 
 
-_NOT_OURS: Final = _NotOurs()
+_NOT_OUR_CALLS: Final = _NotOurCalls()
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
@@ -137,9 +137,9 @@ def _without_trace(record: logging.LogRecord) -> bool:
     return True
 
 
-def keep_quiet() -> None:
+def silence_botocore() -> None:
     """Have botocore not log our requests and answers: there are task tokens in them; and no stack traces."""
-    for name in _TALKATIVE:
-        logging.getLogger(name).addFilter(_NOT_OURS)
-    for name in _COMPLAINING:
+    for name in _VERBOSE_LOGGERS:
+        logging.getLogger(name).addFilter(_NOT_OUR_CALLS)
+    for name in _TRACEBACK_LOGGERS:
         logging.getLogger(name).addFilter(_without_trace)

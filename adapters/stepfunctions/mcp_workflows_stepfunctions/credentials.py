@@ -30,7 +30,7 @@ _CALLER: ContextVar[str | None] = ContextVar("mcp_workflows_stepfunctions_caller
 _LOOK_AGAIN: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
 
 
-class FoundLater(Credentials):  # type: ignore[misc]  # botocore has no types
+class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no types
     """What boto3's own chain finds, looked for by the first call that needs it, and again after it found nothing."""
 
     def __init__(self, chain: Any) -> None:  # Any: botocore's CredentialResolver
@@ -66,7 +66,7 @@ class FoundLater(Credentials):  # type: ignore[misc]  # botocore has no types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class FixedCredentials:
     """What botocore asks for credentials, when they are known already."""
 
     credentials: Credentials
@@ -85,7 +85,7 @@ class _Session(DeferredRefreshableCredentials):  # type: ignore[misc]  # botocor
         self._mandatory_refresh_timeout = early * 2 // 3
 
 
-class PerCaller(Credentials):  # type: ignore[misc]  # botocore has no types
+class CallerCredentials(Credentials):  # type: ignore[misc]  # botocore has no types
     """The usual ones; within `acting_as`, those of a session of the role for this caller alone."""
 
     def __init__(self, usual: Credentials, session: Callable[[str], Credentials]) -> None:
@@ -134,7 +134,7 @@ class _BriefClient:
             self._client.close()
 
 
-def assumed(role: AssumeRole, own: Credentials, make: Callable[..., Any]) -> Credentials:
+def role_credentials(role: AssumeRole, own: Credentials, make: Callable[..., Any]) -> Credentials:
     """Those of the role. Any: `make` makes a client of STS with the credentials it is given.
 
     Nothing is assumed until the first call; then, and again in time before it ends, in the thread of a call.

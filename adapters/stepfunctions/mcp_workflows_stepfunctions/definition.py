@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mcp_workflows_stepfunctions.names import MCP_INPUT
-from mcp_workflows_stepfunctions.token_places import Place, token_places
+from mcp_workflows_stepfunctions.token_places import TokenPlace, token_places
 
 WAITS_FOR_TOKEN: Final = ".waitForTaskToken"  # noqa: S105  # the end of a Resource, no password
 _WITHIN: Final = ("ItemProcessor", "Iterator")  # of a Map
@@ -36,7 +36,7 @@ class State:
         return self.waits_for_token and MCP_INPUT in json.dumps(self._parameters)
 
     @property
-    def token_places(self) -> Sequence[Place]:
+    def token_places(self) -> Sequence[TokenPlace]:
         """Where its task token is in what it sends."""
         path = self.fields.get("InputPath")
         input_path = path if isinstance(path, str) else None

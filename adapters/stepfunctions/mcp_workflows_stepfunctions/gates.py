@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_stepfunctions.envelope import is_token, objects
-from mcp_workflows_stepfunctions.token_places import MARK, Place
+from mcp_workflows_stepfunctions.mcp_input import is_token, objects
+from mcp_workflows_stepfunctions.token_places import MARK, TokenPlace
 
 MAX_ERROR: Final = 256  # characters, of SendTaskFailure
 MAX_CAUSE: Final = 32_768
@@ -23,7 +23,7 @@ _TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # let
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 
 
-class When(BaseModel):
+class WaitingState(BaseModel):
     """The state that waits for a person."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,7 +60,7 @@ def _as_text(value: object) -> object:
 _Text = Annotated[str | None, BeforeValidator(_as_text)]
 
 
-class Sending(BaseModel):
+class GateAnswer(BaseModel):
     """How an answer reaches the state: it succeeds with `output`, or fails with `error` and `cause`."""
 
     model_config = ConfigDict(
@@ -104,22 +104,22 @@ class GateSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    when: Annotated[When, BeforeValidator(_long, json_schema_input_type=When | str)] = Field(
+    when: Annotated[WaitingState, BeforeValidator(_long, json_schema_input_type=WaitingState | str)] = Field(
         description="The state that waits for a person: its name, or {state: name, token: JMESPath}."
     )
-    send: Sending = Field(description="How the answer reaches it.")
-    decline: Sending | None = Field(default=None, description="How a refusal does.")
+    send: GateAnswer = Field(description="How the answer reaches it.")
+    decline: GateAnswer | None = Field(default=None, description="How a refusal does.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class GateRule:
     """One gate, ready to be used."""
 
     name: str
-    when: When
+    when: WaitingState
     request: InputRequest
 
-    def token(self, parameters: JSON, places: Sequence[Place] = ()) -> str | None:
+    def token(self, parameters: JSON, places: Sequence[TokenPlace] = ()) -> str | None:
         """The task token in the parameters of its state; None: it is not where it should be.
 
         `places` are where the definition puts it, if that has been read: surer than a name.
@@ -161,29 +161,29 @@ def _text(value: JSON) -> JSON:
     return cast("Mapping[str, JSON]", value).get("StringValue") if isinstance(value, dict) else value
 
 
-def state_named(when: JSON) -> str:
+def gate_state(when: JSON) -> str:
     """The state that a `when` means, as it is written; nothing is checked."""
     found = cast("Mapping[str, JSON]", when).get("state") if isinstance(when, dict) else when
     return found if isinstance(found, str) else ""
 
 
-def token_named(when: JSON) -> str | None:
+def gate_token(when: JSON) -> str | None:
     """Where a `when` says that the token is, as it is written; None: it does not say."""
     found = cast("Mapping[str, JSON]", when).get("token") if isinstance(when, dict) else None
     return found if isinstance(found, str) else None
 
 
-def leads_to(expression: str, place: Place, sent: JSON) -> bool:
+def points_to(expression: str, place: TokenPlace, sent: JSON) -> bool:
     """Whether a JMESPath expression finds what is at this place of what a state sends."""
     try:
-        return bool(jmespath.search(expression, place.marked(sent)) == MARK)
+        return bool(jmespath.search(expression, place.mark_in(sent)) == MARK)
     except JMESPathError:
         return False
 
 
-def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[str]]:
+def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Sequence[str]]:
     """The gates of a task by state, and what is wrong with those that are none now that they are filled in."""
-    rules: dict[str, Rule] = {}
+    rules: dict[str, GateRule] = {}
     wrong: list[str] = []
     for name, gate in gates.items():
         try:
@@ -196,21 +196,21 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[
     return rules, wrong
 
 
-def _taken(rule: Rule, rules: Mapping[str, Rule]) -> Iterator[str]:
+def _taken(rule: GateRule, rules: Mapping[str, GateRule]) -> Iterator[str]:
     first = rules.get(rule.when.state)
     if first is not None:
         yield f"gate {rule.name}: state {rule.when.state} is asked about by gate {first.name} already"
 
 
-def _rule(name: str, gate: Gate) -> Rule:
+def _rule(name: str, gate: Gate) -> GateRule:
     try:
-        when = When.model_validate(_long(gate.when))
+        when = WaitingState.model_validate(_long(gate.when))
     except ValidationError as error:
         raise EngineRefused(f"gate {name}: {_complaint(error, 'when')}") from None
-    return Rule(name=name, when=when, request=gate.request)
+    return GateRule(name=name, when=when, request=gate.request)
 
 
-def read_sending(name: str, send: JSON, written: JSON) -> Sending:
+def read_gate_answer(name: str, send: JSON, written: JSON) -> GateAnswer:
     """How one answer is to be sent, filled in from what is `written` in the gate.
 
     Raises:
@@ -220,7 +220,7 @@ def read_sending(name: str, send: JSON, written: JSON) -> Sending:
     if isinstance(written, dict) and "output" in written:
         filled = {"output": None, **filled}  # what an answer left empty is left out when it is filled in
     try:
-        return Sending.model_validate(filled)
+        return GateAnswer.model_validate(filled)
     except ValidationError as error:
         raise EngineRefused(f"gate {name}: {_complaint(error, 'send')}") from None
 

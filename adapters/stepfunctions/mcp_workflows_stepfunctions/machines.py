@@ -8,23 +8,23 @@ from weakref import WeakValueDictionary
 import anyio
 
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_stepfunctions.arns import Machine, Place, is_machine_arn, named_machine, parse_machine
-from mcp_workflows_stepfunctions.calls import Calls
+from mcp_workflows_stepfunctions.arns import Machine, Place, is_machine_arn, machine_by_name, parse_machine
+from mcp_workflows_stepfunctions.client import Client
 
 EXPRESS: Final = "EXPRESS"
-_NOT_ASKED_FOR: Final = "ACCOUNT"
+_UNKNOWN_ACCOUNT: Final = "ACCOUNT"
 
 
 class Machines:
     """Machines by what tools call them. The type of each is asked for once: it cannot change, only be replaced."""
 
-    def __init__(self, calls: Calls, account: str | None) -> None:
-        self._calls = calls
+    def __init__(self, client: Client, account: str | None) -> None:
+        self._client = client
         self._account = account
         self._types: dict[str, str] = {}  # by unqualified ARN
-        self._asking: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
-    async def named(self, workflow: str) -> Machine:
+    async def find(self, workflow: str) -> Machine:
         """The machine that a tool names: by ARN, or by its name in the engine's account and Region.
 
         Raises:
@@ -33,9 +33,9 @@ class Machines:
         """
         if is_machine_arn(workflow):
             return self._by_arn(workflow)
-        return named_machine(workflow, await self._calls.place())
+        return machine_by_name(workflow, await self._client.place())
 
-    def named_unasked(self, workflow: str) -> Machine:
+    def find_offline(self, workflow: str) -> Machine:
         """The same as far as it can be told without a call: the account of a name may be left open.
 
         Raises:
@@ -44,11 +44,11 @@ class Machines:
         if is_machine_arn(workflow):
             return self._by_arn(workflow)
         place = Place(
-            partition=self._calls.partition, region=self._calls.region, account=self._account or _NOT_ASKED_FOR
+            partition=self._client.partition, region=self._client.region, account=self._account or _UNKNOWN_ACCOUNT
         )
-        return named_machine(workflow, place)
+        return machine_by_name(workflow, place)
 
-    async def to_start(self, workflow: str, *, express: bool) -> Machine:
+    async def find_startable(self, workflow: str, *, express: bool) -> Machine:
         """The machine that a tool names, of the type it says.
 
         Raises:
@@ -56,20 +56,20 @@ class Machines:
             EngineUnavailable: it cannot be looked up now; nothing was started.
         """
         try:
-            machine = await self.named(workflow)
-            await self.expect(machine, express=express)
+            machine = await self.find(workflow)
+            await self.check_type(machine, express=express)
         except EngineUnavailable as error:
             raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None
         return machine
 
-    async def expect(self, machine: Machine, *, express: bool) -> None:
+    async def check_type(self, machine: Machine, *, express: bool) -> None:
         """Make sure that the machine is of the type its tool says.
 
         Raises:
             EngineRefused: it is of the other, or it is not there.
             EngineUnavailable: no answer.
         """
-        found = await self.type_of(machine)
+        found = await self.machine_type(machine)
         if (found == EXPRESS) is express:
             return
         if express:
@@ -80,12 +80,12 @@ class Machines:
             final=True,
         )
 
-    async def type_of(self, machine: Machine) -> str:
+    async def machine_type(self, machine: Machine) -> str:
         """STANDARD or EXPRESS, by one DescribeStateMachine for as long as we run."""
         arn = machine.unqualified
-        async with self._asking.setdefault(arn, anyio.Lock()):
+        async with self._locks.setdefault(arn, anyio.Lock()):
             if arn not in self._types:
-                found = await self._calls.call(
+                found = await self._client.call(
                     "describe_state_machine", stateMachineArn=arn, includedData="METADATA_ONLY"
                 )
                 self._types[arn] = str(found["type"])
@@ -101,10 +101,10 @@ class Machines:
         return machine
 
     def _refuse_foreign(self, place: Place) -> None:
-        calls = self._calls
-        if (place.region, place.partition) != (calls.region, calls.partition):
+        client = self._client
+        if (place.region, place.partition) != (client.region, client.partition):
             raise EngineRefused(
-                f"the state machine is in {place.region}, this engine is set up for {calls.region}: "
+                f"the state machine is in {place.region}, this engine is set up for {client.region}: "
                 "give the other Region an engine of its own",
                 final=True,
             )

@@ -38,15 +38,15 @@ _TRACE: Final = re.compile(
 )
 
 
-def failure(status: str, error: str | None, cause: str | None) -> Failure:
+def read_failure(status: str, error: str | None, cause: str | None) -> Failure:
     """Why an execution with this status failed; error and cause may both be missing."""
     error = error or _WITHOUT_ERROR.get(status)
-    if error == PROTOCOL_ERROR and (told := _protocol_error(error, _object(cause))):
-        return told
+    if error == PROTOCOL_ERROR and (details := _protocol_error(error, _object(cause))):
+        return details
     return Failure(text=_words(error, cause) or _NOTHING_SAID, kind=error)
 
 
-def stopped(error: str | None, cause: str | None) -> str:
+def describe_stop(error: str | None, cause: str | None) -> str:
     """What is said of an execution that was stopped, by us or by somebody else: both may be missing."""
     if error == CANCELLED:
         return _words(None, cause) or "cancelled"

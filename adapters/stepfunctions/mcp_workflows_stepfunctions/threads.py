@@ -21,7 +21,9 @@ import anyio.lowlevel
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], errors: tuple[type[Exception], ...], *limiters: anyio.CapacityLimiter) -> T:
+async def run_in_thread(
+    work: Callable[[], T], errors: tuple[type[Exception], ...], *limiters: anyio.CapacityLimiter
+) -> T:
     """What `work` returns or raises, which may be `errors`.
 
     When cancelled, nobody waits for it any more, and it ends by itself; only then its place is somebody else's.
@@ -36,7 +38,7 @@ async def in_thread(work: Callable[[], T], errors: tuple[type[Exception], ...], 
     return await call.outcome()
 
 
-async def in_long_thread(
+async def run_in_long_thread(
     work: Callable[[], T], errors: tuple[type[Exception], ...], limiter: anyio.CapacityLimiter
 ) -> T:
     """The same for what may take minutes, and does not keep its place when nobody waits for it."""

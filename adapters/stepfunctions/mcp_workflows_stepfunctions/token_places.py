@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows_stepfunctions.envelope import is_token, opened
+from mcp_workflows_stepfunctions.mcp_input import is_token, opened
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -45,7 +45,7 @@ _CERTAIN: Final = 6  # characters of a text beside a token that could be part of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TokenPlace:
     """Where a token is in the parameters of a state."""
 
     path: Path
@@ -53,41 +53,41 @@ class Place:
         None  # with the text around it, if the token is in a larger text; None: the text begins with it
     )
     after: str | None = None
-    legible: bool = True  # False: it went into something that it cannot be read back from
+    readable: bool = True  # False: it went into something that it cannot be read back from
 
     def read(self, parameters: JSON) -> str | None:
         """The token that is there; None: there is none."""
         found = parameters
         for step in self.path:
             found = _item(opened(found), step)
-        if self.legible and isinstance(found, str) and self.within:
+        if self.readable and isinstance(found, str) and self.is_embedded:
             pattern = f"{_literal(self.before, 'A')}({_TOKEN}?){_literal(self.after, 'Z')}"
             there = {match[1] for match in re.finditer(f"(?={pattern})", found)}
             found = there.pop() if len(there) == 1 else None  # another one came with what was put in beside it
-        return found if self.legible and isinstance(found, str) and is_token(found) else None
+        return found if self.readable and isinstance(found, str) and is_token(found) else None
 
     @property
-    def within(self) -> bool:
+    def is_embedded(self) -> bool:
         """Whether the token is in a larger text."""
         return self.before is not None or self.after is not None
 
-    def marked(self, sent: JSON) -> JSON:
+    def mark_in(self, sent: JSON) -> JSON:
         """What a state sends, with a mark at this place."""
         return _put(sent, self.path)
 
     @property
-    def written(self) -> str:
+    def expression(self) -> str:
         """The place as `when.token` of a gate has it: JMESPath."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{_name(step)}" for step in self.path)
         return "".join(steps).removeprefix(".")
 
 
-def token_places(parameters: JSON, input_path: str | None = None) -> Sequence[Place]:
+def token_places(parameters: JSON, input_path: str | None = None) -> Sequence[TokenPlace]:
     """All places of the token in the `Parameters` or `Arguments` of a definition."""
     return list(_places(parameters, (), input_path))
 
 
-def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[Place]:
+def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[TokenPlace]:
     if isinstance(value, dict):
         for key, item in cast("Mapping[str, JSON]", value).items():
             if key.endswith(".$") and isinstance(item, str):
@@ -101,12 +101,12 @@ def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[Place]:
         yield from _within(expression[1], path, None)
 
 
-def _within(expression: str, path: Path, input_path: str | None) -> Iterator[Place]:
+def _within(expression: str, path: Path, input_path: str | None) -> Iterator[TokenPlace]:
     """The places in what an expression comes to."""
     try:
         places = _Expression(expression, input_path).places()
     except RecursionError:
-        places = [Place(path=(), legible=False)]
+        places = [TokenPlace(path=(), readable=False)]
     for found in places:
         yield replace(found, path=(*path, *found.path))
 
@@ -115,7 +115,7 @@ def _within(expression: str, path: Path, input_path: str | None) -> Iterator[Pla
 class _Operand:
     """What one operand comes to: where the token is in it, and its text if it is written out."""
 
-    places: Sequence[Place] = ()
+    places: Sequence[TokenPlace] = ()
     text: str | None = None
 
 
@@ -126,11 +126,11 @@ def _evaluated(parts: Sequence[_Operand | str]) -> _Operand:
         return operands[0]
     if operands and parts == [part for operand in operands for part in ("&", operand)][1:]:
         return _Operand(_joined(operands))
-    return _Operand(_illegible(place for operand in operands for place in operand.places))
+    return _Operand(_unreadable(place for operand in operands for place in operand.places))
 
 
-def _illegible(places: Iterable[Place]) -> Sequence[Place]:
-    return [replace(place, legible=False) for place in places]
+def _unreadable(places: Iterable[TokenPlace]) -> Sequence[TokenPlace]:
+    return [replace(place, readable=False) for place in places]
 
 
 class _Expression:
@@ -141,11 +141,11 @@ class _Expression:
         self._at = 0
         self._input = input_path
 
-    def places(self) -> Sequence[Place]:
+    def places(self) -> Sequence[TokenPlace]:
         found = [*self._expression(frozenset()).places]
         while self._at < len(self._lexemes):  # a bracket that was not opened
             self._at += 1
-            found = [*_illegible([*found, *self._expression(frozenset()).places])]
+            found = [*_unreadable([*found, *self._expression(frozenset()).places])]
         return found
 
     @property
@@ -168,7 +168,7 @@ class _Expression:
         condition, *chosen = map(_evaluated, branches)
         if not chosen:
             return condition
-        return _Operand([*_illegible(condition.places), *(place for each in chosen for place in each.places)])
+        return _Operand([*_unreadable(condition.places), *(place for each in chosen for place in each.places)])
 
     def _operand(self, kind: str, lexeme: str) -> _Operand:
         self._at += 1
@@ -178,7 +178,7 @@ class _Expression:
             if self._next == "(":
                 return self._call(lexeme)
             path = _CONTEXT.get(self._named(lexeme))
-            return _Operand([] if path is None else [Place(path=path)])
+            return _Operand([] if path is None else [TokenPlace(path=path)])
         if lexeme == "{":
             return _Operand(self._object())
         items = self._items(";" if lexeme == "(" else ",", _OPENS[lexeme])
@@ -186,7 +186,7 @@ class _Expression:
             return _Operand(_listed(items))
         early = [place for item in items[:-1] for place in item.places]
         return _Operand(
-            [*_illegible(early), *items[-1].places] if items else [], items[0].text if len(items) == 1 else None
+            [*_unreadable(early), *items[-1].places] if items else [], items[0].text if len(items) == 1 else None
         )
 
     def _named(self, lexeme: str) -> str:
@@ -206,16 +206,16 @@ class _Expression:
         self._at += 1
         return found
 
-    def _object(self) -> Sequence[Place]:
+    def _object(self) -> Sequence[TokenPlace]:
         """The fields of an object: names that are written out count, what others hold cannot be told."""
-        found: list[Place] = []
+        found: list[TokenPlace] = []
         while self._next and self._next != "}":
             key = self._expression(frozenset({":", ","}))
-            found += _illegible(key.places)
+            found += _unreadable(key.places)
             if self._next == ":":
                 self._at += 1
                 item = self._expression(frozenset({","})).places
-                found += _illegible(item) if key.text is None else _under(key.text, item)
+                found += _unreadable(item) if key.text is None else _under(key.text, item)
             if self._next in {",", ")", "]"}:
                 self._at += 1
         self._at += 1
@@ -234,21 +234,21 @@ class _Expression:
         if function == "$string":
             return _Operand(places)
         if function in {"States.StringToJson", "$parse"}:
-            return _Operand([place if place.path else replace(place, legible=False) for place in places])
+            return _Operand([place if place.path else replace(place, readable=False) for place in places])
         if function == "$merge":  # objects in a list come to one object
             return _Operand([replace(place, path=place.path[1:]) for place in places if len(place.path) > 1])
-        return _Operand(_illegible(places))
+        return _Operand(_unreadable(places))
 
 
-def _under(step: str | int, places: Iterable[Place]) -> Sequence[Place]:
+def _under(step: str | int, places: Iterable[TokenPlace]) -> Sequence[TokenPlace]:
     return [replace(place, path=(step, *place.path)) for place in places]
 
 
-def _listed(items: Sequence[_Operand]) -> Sequence[Place]:
+def _listed(items: Sequence[_Operand]) -> Sequence[TokenPlace]:
     return [place for index, item in enumerate(items) for place in _under(index, item.places)]
 
 
-def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[Place]:
+def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[TokenPlace]:
     """`States.Format`: each `{}` of the template stands for the next argument."""
     pieces = template.split("{}")
     operands = [_Operand(text=pieces[0])]
@@ -257,9 +257,9 @@ def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[Place]:
     return _joined([operand for operand in operands if operand.text != ""])
 
 
-def _joined(operands: Sequence[_Operand]) -> Sequence[Place]:
+def _joined(operands: Sequence[_Operand]) -> Sequence[TokenPlace]:
     """A text of several: the token is found by what stands directly before and after it."""
-    found: list[Place] = []
+    found: list[TokenPlace] = []
     for index, operand in enumerate(operands):
         before = operands[index - 1].text or "" if index else None
         after = operands[index + 1].text or "" if index + 1 < len(operands) else None
@@ -271,11 +271,11 @@ def _joined(operands: Sequence[_Operand]) -> Sequence[Place]:
                 replace(place, before=before + (place.before or ""), after=place.after) if before is not None else place
             )
             around = replace(around, after=(place.after or "") + after) if after is not None else around
-            found.append(around if not place.path and _told_apart(around) else replace(around, legible=False))
+            found.append(around if not place.path and _is_delimited(around) else replace(around, readable=False))
     return found
 
 
-def _in_json(operands: Sequence[_Operand], index: int) -> Sequence[Place] | None:
+def _in_json(operands: Sequence[_Operand], index: int) -> Sequence[TokenPlace] | None:
     """The places of one operand in a text that is a JSON object or list, which counts as what is in it."""
     text = "".join(
         MARK if number == index else "0" if operand.text is None else operand.text
@@ -283,8 +283,8 @@ def _in_json(operands: Sequence[_Operand], index: int) -> Sequence[Place] | None
     )
     if (value := opened(text)) is text:
         return None
-    found = [Place(path=path, legible=leaf == MARK) for path, leaf in _leaves(value, ()) if MARK in leaf]
-    return found if all(place == Place(path=()) for place in operands[index].places) else _illegible(found)
+    found = [TokenPlace(path=path, readable=leaf == MARK) for path, leaf in _leaves(value, ()) if MARK in leaf]
+    return found if all(place == TokenPlace(path=()) for place in operands[index].places) else _unreadable(found)
 
 
 def _leaves(value: JSON, path: Path) -> Iterator[tuple[Path, str]]:
@@ -299,7 +299,7 @@ def _leaves(value: JSON, path: Path) -> Iterator[tuple[Path, str]]:
             yield from _leaves(item, (*path, index))
 
 
-def _told_apart(place: Place) -> bool:
+def _is_delimited(place: TokenPlace) -> bool:
     """Whether what stands around the token ends it for certain."""
     return all(
         text is None or len(text) >= _CERTAIN or re.search("[^A-Za-z0-9+/=_-]", text) is not None

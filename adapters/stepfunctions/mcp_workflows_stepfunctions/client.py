@@ -1,0 +1,300 @@
+"""The edge: every call to AWS is in a thread, ends in time, keeps to the quotas, and raises errors of ours only."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from mcp_workflows.adapter import Allowance
+from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, Key
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_stepfunctions.arns import Place
+from mcp_workflows_stepfunctions.attempts import Attempts, send
+from mcp_workflows_stepfunctions.boto3_clients import (
+    CONNECT_TIMEOUT,
+    QUEUE_CONNECTIONS,
+    QUEUE_TIMEOUT,
+    SYNC_CONNECTIONS,
+    SYNC_TIMEOUT,
+    Boto3Clients,
+    attempt_seconds,
+    open_boto3_clients,
+    shown,
+)
+from mcp_workflows_stepfunctions.credentials import acting_as
+from mcp_workflows_stepfunctions.errors import FOREIGN, STALE, ApiCall, code_of, is_foreign, request_of, translate
+from mcp_workflows_stepfunctions.quota import limits
+from mcp_workflows_stepfunctions.settings import Quota, StepFunctionsSettings
+from mcp_workflows_stepfunctions.threads import run_in_long_thread, run_in_thread
+
+logger = logging.getLogger(__name__)
+
+READS: Final = ("describe_", "get_", "list_", "receive_")
+_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read, a write waits for a token
+_FOR_WRITES: Final = 4  # one place in so many is not for reads: slow looks never keep an answer or a cancel waiting
+_WRITE_GRACE: Final = 1.0  # seconds: a write is given up a little after its thread should have
+_RESOURCES: Final = ("executionArn", "stateMachineArn", "stateMachineAliasArn", "resourceArn", "QueueUrl")
+_DESCRIBE_OPERATIONS: Final = ("describe_execution", "get_execution_history")
+_LISTING_INTERVAL: Final = 2.0  # seconds
+_BATCH: Final = 10_000  # executions: 10 lists
+_UNLIMITED_DESCRIBES: Final = 50.0  # per second, where no quota is known
+
+
+class ExpectedCodeError(Exception):
+    """The engine answered with one of the codes that the caller named: nothing is wrong for it."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CallKind:
+    """How a kind of call is made."""
+
+    service: str
+    client: Any  # a botocore client has no types
+    limiter: anyio.CapacityLimiter
+    reads: anyio.CapacityLimiter | None = None  # places of it that reads may have
+    seconds: float  # in all
+    attempt: float  # seconds of one attempt
+    long: bool = False
+
+
+def _long_call(service: str, client: Any, connections: int, seconds: float) -> _CallKind:  # Any: see `_Way`
+    """For calls whose nature it is to take long."""
+    limiter = anyio.CapacityLimiter(connections)
+    return _CallKind(
+        service=service, client=client, limiter=limiter, seconds=seconds + CONNECT_TIMEOUT, attempt=seconds, long=True
+    )
+
+
+class Client:
+    """The API of one engine: one account in one Region."""
+
+    def __init__(self, clients: Boto3Clients, settings: StepFunctionsSettings, buckets: Buckets = BUCKETS) -> None:
+        self._clients = clients
+        self._buckets = buckets
+        self._account = settings.known_account
+        self._role = settings.assume_role.arn if settings.assume_role else None
+        self._quota = settings.quota or (None if clients.endpoint_is_custom else Quota())
+        self._identity_lock = anyio.Lock()
+        seconds, attempt = settings.timeout_seconds, attempt_seconds(settings.timeout_seconds)
+        places = settings.max_connections
+        self._states = _CallKind(
+            service="states",
+            client=clients.states,
+            limiter=anyio.CapacityLimiter(places),
+            reads=anyio.CapacityLimiter(places - places // _FOR_WRITES),
+            seconds=seconds,
+            attempt=attempt,
+        )
+        self._sts = replace(self._states, service="sts", client=clients.sts)
+        self._tagging = replace(self._states, service="tag", client=clients.tagging)
+        self._sync = _long_call("states", clients.sync, SYNC_CONNECTIONS, SYNC_TIMEOUT)
+        self._queue = _long_call("sqs", clients.queue, QUEUE_CONNECTIONS, QUEUE_TIMEOUT)
+
+    @property
+    def region(self) -> str:
+        """The Region of the engine."""
+        return self._clients.region
+
+    @property
+    def account(self) -> str | None:
+        """The account, as far as it is known by now."""
+        return self._account
+
+    @property
+    def partition(self) -> str:
+        """The partition of that Region: `aws`, `aws-cn`, ..."""
+        return self._clients.partition
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the API."""
+        return self._clients.endpoint
+
+    @property
+    def endpoint_is_custom(self) -> bool:
+        """Whether it is not AWS's."""
+        return self._clients.endpoint_is_custom
+
+    @property
+    def allowance(self) -> Allowance:
+        """How often this process may look now; a look at what runs takes both calls, so the scarcer one counts."""
+        looks = min(map(self.refill, _DESCRIBE_OPERATIONS))
+        sweep = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
+        spare = min(self._bucket(operation).spare for operation in _DESCRIBE_OPERATIONS)
+        return Allowance(
+            looks_per_second=min(looks, _UNLIMITED_DESCRIBES),
+            sweep_every=sweep,
+            batch=_BATCH,
+            burst=int(min(spare, _UNLIMITED_DESCRIBES)),
+        )
+
+    def refill(self, operation: str) -> float:
+        """How many calls of it per second this process may make now; infinite: no quota is known."""
+        return self._bucket(operation).refill
+
+    async def place(self) -> Place:
+        """Where names of state machines are looked for; AWS STS is asked once, unless the settings know the account.
+
+        Raises:
+            EngineError: it cannot be told who we are.
+        """
+        async with self._identity_lock:
+            if self._account is None:
+                reply = await self._make(self._sts, "get_caller_identity", {}, known=())
+                self._account = str(reply["Account"])
+        return Place(partition=self.partition, region=self.region, account=self._account)
+
+    async def call(
+        self, operation: str, *, known: Collection[str] = (), caller: str | None = None, **params: Any
+    ) -> Mapping[str, Any]:
+        """Any: as boto3 takes and gives them. Ends within `timeout_seconds`. `caller`: on whose behalf, for AWS too.
+
+        Raises:
+            AnsweredError: with one of the `known` codes.
+            EngineError: see the tables in `refusals`.
+        """
+        with acting_as(caller):
+            return await self._make(self._states, operation, params, known=known)
+
+    async def pages(
+        self, operation: str, result_key: str, *, limit: int | None = None, known: Collection[str] = (), **params: Any
+    ) -> Sequence[Mapping[str, Any]]:
+        """The rows of all pages, or the first `limit` of them; each page is a call of its own.
+
+        Raises:
+            AnsweredError, EngineError: see `call`.
+        """
+        found: list[Mapping[str, Any]] = []
+        while True:
+            page = await self.call(operation, known=known, **params)
+            found += page[result_key]
+            token = page.get("nextToken")
+            if not token or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            params["nextToken"] = token
+
+    async def run_sync(self, *, caller: str | None = None, **params: Any) -> Mapping[str, Any]:
+        """Run an Express execution and wait for its end, for minutes if need be; it is never tried again.
+
+        Raises:
+            EngineError: see `call`; `EngineUnavailable` with `sent`: its outcome will never be known.
+        """
+        with acting_as(caller):
+            return await self._make(self._sync, "start_sync_execution", params, known=())
+
+    async def queue(self, operation: str, **params: Any) -> Mapping[str, Any]:
+        """A call to SQS, on connections of its own; `receive_message` waits for up to 20 s.
+
+        Raises:
+            EngineError: see `call`.
+        """
+        return await self._make(self._queue, operation, params, known=())
+
+    async def tagging(self, operation: str, **params: Any) -> Mapping[str, Any]:
+        """A call to the Resource Groups Tagging API.
+
+        Raises:
+            EngineError: see `call`.
+        """
+        return await self._make(self._tagging, operation, params, known=())
+
+    async def _make(
+        self, kind: _CallKind, operation: str, params: Mapping[str, Any], *, known: Collection[str]
+    ) -> Mapping[str, Any]:
+        deadline = time.monotonic() + kind.seconds
+        read = operation.startswith(READS)
+        bucket = self._bucket(operation)
+        await self._wait_for_quota(bucket, operation, min(_PATIENCE[read], kind.seconds / 2))
+        attempts = Attempts(deadline=deadline, longest=kind.attempt)
+        call = self._api_call(kind, operation, params)
+        try:
+            reply = await self._bounded(kind, call, attempts, partial(send, kind.client, operation, params, attempts))
+        except FOREIGN as error:
+            if not is_foreign(error):
+                raise
+            code = code_of(error) or ""
+            logger.debug("%s: %s, request %s", operation, code or type(error).__name__, request_of(error))
+            if code in known:
+                raise ExpectedCodeError(code) from None
+            if code in STALE:
+                self._clients.credentials.forget()
+            ours = translate(error, call, reached=attempts.reached)
+            if attempts.is_in_doubt and isinstance(ours, EngineRefused) and not (ours.final or read):
+                ours = EngineUnavailable(str(ours))  # an attempt before may have been accepted
+            raise ours from None  # AWS's own words may hold a task token, and are in no log
+        finally:
+            _charge(bucket, operation, attempts)
+        self._account = self._account or call.account_in(self.region)
+        return reply
+
+    async def _bounded(
+        self, kind: _CallKind, call: ApiCall, attempts: Attempts, work: Callable[[], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """In a thread, which is left alone when time is up; who wants something changed waits for it."""
+        read = call.operation.startswith(READS)
+        left = attempts.deadline - time.monotonic() + (0.0 if read else _WRITE_GRACE)
+        with anyio.move_on_after(left, shield=not (read or kind.long)):
+            if kind.long:
+                return await run_in_long_thread(work, FOREIGN, kind.limiter)
+            limiters = [kind.reads, kind.limiter] if read and kind.reads else [kind.limiter]
+            return await run_in_thread(work, FOREIGN, *limiters)
+        raise EngineUnavailable(f"{call.engine_name}: no answer within {kind.seconds:g} s", sent=attempts.reached)
+
+    async def _wait_for_quota(self, bucket: Bucket, operation: str, patience: float) -> None:
+        """Wait for a token of the quota, not for long."""
+        if not await bucket.turn(patience):
+            raise EngineUnavailable(
+                f"{operation} is held back here, so that the quota of the account in {self.region} lasts: ask later",
+                sent=False,
+                throttled=True,
+            )
+
+    def _bucket(self, operation: str) -> Bucket:
+        where = self.endpoint if self.endpoint_is_custom else self.partition  # AWS has several for one quota
+        key = Key(endpoint=where, owner=self._account, place=self.region, operation=operation)
+        return self._buckets.bucket(key, limits(operation, self.region, self._quota))
+
+    def _api_call(self, kind: _CallKind, operation: str, params: Mapping[str, Any]) -> ApiCall:
+        return ApiCall(
+            service=kind.service,
+            operation=operation,
+            resource=next((str(params[name]) for name in _RESOURCES if name in params), None),
+            region=kind.client.meta.region_name,
+            account=self._account,
+            endpoint=shown(kind.client.meta.endpoint_url),
+            role=self._role,
+            custom=self.endpoint_is_custom,
+        )
+
+
+@asynccontextmanager
+async def open_client(settings: StepFunctionsSettings) -> AsyncGenerator[Client]:
+    """The calls of an engine; its clients are made in a thread, and closed afterwards.
+
+    Raises:
+        ConfigError: they cannot be made.
+    """
+    clients = await anyio.to_thread.run_sync(open_boto3_clients, settings)
+    try:
+        yield Client(clients, settings)
+    finally:
+        clients.close()
+
+
+def _charge(bucket: Bucket, operation: str, attempts: Attempts) -> None:
+    """What botocore did beyond the one call that we had a token for."""
+    if attempts.made > 1:
+        bucket.debit(attempts.made - 1)
+    if attempts.throttled and bucket.throttled():
+        logger.warning("AWS throttles %s%s", operation, bucket.slowed)

@@ -1,0 +1,123 @@
+"""The history of an execution, as far as it has been read: each look reads only what is new.
+
+Nothing in here must be kept: whatever is forgotten is read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import anyio.lowlevel
+
+from mcp_workflows.adapter import Gate
+from mcp_workflows.errors import EngineError
+from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
+from mcp_workflows_stepfunctions.definition import states
+from mcp_workflows_stepfunctions.history import History
+from mcp_workflows_stepfunctions.names import DENIED, KMS_REFUSES
+from mcp_workflows_stepfunctions.questions import needs_definition
+
+KEPT: Final = 5_000  # executions
+_NEWS, _ALL = 100, 1000  # events of one page
+_TURN: Final = 0.01  # seconds
+_NEVER_AFTER: Final = 5.0  # seconds: an event that does not show for so long after its successor does not come any more
+
+
+_AGAIN: Final = 60.0  # seconds
+_ACTION: Final = "DescribeStateMachineForExecution"
+_DEFINITION: Final = "describe_state_machine_for_execution"
+_UNREADABLE: Final = KMS_REFUSES | {DENIED}
+_NO_GATES: Final[Mapping[str, Gate]] = {}
+
+
+class HistoryReader:
+    """What the histories of executions come to, by ARN."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._histories: OrderedDict[str, History] = OrderedDict()
+        self._missing: dict[str, tuple[int, float]] = {}  # by ARN: the event that does not show, and since when
+        self._located: dict[str, float] = {}  # by ARN: when its definition may be asked for again
+
+    async def read(self, arn: str, gates: Mapping[str, Gate] = _NO_GATES) -> History:
+        """The history up to now: newest first, down to what is known; and the definition, if these gates need it.
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
+        """
+        history = self._histories.setdefault(arn, History())
+        self._histories.move_to_end(arn)
+        while len(self._histories) > KEPT:
+            self.forget(next(iter(self._histories)))
+        known = history.last_id
+        await _feed(history, self._settled(arn, known, await self._news(arn, known)))
+        if history.token_places is None and needs_definition(history, gates):
+            await self.locate(arn, history)
+        return history
+
+    async def locate(self, arn: str, history: History) -> None:
+        """Read where the definition of this execution puts task tokens: once, and a while after it could not be read.
+
+        A machine may have another definition by now; that of an execution does not change.
+        """
+        now = time.monotonic()
+        if history.token_places is not None or now < self._located.get(arn, 0.0):
+            return
+        self._located[arn] = now + _AGAIN
+        try:
+            found = await self._client.call(_DEFINITION, known=_UNREADABLE, executionArn=arn)
+        except ExpectedCodeError as answered:
+            denied = answered.code == DENIED
+            history.unread = (
+                f"its definition {'may not be read (states:' + _ACTION + ')' if denied else 'is encrypted'}"
+            )
+        except EngineError:
+            history.unread = "its definition cannot be read now"
+        else:
+            history.unread = None
+            there = states(str(found.get("definition", ""))).values()
+            history.token_places = {state.name: state.token_places for state in there if state.waits_for_token}
+
+    def forget(self, arn: str) -> None:
+        """It has ended."""
+        self._histories.pop(arn, None)
+        self._missing.pop(arn, None)
+        self._located.pop(arn, None)
+
+    def _settled(self, arn: str, known: int, events: Sequence[Any]) -> Sequence[Any]:  # Any: events of boto3
+        """Those before the first id that is missing: branches write at the same time, and one may not show yet."""
+        missing = next((number for number, event in enumerate(events, known + 1) if event["id"] != number), None)
+        if missing is None:
+            self._missing.pop(arn, None)
+            return events
+        now = time.monotonic()
+        before, since = self._missing.get(arn, (missing, now))
+        self._missing[arn] = missing, (since if before == missing else now)
+        return events if now - self._missing[arn][1] > _NEVER_AFTER else events[: missing - known - 1]
+
+    async def _news(self, arn: str, known: int) -> list[Any]:  # Any: events of boto3
+        news: list[Any] = []
+        page: dict[str, Any] = {"executionArn": arn, "reverseOrder": True, "maxResults": _NEWS if known else _ALL}
+        while True:
+            found = await self._client.call("get_execution_history", **page)
+            fresh = [event for event in found["events"] if event["id"] > known]
+            news += fresh
+            if not found.get("nextToken") or len(fresh) < len(found["events"]):
+                return sorted(news, key=lambda event: event["id"])  # AWS orders by time, which several events may share
+            page["nextToken"] = found["nextToken"]
+
+
+async def _feed(history: History, events: Sequence[Any]) -> None:  # Any: events of boto3
+    """Take them in; now and then it is everybody else's turn, as a long history takes a while.
+
+    Who feeds the same fold meanwhile does no harm: both go by ascending ids, and what it has is passed over.
+    """
+    turn = time.monotonic()
+    for event in events:
+        history.feed((event,))
+        if time.monotonic() - turn > _TURN:
+            await anyio.lowlevel.checkpoint()
+            turn = time.monotonic()
