@@ -15,10 +15,12 @@ OPENERS = re.compile(r"(what|whatever|who|whom|whose|whoever|whether|how)\b", re
 
 PARTICIPLE = re.compile(r"_?([a-z]+_)*[a-z]{2,}(ing|ed)$")
 NOUNS: Mapping[str, str] = {
+    "embed": "a verb, as the names of the other tools: check, discover, verify",
     "embedded": "the folder of source files that authors embed; its name is part of their paths",
     "polling": "the field's word for asking again and again",
     "settings": "a plural, no participle",
     "testing": "the field's word for what proves an adapter; public",
+    "tooling": "a noun; a folder of the same name in each adapter",
 }
 """Module names that look like participles, and the reason for each."""
 
@@ -27,7 +29,6 @@ TWICE: Mapping[str, str] = {}
 
 NOT_YET: tuple[str, ...] = (
     "adapters/google/",
-    "adapters/stepfunctions/",
     "adapters/temporal/",
     "mcp_workflows/access/",
     "mcp_workflows/adapter/",

@@ -1,4 +1,4 @@
-"""Answers: SendTaskSuccess or SendTaskFailure with the token that is read back from the history.
+"""Answers: SendTaskSuccess or SendTaskFailure with the task token in the history.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_SendTaskSuccess.html
 """
@@ -19,10 +19,10 @@ _CLOSED: Final = frozenset({_OVER, "TaskDoesNotExist", "InvalidToken"})
 
 
 async def send_answers(client: Client, reader: HistoryReader, ref: Ref, responses: Mapping[str, JSON]) -> None:
-    """Deliver what answers an open question; what is not open (any more) is ignored.
+    """Send the answers to open questions; ignore those to questions that are not open, or not any more.
 
     Raises:
-        EngineRefused: an answer is too large, or the engine does not know the token that was found.
+        EngineRefused: an answer is too large, or the engine does not know the token in the history.
     """
     for delivery in answer_calls(await reader.read(ref.handle, ref.gates), ref.gates, responses):
         if not await _send(client, delivery):
@@ -30,7 +30,7 @@ async def send_answers(client: Client, reader: HistoryReader, ref: Ref, response
 
 
 async def _send(client: Client, delivery: AnswerCall) -> bool:
-    """Send it. False: the engine does not know the token, or not any more."""
+    """Make the call; return False if the engine does not know the token, or not any more."""
     try:
         await client.call(delivery.operation, known=_CLOSED, **delivery.params)
     except ExpectedCodeError as answered:
@@ -41,9 +41,13 @@ async def _send(client: Client, delivery: AnswerCall) -> bool:
 async def _retry_other_token(
     client: Client, reader: HistoryReader, ref: Ref, delivery: AnswerCall, responses: Mapping[str, JSON]
 ) -> None:
-    """It was answered, has timed out or was stopped meanwhile: or else the token is not the one of this state.
+    """Send an answer with the token that the definition points to, if the question is still open.
 
-    Something else may have the name of a task token; the definition says which one it is.
+    The engine does not know a token if the question was answered, timed out or was stopped meanwhile, or if another
+    value in the parameters has the name of a task token.
+
+    Raises:
+        EngineRefused: the question is open, and no other token is known.
     """
     history = await reader.read(ref.handle, ref.gates)  # which was a moment behind
     waiting = history.waiting.get(int(delivery.key))

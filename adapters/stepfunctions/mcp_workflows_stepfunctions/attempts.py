@@ -1,4 +1,4 @@
-"""What happened to one call under way: botocore retries by itself, and tells only of the last attempt."""
+"""The attempts of one call; botocore retries by itself, and reports only the last attempt."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
@@ -44,27 +44,27 @@ class Attempts:
     throttled: int = 0
 
     def count(self) -> None:
-        """One more is on its way."""
+        """Count an attempt that begins."""
         self.made += 1
 
     def record_outcome(self, status: int, code: str | None, error: Exception | None) -> None:
-        """How it ended: with an answer (its HTTP status, AWS's code), or with none."""
+        """Record the end of an attempt: an answer with its HTTP status and AWS's code, or an exception."""
         self.answered += error is None and status < _SERVER_ERROR  # AWS may have done it before it broke
         self.unsent += isinstance(error, NOT_SENT)
         self.throttled += code in THROTTLING
 
     @property
     def reached(self) -> bool:
-        """Whether one of them may have reached the engine."""
+        """True if an attempt may have reached the engine."""
         return self.made > self.unsent
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether one of them may have reached the engine and nobody knows what became of it."""
+        """True if an attempt may have reached the engine and its outcome is unknown."""
         return self.made > self.unsent + self.answered
 
     def is_too_late(self, code: str | None) -> bool:
-        """Whether there is no time for another, after the longest pause that botocore may make before it."""
+        """Return True if there is no time for another attempt after the longest pause of botocore."""
         pause = 2.0 ** (self.made - 1) if code in THROTTLING else _PAUSE
         return time.monotonic() + pause + self.longest > self.deadline
 
@@ -73,17 +73,17 @@ CURRENT: ContextVar[Attempts | None] = ContextVar("mcp_workflows_stepfunctions_a
 
 
 def track_attempts(client: Any) -> Any:  # Any: a botocore client has no types
-    """The same client; from now on it tells the `CURRENT` call about its attempts."""
+    """Return the same client, which from now on reports its attempts to the `CURRENT` call."""
     client.meta.events.register_first("before-send", _before_send)
     client.meta.events.register_first("needs-retry", _needs_retry)
     return client
 
 
 def send(client: Any, operation: str, params: Mapping[str, Any], attempts: Attempts) -> Mapping[str, Any]:
-    """Make the call, in this thread. Any: as boto3 takes and gives them.
+    """Make the call in this thread. Any: as boto3 takes and returns them.
 
     Raises:
-        Exception: those of `translating.FOREIGN`.
+        Exception: those of `errors.FOREIGN`.
     """
     CURRENT.set(attempts)
     call = getattr(client, operation)
@@ -121,7 +121,7 @@ def _needs_retry(
 
 
 class _NotOurCalls(logging.Filter):
-    """Lets pass what is not of a call of ours, or is more than chatter."""
+    """A log filter that drops debug lines of our calls."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG or CURRENT.get() is None
@@ -131,14 +131,14 @@ _NOT_OUR_CALLS: Final = _NotOurCalls()
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
-    """The call of ours that needed the credentials says why there are none: no stack trace on top of it."""
+    """Drop the stack trace of a missing credential: the error of our call gives the reason."""
     if CURRENT.get() is not None:
         record.exc_info = None
     return True
 
 
 def silence_botocore() -> None:
-    """Have botocore not log our requests and answers: there are task tokens in them; and no stack traces."""
+    """Keep requests, answers and stack traces of our calls out of botocore's log: they contain task tokens."""
     for name in _VERBOSE_LOGGERS:
         logging.getLogger(name).addFilter(_NOT_OUR_CALLS)
     for name in _TRACEBACK_LOGGERS:

@@ -1,4 +1,4 @@
-"""From settings to boto3's clients: all are made at once, in a thread, and nobody is called until somebody must be."""
+"""The boto3 clients of an engine, made from its settings in a thread and without any call."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
@@ -67,7 +67,7 @@ class Boto3Clients:
 
     @property
     def endpoint_is_custom(self) -> bool:
-        """Whether this is not AWS: a local engine, a stub."""
+        """True if the endpoint is not AWS's: a local engine, a stub."""
         return not _AWS_HOST.search(urlsplit(self.endpoint).hostname or "")
 
     def close(self) -> None:
@@ -77,10 +77,10 @@ class Boto3Clients:
 
 
 def open_boto3_clients(settings: StepFunctionsSettings) -> Boto3Clients:
-    """Make all clients: takes up to a second, reads files, calls nobody.
+    """Make all clients. This takes up to a second and reads files, but makes no call.
 
     Raises:
-        ConfigError: no Region, no such profile, AWS's configuration files cannot be read.
+        ConfigError: there is no Region or no such profile, or AWS's configuration files cannot be read.
     """
     silence_botocore()
     try:
@@ -131,14 +131,14 @@ def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
 
 
 def _of_role(role: AssumeRole, own: LazyCredentials, make: Callable[..., Any]) -> CallerCredentials:  # Any: a client
-    """Sessions of the role: the usual one, and one for each caller whose tool has a `source_identity`."""
+    """Return credentials with a session of the role for all, and one for each caller given by a `source_identity`."""
     return CallerCredentials(
         role_credentials(role, own, make), lambda caller: role_credentials(role.on_behalf_of(caller), own, make)
     )
 
 
 def _sts(settings: StepFunctionsSettings, core: Any) -> Callable[..., Any]:  # Any: botocore's Session, a client
-    """Makes clients for assuming a role, with the credentials they are given; the call that needs it is waiting."""
+    """Return a function that makes STS clients with the credentials it is given, for assuming a role."""
     return partial(
         core.create_client,
         region_name=settings.region,
@@ -148,9 +148,10 @@ def _sts(settings: StepFunctionsSettings, core: Any) -> Callable[..., Any]:  # A
 
 
 def _sync(make: Callable[..., Any], host: str) -> Any:  # Any: see Clients
-    """For StartSyncExecution, which AWS has at a host of its own: `sync-states...`.
+    """Make the client for StartSyncExecution, for which AWS has a separate host: `sync-states...`.
 
-    In a VPC that is another endpoint than the one of Step Functions, so one that is set for that is of no use.
+    In a VPC that is another endpoint than the one of Step Functions, so a configured endpoint of Step Functions cannot
+    be used for it.
     Source: https://docs.aws.amazon.com/step-functions/latest/dg/vpc-endpoints.html
     """
     plain = _plain(SYNC_TIMEOUT, SYNC_CONNECTIONS)
@@ -161,12 +162,12 @@ def _sync(make: Callable[..., Any], host: str) -> Any:  # Any: see Clients
 
 @cache
 def _models(path: str | None) -> Any:  # Any: botocore's Loader
-    """AWS's models of its APIs, read once for all engines of this process."""
+    """Return AWS's models of its APIs, read once for all engines of this process."""
     return create_loader(path)
 
 
 def _queue(settings: StepFunctionsSettings, make: Callable[..., Any]) -> Any:  # Any: see Clients
-    """The queue's URL says in which Region it is, or that it is not AWS's."""
+    """Make the client of the queue; its URL names the Region, or a host that is not AWS's."""
     url = urlsplit(settings.events.queue_url if settings.events else "")
     config = Config(**_plain(QUEUE_TIMEOUT, QUEUE_CONNECTIONS))
     if found := _QUEUE_REGION.match(url.hostname or ""):
@@ -182,19 +183,19 @@ def _client(
 
 
 def _endpoint(settings: StepFunctionsSettings, service: str) -> str | None:
-    """AWS's own endpoints are of one service each; a local engine is all of them."""
+    """Return the endpoint for a service: AWS's own endpoints serve one service each, a local engine serves all."""
     host = urlsplit(settings.endpoint_url or "").hostname or ""
     return None if service != "stepfunctions" and _AWS_HOST.search(host) else settings.endpoint_url
 
 
 def shown(url: str) -> str:
-    """An endpoint as people may see it: the environment may have credentials in it."""
+    """Return an endpoint without credentials, for messages; one from the environment may contain some."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def attempt_seconds(timeout_seconds: float) -> float:
-    """How long one attempt may wait for an answer, so that there is time for another one."""
+    """Return the time limit of one attempt, in seconds, which leaves time for another attempt."""
     return max(0.5, timeout_seconds * 0.4)
 
 
@@ -211,7 +212,7 @@ def _config(settings: StepFunctionsSettings, attempts: int = ATTEMPTS) -> Config
 
 
 def _plain(read_timeout: float, connections: int) -> Mapping[str, Any]:
-    """Any: as Config takes them. A long call that is not tried again."""
+    """Return options of a long call that is never retried. Any: as Config takes them."""
     return {
         "connect_timeout": CONNECT_TIMEOUT,
         "read_timeout": read_timeout,

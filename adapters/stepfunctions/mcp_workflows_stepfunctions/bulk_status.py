@@ -1,4 +1,4 @@
-"""A cheap look at many executions at once: the list of those that run, see `mcp_workflows.adapter.bulk_status`.
+"""A cheap look at many executions: the list of the running ones, see `mcp_workflows.adapter.bulk_status`.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_ListExecutions.html
 """
@@ -16,7 +16,7 @@ from mcp_workflows_stepfunctions.names import DENIED
 
 
 def listings(client: Client) -> Listings:
-    """Who runs, by state machine."""
+    """Return the lists of running executions, by state machine."""
 
     async def running(machine: str) -> Collection[str]:
         params: dict[str, Any] = {"stateMachineArn": machine, "statusFilter": "RUNNING", "maxResults": PAGE}
@@ -30,7 +30,7 @@ def listings(client: Client) -> Listings:
 
 
 def _listed(handle: str) -> Listed | None:
-    """The ARN of the machine of an execution; None: it is not one that can be listed."""
+    """Return the machine of an execution, or None if the execution appears in no list."""
     try:
         found = ExecutionArn.parse(handle)
     except EngineRefused:

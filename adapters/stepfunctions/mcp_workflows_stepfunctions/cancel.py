@@ -1,4 +1,4 @@
-"""Stop an execution: Step Functions stops it at once, whatever it is doing.
+"""StopExecution, which stops an execution at once in any state.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_StopExecution.html
 """
@@ -14,15 +14,15 @@ MAX_CAUSE: Final = 32_768  # characters
 
 
 async def stop_execution(client: Client, arn: str, error: str, cause: str, *, caller: str | None = None) -> None:
-    """Stop it and say why, on behalf of that caller; on an ended one this changes nothing.
+    """Stop an execution on behalf of `caller`, with a reason; an ended one stays as it is.
 
-    The reason of an encrypted execution is encrypted too; who may not do that can still stop it without one.
+    The reason of an encrypted execution is encrypted, too. Without permission for that, it is stopped without a reason.
 
     Raises:
         ExecutionNotFound, EngineRefused, EngineUnavailable: see `Adapter.cancel`.
     """
     try:
-        said = {"error": error, "cause": cause[:MAX_CAUSE]}
-        await client.call("stop_execution", known=KMS_REFUSES, caller=caller, executionArn=arn, **said)
+        reason = {"error": error, "cause": cause[:MAX_CAUSE]}
+        await client.call("stop_execution", known=KMS_REFUSES, caller=caller, executionArn=arn, **reason)
     except ExpectedCodeError:
         await client.call("stop_execution", caller=caller, executionArn=arn)

@@ -1,4 +1,4 @@
-"""The edge: every call to AWS is in a thread, ends in time, keeps to the quotas, and raises errors of ours only."""
+"""The calls to AWS: each runs in a thread, ends in time, keeps to the quotas, and raises only our errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _UNLIMITED_DESCRIBES: Final = 50.0  # per second, where no quota is known
 
 
 class ExpectedCodeError(Exception):
-    """The engine answered with one of the codes that the caller named: nothing is wrong for it."""
+    """The engine answered with one of the error codes that the caller expects."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -57,7 +57,7 @@ class ExpectedCodeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallKind:
-    """How a kind of call is made."""
+    """The client, the limits and the times of a kind of call."""
 
     service: str
     client: Any  # a botocore client has no types
@@ -69,7 +69,7 @@ class _CallKind:
 
 
 def _long_call(service: str, client: Any, connections: int, seconds: float) -> _CallKind:  # Any: see `_Way`
-    """For calls whose nature it is to take long."""
+    """Return the kind of calls that take long by their nature."""
     limiter = anyio.CapacityLimiter(connections)
     return _CallKind(
         service=service, client=client, limiter=limiter, seconds=seconds + CONNECT_TIMEOUT, attempt=seconds, long=True
@@ -108,7 +108,7 @@ class Client:
 
     @property
     def account(self) -> str | None:
-        """The account, as far as it is known by now."""
+        """The account, or None until a reply tells it."""
         return self._account
 
     @property
@@ -123,12 +123,12 @@ class Client:
 
     @property
     def endpoint_is_custom(self) -> bool:
-        """Whether it is not AWS's."""
+        """True if the endpoint is not AWS's."""
         return self._clients.endpoint_is_custom
 
     @property
     def allowance(self) -> Allowance:
-        """How often this process may look now; a look at what runs takes both calls, so the scarcer one counts."""
+        """The rate of looks for this process now. A look at a running execution makes two calls: the scarcer counts."""
         looks = min(map(self.refill, _DESCRIBE_OPERATIONS))
         sweep = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
         spare = min(self._bucket(operation).spare for operation in _DESCRIBE_OPERATIONS)
@@ -140,14 +140,14 @@ class Client:
         )
 
     def refill(self, operation: str) -> float:
-        """How many calls of it per second this process may make now; infinite: no quota is known."""
+        """Return the calls of an operation per second for this process now; infinite without a known quota."""
         return self._bucket(operation).refill
 
     async def place(self) -> Place:
-        """Where names of state machines are looked for; AWS STS is asked once, unless the settings know the account.
+        """Return the place of machines given by name; AWS STS is asked once, unless the settings have the account.
 
         Raises:
-            EngineError: it cannot be told who we are.
+            EngineError: the account cannot be found out.
         """
         async with self._identity_lock:
             if self._account is None:
@@ -158,11 +158,11 @@ class Client:
     async def call(
         self, operation: str, *, known: Collection[str] = (), caller: str | None = None, **params: Any
     ) -> Mapping[str, Any]:
-        """Any: as boto3 takes and gives them. Ends within `timeout_seconds`. `caller`: on whose behalf, for AWS too.
+        """Make a call within `timeout_seconds`, on behalf of `caller` if given. Any: as boto3 takes and returns them.
 
         Raises:
-            AnsweredError: with one of the `known` codes.
-            EngineError: see the tables in `refusals`.
+            ExpectedCodeError: AWS answered with one of the `known` codes.
+            EngineError: see `error_table`.
         """
         with acting_as(caller):
             return await self._make(self._states, operation, params, known=known)
@@ -170,10 +170,10 @@ class Client:
     async def pages(
         self, operation: str, result_key: str, *, limit: int | None = None, known: Collection[str] = (), **params: Any
     ) -> Sequence[Mapping[str, Any]]:
-        """The rows of all pages, or the first `limit` of them; each page is a call of its own.
+        """Return the rows of all pages, or the first `limit` of them; each page is a call of its own.
 
         Raises:
-            AnsweredError, EngineError: see `call`.
+            ExpectedCodeError, EngineError: see `call`.
         """
         found: list[Mapping[str, Any]] = []
         while True:
@@ -185,16 +185,16 @@ class Client:
             params["nextToken"] = token
 
     async def run_sync(self, *, caller: str | None = None, **params: Any) -> Mapping[str, Any]:
-        """Run an Express execution and wait for its end, for minutes if need be; it is never tried again.
+        """Run an Express execution and wait for its end, up to some minutes; it is never tried again.
 
         Raises:
-            EngineError: see `call`; `EngineUnavailable` with `sent`: its outcome will never be known.
+            EngineError: see `call`; after an `EngineUnavailable` with `sent` the outcome stays unknown.
         """
         with acting_as(caller):
             return await self._make(self._sync, "start_sync_execution", params, known=())
 
     async def queue(self, operation: str, **params: Any) -> Mapping[str, Any]:
-        """A call to SQS, on connections of its own; `receive_message` waits for up to 20 s.
+        """Make a call to SQS, on connections of its own; `receive_message` waits for up to 20 s.
 
         Raises:
             EngineError: see `call`.
@@ -202,7 +202,7 @@ class Client:
         return await self._make(self._queue, operation, params, known=())
 
     async def tagging(self, operation: str, **params: Any) -> Mapping[str, Any]:
-        """A call to the Resource Groups Tagging API.
+        """Make a call to the Resource Groups Tagging API.
 
         Raises:
             EngineError: see `call`.
@@ -241,7 +241,7 @@ class Client:
     async def _bounded(
         self, kind: _CallKind, call: ApiCall, attempts: Attempts, work: Callable[[], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """In a thread, which is left alone when time is up; who wants something changed waits for it."""
+        """Run the call in a thread, which is abandoned after the time limit; a write is not cancelled before that."""
         read = call.operation.startswith(READS)
         left = attempts.deadline - time.monotonic() + (0.0 if read else _WRITE_GRACE)
         with anyio.move_on_after(left, shield=not (read or kind.long)):
@@ -252,7 +252,7 @@ class Client:
         raise EngineUnavailable(f"{call.engine_name}: no answer within {kind.seconds:g} s", sent=attempts.reached)
 
     async def _wait_for_quota(self, bucket: Bucket, operation: str, patience: float) -> None:
-        """Wait for a token of the quota, not for long."""
+        """Wait briefly for a token of the quota."""
         if not await bucket.turn(patience):
             raise EngineUnavailable(
                 f"{operation} is held back here, so that the quota of the account in {self.region} lasts: ask later",
@@ -280,10 +280,10 @@ class Client:
 
 @asynccontextmanager
 async def open_client(settings: StepFunctionsSettings) -> AsyncGenerator[Client]:
-    """The calls of an engine; its clients are made in a thread, and closed afterwards.
+    """Open the client of an engine; its boto3 clients are made in a thread, and closed afterwards.
 
     Raises:
-        ConfigError: they cannot be made.
+        ConfigError: the clients cannot be made.
     """
     clients = await anyio.to_thread.run_sync(open_boto3_clients, settings)
     try:
@@ -293,7 +293,7 @@ async def open_client(settings: StepFunctionsSettings) -> AsyncGenerator[Client]
 
 
 def _charge(bucket: Bucket, operation: str, attempts: Attempts) -> None:
-    """What botocore did beyond the one call that we had a token for."""
+    """Take tokens for the attempts that botocore made beyond the first."""
     if attempts.made > 1:
         bucket.debit(attempts.made - 1)
     if attempts.throttled and bucket.throttled():

@@ -1,4 +1,7 @@
-"""What an execution is seen as, wherever that is read: in a look, in an Express reply, in an exported history."""
+"""The state of an execution: DescribeExecution, and while it runs its history.
+
+Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_DescribeExecution.html
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ STATUSES: Final[Mapping[str, Status]] = {
 
 
 def running_execution(history: History, gates: Mapping[str, Gate]) -> Execution:
-    """While it runs: the state it is in, what is wrong with its questions, and those that can be answered."""
+    """Return a running execution: its state, problems of its questions, and the questions that can be answered."""
     asked = requests(history, gates)
-    said = [text for text in (history.state, *problems(history, gates)) if text]
+    parts = [text for text in (history.state, *problems(history, gates)) if text]
     status = Status.INPUT_REQUIRED if asked else Status.RUNNING
-    return Execution(status=status, message="; ".join(said) or None, progress=history.progress, requests=asked)
+    return Execution(status=status, message="; ".join(parts) or None, progress=history.progress, requests=asked)
 
 
-def ended_execution(status: str, told: Mapping[str, Any]) -> Execution:
-    """How it ended, in the words of the API; `output`, `error` and `cause` may all be missing."""
-    error, cause = _text(told.get("error")), _text(told.get("cause"))
+def ended_execution(status: str, reply: Mapping[str, Any]) -> Execution:
+    """Return an ended execution from the API's fields; `output`, `error` and `cause` may all be missing."""
+    error, cause = _as_text(reply.get("error")), _as_text(reply.get("cause"))
     match STATUSES[status]:
         case Status.SUCCEEDED:
-            return _succeeded(told.get("output"))
+            return _succeeded(reply.get("output"))
         case Status.CANCELLED:
             return Execution(status=Status.CANCELLED, message=describe_stop(error, cause))
         case _:
@@ -55,12 +58,12 @@ def _succeeded(output: object) -> Execution:
         return Execution(status=Status.FAILED, failure=why)
 
 
-def _text(value: object) -> str | None:
+def _as_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
 async def describe_execution(client: Client, reader: HistoryReader, console: Console, ref: Ref) -> Execution:
-    """One call for an execution that has ended, two while it runs; one if its tool wants no history."""
+    """Describe an execution: one call for an ended one, two while it runs, or one if its tool reads no history."""
     found = await client.call("describe_execution", executionArn=ref.handle)
     if STATUSES.get(found["status"]) in TERMINAL:
         reader.forget(ref.handle)
@@ -87,20 +90,20 @@ _DOMAINS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """Where the console of a Region is; `root` None: there is none (an engine of one's own, another partition)."""
+    """The address of the AWS console of a Region; `root` is None for other engines and partitions without a console."""
 
     root: str | None
     region: str
 
     @classmethod
     def of_region(cls, partition: str, region: str, *, url: str | None, custom: bool) -> Console:
-        """As set (`url`), or AWS's own, unless the endpoint is a custom one."""
+        """Return the console as configured (`url`), or AWS's own unless the endpoint is a custom one."""
         domain = None if custom else _DOMAINS.get(partition)
         own = f"https://{region}.{domain}" if domain else None
         return cls(root=url.rstrip("/") if url else own, region=region)
 
     def page(self, execution: str) -> str | None:
-        """The page of an execution ARN."""
+        """Return the page of an execution ARN."""
         if self.root is None:
             return None
         return f"{self.root}/states/home?region={self.region}#/v2/executions/details/{quote(execution, safe=':')}"

@@ -1,7 +1,8 @@
-"""What AWS and boto3 say when they do not do it, and what that is for us: one table of codes, one of exceptions.
+"""The errors of AWS and boto3, and ours for each: a table of codes and one of exceptions.
 
-The words are ours: AWS's may repeat the input, a token, or who we are; see `translating`. Sources: the errors of each
-API action in botocore's model, and https://docs.aws.amazon.com/step-functions/latest/apireference/CommonErrors.html.
+The texts are ours, because AWS's may repeat the input, a token, or our identity; see `errors`. Sources: the errors of
+each API action in botocore's model, and
+https://docs.aws.amazon.com/step-functions/latest/apireference/CommonErrors.html.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -23,7 +24,7 @@ from mcp_workflows_stepfunctions.attempts import THROTTLING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRow:
-    """What one error is for us. `text` may use {action}, {resource}, {region}, {role}, {endpoint}, {detail}."""
+    """Our error for one of theirs. `text` may use {action}, {resource}, {region}, {role}, {endpoint}, {detail}."""
 
     kind: type[EngineError]
     text: str
@@ -33,12 +34,12 @@ class ErrorRow:
 
 
 def refusal(text: str, *, final: bool = False) -> ErrorRow:
-    """A definite no."""
+    """Return a row for a definite refusal."""
     return ErrorRow(kind=EngineRefused, text=text, final=final)
 
 
 def outage(text: str, *, sent: bool | None = None, throttled: bool = False) -> ErrorRow:
-    """Nobody knows."""
+    """Return a row for an unknown outcome."""
     return ErrorRow(kind=EngineUnavailable, text=text, sent=sent, throttled=throttled)
 
 
@@ -169,7 +170,7 @@ EXCEPTIONS: Final[Mapping[type[BaseException], ErrorRow]] = {
     RuntimeError: refusal(_EXPIRED),
     boto.BotoCoreError: outage("boto3 failed ({detail})"),
 }
-"""By class, the nearest of an exception's classes counts."""
+"""Rows by class; the nearest of an exception's base classes counts."""
 
 OPERATION_CODES: Final[Mapping[tuple[str, str], ErrorRow]] = {  # by operation as AWS calls it, and code
     ("AssumeRole", "AccessDenied"): refusal(
@@ -187,7 +188,7 @@ OPERATION_CODES: Final[Mapping[tuple[str, str], ErrorRow]] = {  # by operation a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSign:
-    """What a message tells beyond its code."""
+    """A part of a message that says more than its code."""
 
     sign: str
     row: ErrorRow

@@ -1,4 +1,4 @@
-"""Our error for AWS's or boto3's, by the tables of `refusals`; of their own words only what is harmless is repeated."""
+"""Translation of AWS's and boto3's errors by `error_table`, repeating only harmless parts of their messages."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
@@ -29,19 +29,19 @@ from mcp_workflows_stepfunctions.error_table import (
 )
 
 FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSError, RuntimeError)
-"""All that a call of botocore raises; of `RuntimeError`s one only: see `is_foreign`."""
+"""All exceptions of a call of botocore; of `RuntimeError`s one only: see `is_foreign`."""
 
 STALE: Final = frozenset(
     {"ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"}
 )
-"""Codes that end when somebody has renewed the credentials, in the file where they are."""
+"""Codes of credentials that may have been renewed in their file meanwhile."""
 
 _EXPIRED_ANYWAY: Final = "still expired"  # botocore's RuntimeError: the credentials it has just got are of no use
 SERVER_ERROR: Final = 500
 _REFUSED: Final = "Connection refused"  # of the C library, in what botocore's error is made of
 _LOCAL: Final = "mcp_workflows_stepfunctions_local"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-MAX_WORD: Final = 200  # characters of what we repeat
+MAX_WORD: Final = 200  # characters of a repeated text
 
 
 _SERVICES: Final[Mapping[str, str]] = {
@@ -55,7 +55,7 @@ _ARN = re.compile(r"arn:[a-z-]+:states:(?P<region>[a-z0-9-]+):(?P<account>\d{12}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
-    """What was asked of which engine."""
+    """The call that failed, and the engine it went to."""
 
     service: str  # as IAM names it
     operation: str  # as boto3 calls it
@@ -68,18 +68,18 @@ class ApiCall:
 
     @property
     def engine_name(self) -> str:
-        """The engine, for people."""
+        """The name of the engine in messages."""
         name = _SERVICES[self.service]
         return f"{name} at {self.endpoint}" if self.custom else f"{name} in {self.region}"
 
     def account_in(self, region: str) -> str | None:
-        """The account of the ARN that was asked for, if it is one in this Region."""
+        """Return the account of the call's ARN, if the ARN is of this Region."""
         found = _ARN.match(self.resource or "")
         return found["account"] if found and found["region"] == region else None
 
 
 _PLACED: Final = frozenset({"InvalidArn", "StateMachineDoesNotExist", "ExecutionDoesNotExist", "ResourceNotFound"})
-"""Codes that AWS gives for what is somewhere else, too."""
+"""Codes that AWS also returns for resources of another Region or account."""
 
 _PERFORM = re.compile(r"not authorized to perform: (?P<action>[a-z0-9-]+:\w+)(?: on resource: (?P<resource>[^\s,]+))?")
 _BECAUSE = re.compile(
@@ -91,17 +91,17 @@ _CODE = re.compile(r"[A-Za-z][\w.:#-]{0,80}")
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether the tables speak of it; otherwise it is a defect."""
+    """Return True if the tables have the error; otherwise it is a defect of ours."""
     return not isinstance(error, RuntimeError) or _EXPIRED_ANYWAY in str(error)
 
 
 def code_of(error: BaseException) -> str | None:
-    """AWS's code, if AWS has answered."""
+    """Return AWS's error code, or None if AWS has not answered."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, boto.ClientError) else None
 
 
 def request_of(error: BaseException) -> str | None:
-    """AWS's id of the request, for its support."""
+    """Return AWS's id of the request, for its support."""
     if not isinstance(error, boto.ClientError):
         return None
     found = error.response.get("ResponseMetadata", {}).get("RequestId")
@@ -109,7 +109,7 @@ def request_of(error: BaseException) -> str | None:
 
 
 def translate(error: BaseException, call: ApiCall, *, reached: bool) -> EngineError:
-    """Ours for theirs; `reached`: whether the request may have reached the engine."""
+    """Return our error for theirs; `reached`: the request may have reached the engine."""
     row = _answer(error, call) if isinstance(error, boto.ClientError) else _exception(error)
     text = f"{call.engine_name}: {row.text.format_map(_words(error, call))}"
     if row.kind is EngineUnavailable:
@@ -142,7 +142,7 @@ def _signed(name: str, message: str) -> ErrorRow | None:
 
 
 def _elsewhere(call: ApiCall) -> str | None:
-    """What to say if the ARN that was asked for is of another Region or account than the engine's."""
+    """Return the message for an ARN of another Region or account than the engine's, or None."""
     found = _ARN.match(call.resource or "")
     if found and found["region"] != call.region:
         return f"{call.resource} is in {found['region']}, and this engine is set up for {call.region}: check region"
@@ -172,7 +172,7 @@ def _words(error: BaseException, call: ApiCall) -> Mapping[str, str]:
 
 
 def _unreached(error: BaseException, call: ApiCall) -> str:
-    """What to look at first if nobody answers at the endpoint."""
+    """Return the first thing to check if the endpoint does not answer."""
     if not call.custom:
         return "connection refused, or unknown host"
     parts = urlsplit(_endpoint(error, call))
@@ -187,14 +187,14 @@ def _camel(operation: str) -> str:
 
 
 def _endpoint(error: BaseException, call: ApiCall) -> str:
-    """Where the call went, which may have been AWS STS; without a query or credentials."""
+    """Return the URL of the call, which may be that of AWS STS, without query and credentials."""
     words: Any = getattr(error, "kwargs", {})  # Any: what botocore's exceptions were made of
     parts = urlsplit(str(words.get("endpoint_url") or call.endpoint))
     return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
 
 def _detail(error: BaseException) -> str:
-    """What may be repeated of an error's own words, never the whole."""
+    """Return the part of an error's message that may be repeated, never the whole."""
     for kind, tell in DETAILS.items():
         if isinstance(error, kind):
             return tell(error)

@@ -1,6 +1,6 @@
-"""Express executions: they run within one call of at most 5 minutes, and nobody can look them up later.
+"""Express executions: they run within one call of at most 5 minutes, and cannot be looked up later.
 
-So this is the one place where the adapter remembers: a handle is good in this process only, and a start is made once.
+So the adapter keeps them in memory: a handle is valid in this process only, and a start is made once.
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_StartSyncExecution.html
 """
 
@@ -36,17 +36,17 @@ class ExpressExecutions:
         self._executions: OrderedDict[str, Execution] = OrderedDict()
 
     def start(self, request: StartRequest, patience: timedelta) -> str:
-        """Begin to run it. Returns its handle, which tells since when: another process knows nothing else of it."""
+        """Begin to run an execution, and return its handle, from which another process can read only the start time."""
         handle = f"{_PREFIX}{time.time():.0f}:{request.name}"
         self._executions[handle] = Execution(status=Status.RUNNING, execution_id=request.name)
         self._group.start_soon(self._run, handle, request, patience.total_seconds())
         return handle
 
     def describe(self, ref: Ref) -> Execution:
-        """What is known of it.
+        """Return the known state of an execution.
 
         Raises:
-            EngineUnavailable: another process started it, and may still wait for it; later, nobody will ever know.
+            EngineUnavailable: another process started it, and may still wait for it.
         """
         found = self._executions.get(ref.handle)
         if found is not None:
@@ -59,7 +59,7 @@ class ExpressExecutions:
         return _failed(text, "OutcomeUnknown")
 
     async def _run(self, handle: str, request: StartRequest, patience: float) -> None:
-        """Until it has ended; what has begun is not stopped by anybody."""
+        """Run an execution to its end; a started call is never stopped."""
         seen = _failed(f"it did not end within {patience:g} s, and may still go on", "States.Timeout")
         with anyio.move_on_after(patience):
             try:
@@ -74,20 +74,20 @@ class ExpressExecutions:
         self._forget()
 
     def _forget(self) -> None:
-        """The oldest of those that have ended."""
+        """Forget the oldest of those that have ended."""
         ended = [handle for handle, seen in self._executions.items() if seen.terminal]
         for handle in ended[: max(0, len(ended) - KEPT)]:
             del self._executions[handle]
 
 
 def _start_time(handle: str) -> float:
-    """When its process started it, in seconds since 1970."""
+    """Return the start of a handle's execution, in seconds since 1970."""
     began, _, _ = handle.removeprefix(_PREFIX).partition(":")
     return float(began) if began.isdigit() else 0.0
 
 
 def is_express(handle: str) -> bool:
-    """Whether this is the handle of an Express execution."""
+    """Return True for the handle of an Express execution."""
     return handle.startswith(_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Gates in the words of Step Functions: states that wait for a task token and were not written for us."""
+"""Gates in terms of Step Functions: states that wait for a task token and were not written for MCP."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WaitingState(BaseModel):
 
 
 def _as_text(value: object) -> object:
-    """What an answer filled in, as a text; a text stays as it is."""
+    """Return the value of an answer as text; text stays as it is."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
@@ -61,7 +61,7 @@ _Text = Annotated[str | None, BeforeValidator(_as_text)]
 
 
 class GateAnswer(BaseModel):
-    """How an answer reaches the state: it succeeds with `output`, or fails with `error` and `cause`."""
+    """An answer to the state: it succeeds with `output`, or fails with `error` and `cause`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -91,7 +91,7 @@ class GateAnswer(BaseModel):
 
     @property
     def succeeds(self) -> bool:
-        """Whether the state succeeds by it."""
+        """True if the state succeeds with this answer."""
         return self.error is None
 
 
@@ -100,7 +100,7 @@ def _long(when: object) -> object:
 
 
 class GateSettings(BaseModel):
-    """What a gate may be on Step Functions; texts may hold {{placeholders}}."""
+    """The settings of a gate on Step Functions; texts may contain {{placeholders}}."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -113,16 +113,16 @@ class GateSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRule:
-    """One gate, ready to be used."""
+    """One gate with its state and its question."""
 
     name: str
     when: WaitingState
     request: InputRequest
 
     def token(self, parameters: JSON, places: Sequence[TokenPlace] = ()) -> str | None:
-        """The task token in the parameters of its state; None: it is not where it should be.
+        """Return the task token in the parameters of the state, or None.
 
-        `places` are where the definition puts it, if that has been read: surer than a name.
+        `places` are those in the definition, if it has been read; they are more reliable than a name.
         """
         if self.when.token is None:
             there = (place.read(parameters) for place in places)
@@ -135,7 +135,7 @@ class GateRule:
 
 
 def find_token(parameters: JSON) -> str | None:
-    """What is named like a task token, depth first; the surest name first."""
+    """Return the value that is named like a task token, depth first; the most specific name first."""
     everything = list(objects(parameters))
     for wanted in _TOKEN_NAMES:
         for each in everything:
@@ -146,7 +146,7 @@ def find_token(parameters: JSON) -> str | None:
 
 
 def _fields(found: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
-    """Its fields, and what has its name beside it: an environment variable of an ECS task."""
+    """Return the fields of an object, and a `Value` under its `Name`: an environment variable of an ECS task."""
     yield from found.items()
     name = found.get("Name")
     if isinstance(name, str):
@@ -154,7 +154,7 @@ def _fields(found: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
 
 
 def _text(value: JSON) -> JSON:
-    """What a header of API Gateway (a list of one) or an attribute of SQS and SNS says."""
+    """Return the text in a header of API Gateway (a list of one) or an attribute of SQS and SNS."""
     if isinstance(value, list):
         several = cast("Sequence[JSON]", value)
         return several[0] if len(several) == 1 else None
@@ -162,19 +162,19 @@ def _text(value: JSON) -> JSON:
 
 
 def gate_state(when: JSON) -> str:
-    """The state that a `when` means, as it is written; nothing is checked."""
+    """Return the name of the state in a `when`, unchecked."""
     found = cast("Mapping[str, JSON]", when).get("state") if isinstance(when, dict) else when
     return found if isinstance(found, str) else ""
 
 
 def gate_token(when: JSON) -> str | None:
-    """Where a `when` says that the token is, as it is written; None: it does not say."""
+    """Return the JMESPath of the token in a `when`, unchecked, or None."""
     found = cast("Mapping[str, JSON]", when).get("token") if isinstance(when, dict) else None
     return found if isinstance(found, str) else None
 
 
 def points_to(expression: str, place: TokenPlace, sent: JSON) -> bool:
-    """Whether a JMESPath expression finds what is at this place of what a state sends."""
+    """Return True if a JMESPath expression finds the token place in the parameters that a state sends."""
     try:
         return bool(jmespath.search(expression, place.mark_in(sent)) == MARK)
     except JMESPathError:
@@ -182,7 +182,7 @@ def points_to(expression: str, place: TokenPlace, sent: JSON) -> bool:
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Sequence[str]]:
-    """The gates of a task by state, and what is wrong with those that are none now that they are filled in."""
+    """Return the gates of a task by state, and the problems of those that are not valid with their values filled in."""
     rules: dict[str, GateRule] = {}
     wrong: list[str] = []
     for name, gate in gates.items():
@@ -211,10 +211,10 @@ def _rule(name: str, gate: Gate) -> GateRule:
 
 
 def read_gate_answer(name: str, send: JSON, written: JSON) -> GateAnswer:
-    """How one answer is to be sent, filled in from what is `written` in the gate.
+    """Return one answer with its values filled in; `written` is its form in the configuration.
 
     Raises:
-        EngineRefused: it is not a way to send.
+        EngineRefused: it is neither an output nor an error.
     """
     filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
     if isinstance(written, dict) and "output" in written:

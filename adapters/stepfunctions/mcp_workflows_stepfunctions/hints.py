@@ -1,8 +1,9 @@
-"""What EventBridge tells through a queue about executions that may have changed: each message is worth one look.
+"""Hints from EventBridge through a queue: each message names executions that may have changed.
 
-Delivery is best effort and out of order, so nothing but the ARN is taken from a message; sweeps and looks on demand
-go on beside it. A message reaches one consumer only, so each replica wants a queue of its own: see
-`mcp-workflows docs stepfunctions-events`.
+Delivery is best effort and out of order, so only the ARN is taken from a message, and polling continues. A message
+reaches one consumer only, so each replica needs a queue of its own: see `mcp-workflows docs stepfunctions-events`.
+Sources: https://docs.aws.amazon.com/eventbridge/latest/ref/events-ref-states.html (status changes), and
+https://docs.aws.amazon.com/step-functions/latest/dg/connect-eventbridge.html (`resources` of an event from a state).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 async def receive_hints(client: Client, settings: StepFunctionsSettings, changed: Callable[[str], None]) -> None:
-    """Call `changed` with each execution a message names, until cancelled; see `Hints.hints`.
+    """Call `changed` with each execution that a message names, until cancelled; see `Hints.hints`.
 
-    A message is deleted after that: who is cancelled in between gets it again, which does no harm.
+    A message is deleted after that; one whose processing was cancelled is received again, which does no harm.
 
     Raises:
-        EngineError: the queue is not there, may not be read, or does not answer.
+        EngineError: the queue does not exist, may not be read, or does not answer.
     """
     if settings.events is None:
         return
@@ -49,7 +50,7 @@ async def receive_hints(client: Client, settings: StepFunctionsSettings, changed
 
 
 async def _named_in(messages: Sequence[Mapping[str, Any]], region: str, account: str | None) -> Sequence[str]:
-    """The executions of a batch, each once. What a message says goes into no log: it may hold a task token."""
+    """Return the executions of a batch, each once. No message is logged: it may contain a task token."""
     by_message: list[frozenset[str]] = []
     for message in messages:
         by_message.append(named_executions(str(message.get("Body", "")), region, account))
@@ -65,18 +66,17 @@ _MOST_VALUES: Final = 10_000  # looked at in one event
 
 
 def named_executions(body: str, region: str, account: str | None) -> frozenset[str]:
-    """The ARNs of this Region's (and account's, if it is known) executions that a message names; empty: none.
+    """Return the ARNs of this Region's executions (and this account's, if known) that a message names.
 
-    Of an event that says which execution it is about (`detail.executionArn`), that one; else those it is about as
-    EventBridge has it (`resources`), else those that are named anywhere in it. What else is in it is not looked at:
-    inputs, outputs, task tokens.
+    The first of these that names any counts: `detail.executionArn`, EventBridge's `resources`, any other place in the
+    event. Inputs, outputs and task tokens are not read.
     """
     found = (frozenset(_executions(look, region, account)) for look in _looks(_opened(body)))
     return next((arns for arns in found if arns), frozenset[str]())
 
 
 def _looks(event: object) -> Iterator[object]:
-    """Where to look, the best place first. A rule may pass on less than the whole event."""
+    """Return the parts of an event to search, the best first. A rule may pass on only a part of the event."""
     if not isinstance(event, dict):
         yield event
         return
@@ -87,7 +87,7 @@ def _looks(event: object) -> Iterator[object]:
 
 
 def _opened(body: object) -> object:
-    """The event in a body, also if an SNS topic has wrapped it; a text that is no JSON is itself."""
+    """Return the event in a body, also from a message of SNS; a text that is not JSON stays as it is."""
     value = _json(body)
     if not isinstance(value, dict):
         return value
@@ -104,7 +104,7 @@ def _json(text: object) -> object:
 
 
 def _executions(value: object, region: str, account: str | None) -> Iterator[str]:
-    """Standard ones: of Express executions nobody has a task."""
+    """Return the Standard executions; no task has an Express one."""
     for text in _texts(value):
         try:
             named = ExecutionArn.parse(text)
@@ -115,7 +115,7 @@ def _executions(value: object, region: str, account: str | None) -> Iterator[str
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All strings in it that might be an execution ARN."""
+    """Return all texts that could be an execution ARN."""
     left: list[object] = [value]
     for _ in range(_MOST_VALUES):
         if not left:

@@ -1,7 +1,7 @@
-"""What the history of an execution comes to: who waits for an answer, the state it is in, how far a Map is.
+"""The state of an execution by its history: its open waits for a token, its current state, the progress of a Map.
 
-Pure and incremental: a history fed in pages comes to the same as one fed at once. It remembers the ends of chains only;
-the longest history there can be (25,000 events) takes 0.1 to 0.2 s.
+Pure and incremental: a history fed in pages gives the same result as one fed at once. Only the last events of each
+sequence are kept; the longest possible history (25,000 events) takes 0.1 to 0.2 s.
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_HistoryEvent.html
 """
 
@@ -24,12 +24,12 @@ _BEGINNING: Final = 0  # what the first event names as the event before it
 _ENTERED, _EXITED = "StateEntered", "StateExited"
 _SCHEDULED: Final = "TaskScheduled"
 _CLOSING: Final = ("Succeeded", "Failed", "TimedOut", "Aborted", "Exited", "Entered", "Scheduled")
-"""The ends of event types after which a strand does not wait any more: whatever comes but Started and Submitted."""
+"""The ends of event types that end a wait: all but Started and Submitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWait:
-    """A state that waits for somebody to answer with its task token."""
+    """A state that waits for an answer with its task token."""
 
     event: int  # the id of its TaskScheduled event: another attempt, or another visit, has another
     state: str
@@ -39,7 +39,7 @@ class TokenWait:
 
 
 class History:
-    """One execution, as far as its history was fed."""
+    """The state of one execution after the events fed so far."""
 
     def __init__(self) -> None:
         self.last_id = 0
@@ -56,12 +56,12 @@ class History:
 
     @property
     def waiting(self) -> Mapping[int, TokenWait]:
-        """What waits for an answer now, by event id, the oldest first."""
+        """The open waits by event id, the oldest first."""
         return MappingProxyType(self._waiting)
 
     @property
     def progress(self) -> Progress | None:
-        """How far the outermost Map that runs is; of several side by side the one that started first."""
+        """The progress of the outermost running Map; of several side by side, that of the first one started."""
         running = [scope for scope in self._scopes.values() if scope.total and not scope.has_ended]
         if self.ended or not running:
             return None
@@ -69,14 +69,14 @@ class History:
         return Progress(value=len(outermost.done), total=outermost.total)
 
     def feed(self, events: Iterable[Event]) -> None:
-        """Take events in, by ascending id; those it has already are passed over."""
+        """Take in events by ascending id; skip those taken in before."""
         for event in events:
             if event["id"] > self.last_id:
                 self._HANDLERS.get(event["type"], History._step)(self, event)
                 self.last_id = event["id"]
 
     def _step(self, event: Event) -> None:
-        """An event of one strand, of any type that is not told apart below."""
+        """Take in an event of one sequence, of any type without a handler of its own."""
         sequence, kind = self._sequence_before(event), str(event["type"])
         if kind.endswith(_CLOSING):
             self._close(sequence)
@@ -108,14 +108,14 @@ class History:
         )
 
     def _scope_started(self, event: Event) -> None:
-        """A pass of a Parallel or Map begins; a retry may name any event of the pass before it."""
+        """Begin a pass of a Parallel or Map; a retry may name any event of the pass before it."""
         kind = _scope_kind(event, "Started")
         owner = self._sequence_before(event)
         if owner.kind != kind and (ended_scope := owner.scope.running(kind)):
             self._end(ended_scope)
             owner = ended_scope.owner or owner
         for earlier in owner.scope.inner.values():
-            if earlier.owner is owner:  # a strand is in one state at a time
+            if earlier.owner is owner:  # a sequence is in one state at a time
                 self._end(earlier)
         length = _details(event, "mapStateStartedEventDetails").get("length")
         total = length if isinstance(length, int) else None
@@ -124,7 +124,7 @@ class History:
         self._record(event, owner)
 
     def _scope_failed(self, event: Event) -> None:
-        """A Parallel or Map failed or was aborted: so was all in it. Then it is tried again, or left."""
+        """End a Parallel or Map that failed or was aborted, with everything in it; a retry or an exit follows."""
         scope = self._scope_before(event).running(_scope_kind(event, "Failed", "Aborted"))
         if scope is None or scope.owner is None:
             return self._step(event)
@@ -132,7 +132,7 @@ class History:
         return self._record(event, scope.owner)
 
     def _scope_exited(self, event: Event) -> None:
-        """A Parallel or Map is left, by the name of the state: the event before it is one of any branch."""
+        """Leave a Parallel or Map by its name, because the event before is one of any branch."""
         name = _details(event, "stateExitedEventDetails").get("name")
         scope = self._scope_named(event, _scope_kind(event, "Exited"), name)
         if scope is None or scope.owner is None or scope.outer is None:
@@ -157,7 +157,7 @@ class History:
         return self._record(event, self._new_sequence(scope))
 
     def _iteration_succeeded(self, event: Event) -> None:
-        """The next iteration may name the last event of this one, so that stays, as one of the Map."""
+        """End an iteration, but keep its last event as one of the Map: the next iteration may name it."""
         found = _details(event, "mapIterationSucceededEventDetails")
         of = self._scope_named(event, Kind.MAP, found.get("name"))
         if of is None:
@@ -182,7 +182,7 @@ class History:
         self._step(event)
 
     def _map_run_started(self, event: Event) -> None:
-        """Its iterations are executions of their own: this history does not tell how far they are."""
+        """Drop the total of a distributed Map: its iterations are executions with histories of their own."""
         if found := self._scope_before(event).running(Kind.MAP):
             found.total = None
         self._step(event)
@@ -193,14 +193,14 @@ class History:
         self._record(event, self._sequence_before(event))
 
     def _redriven(self, event: Event) -> None:
-        """It goes on from where it failed, so what failed there is open again."""
+        """Open again all that failed: the execution continues from there."""
         self.ended = False
         for scope in self._root.walk():
             scope.ended = False
         self._record(event, self._sequence_before(event))
 
     def _sequence_before(self, event: Event) -> StateSequence:
-        """The strand of the event before; a new one if that was the start of a Parallel or Map."""
+        """Return the sequence of the event before, or a new one if that event started a Parallel or Map."""
         before = event.get("previousEventId", _BEGINNING)
         if before in self._scopes:
             return self._new_sequence(self._scopes[before])
@@ -212,13 +212,13 @@ class History:
         return sequence
 
     def _scope_before(self, event: Event) -> Scope:
-        """What the event before is in."""
+        """Return the scope of the event before."""
         before = event.get("previousEventId", _BEGINNING)
         sequence = self._sequences.get(before)
         return self._scopes.get(before) or (sequence.scope if sequence else self._root)
 
     def _scope_named(self, event: Event, kind: Kind, name: str | None) -> Scope | None:
-        """The Parallel or Map of that name that the event before is in, or else the latest there is."""
+        """Return the Parallel or Map of a name around the event before, or else the latest of that name."""
         around = (scope for scope in self._scope_before(event).ancestry if scope.kind is kind and scope.name == name)
         anywhere = (scope for scope in reversed(self._scopes.values()) if scope.kind is kind and scope.name == name)
         return next(around, None) or next(anywhere, None)
@@ -228,7 +228,7 @@ class History:
         sequence.ids.append(event["id"])
 
     def _forget_events(self, sequence: StateSequence, keep: int = 0) -> None:
-        """Forget its events but for the first few: nothing that comes now names the others."""
+        """Forget the events of a sequence but the first `keep`: no later event names them."""
         for event_id in sequence.ids[keep:]:
             self._sequences.pop(event_id, None)
         del sequence.ids[keep:]

@@ -1,6 +1,6 @@
-"""The history of an execution, as far as it has been read: each look reads only what is new.
+"""The histories of executions, read incrementally: each look reads only new events.
 
-Nothing in here must be kept: whatever is forgotten is read again.
+Everything here is a cache: a forgotten history is read again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_GATES: Final[Mapping[str, Gate]] = {}
 
 
 class HistoryReader:
-    """What the histories of executions come to, by ARN."""
+    """The histories read so far, by ARN."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class HistoryReader:
         self._located: dict[str, float] = {}  # by ARN: when its definition may be asked for again
 
     async def read(self, arn: str, gates: Mapping[str, Gate] = _NO_GATES) -> History:
-        """The history up to now: newest first, down to what is known; and the definition, if these gates need it.
+        """Return the history up to now, and read the definition if these gates need it.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
@@ -59,9 +59,9 @@ class HistoryReader:
         return history
 
     async def locate(self, arn: str, history: History) -> None:
-        """Read where the definition of this execution puts task tokens: once, and a while after it could not be read.
+        """Read the token places from the definition of this execution, once; again some time after a failure.
 
-        A machine may have another definition by now; that of an execution does not change.
+        The machine may have another definition by now; that of an execution does not change.
         """
         now = time.monotonic()
         if history.token_places is not None or now < self._located.get(arn, 0.0):
@@ -82,13 +82,13 @@ class HistoryReader:
             history.token_places = {state.name: state.token_places for state in there if state.waits_for_token}
 
     def forget(self, arn: str) -> None:
-        """It has ended."""
+        """Forget an execution that has ended."""
         self._histories.pop(arn, None)
         self._missing.pop(arn, None)
         self._located.pop(arn, None)
 
     def _settled(self, arn: str, known: int, events: Sequence[Any]) -> Sequence[Any]:  # Any: events of boto3
-        """Those before the first id that is missing: branches write at the same time, and one may not show yet."""
+        """Return the events before the first missing id: branches write at the same time, and an event may be late."""
         missing = next((number for number, event in enumerate(events, known + 1) if event["id"] != number), None)
         if missing is None:
             self._missing.pop(arn, None)
@@ -111,9 +111,9 @@ class HistoryReader:
 
 
 async def _feed(history: History, events: Sequence[Any]) -> None:  # Any: events of boto3
-    """Take them in; now and then it is everybody else's turn, as a long history takes a while.
+    """Feed events to a history, and let other tasks run now and then: a long history takes a while.
 
-    Who feeds the same fold meanwhile does no harm: both go by ascending ids, and what it has is passed over.
+    Two tasks may feed one history: both feed by ascending ids, and the history skips known events.
     """
     turn = time.monotonic()
     for event in events:

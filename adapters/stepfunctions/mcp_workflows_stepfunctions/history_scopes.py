@@ -1,7 +1,7 @@
-"""Which events of a history belong together: strands, and the Parallel states and Maps that they run in.
+"""The structure of a history: sequences of states, and the Parallel states and Maps that contain them.
 
-Each event names one before it, and what runs side by side is told in one list. A strand runs one state after the
-other: the execution itself, a branch of a Parallel, an iteration of a Map.
+Each event names the one before it, but parallel events are in one list. A sequence runs one state after the other:
+the execution itself, a branch of a Parallel, an iteration of a Map.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a scope is, in the words of the event types."""
+    """The kinds of scopes, named as in event types."""
 
     EXECUTION = "Execution"
     PARALLEL = "ParallelState"
@@ -22,12 +22,12 @@ class Kind(StrEnum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Scope:
-    """The execution, one pass of a Parallel or a Map, or one iteration of a Map: when it ends, all in it ends."""
+    """The execution, one pass of a Parallel or a Map, or one iteration of a Map: its end is the end of all in it."""
 
     kind: Kind
     name: str | None = None  # of the state; an iteration has its Map's
     outer: Scope | None = None  # what it is in
-    owner: StateSequence | None = None  # of a Parallel or Map: the strand that entered it, and goes on after it
+    owner: StateSequence | None = None  # of a Parallel or Map: the sequence that contains it
     ended: bool = False
     sequences: list[StateSequence] = field(default_factory=list["StateSequence"], repr=False)
     inner: dict[int, Scope] = field(default_factory=dict[int, "Scope"], repr=False)  # by the event that started it
@@ -37,7 +37,7 @@ class Scope:
 
     @property
     def ancestry(self) -> Iterator[Scope]:
-        """Itself and what it is in, from the inside out."""
+        """This scope and those around it, from the inside out."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
@@ -45,28 +45,28 @@ class Scope:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing in it can wait any more."""
+        """True if nothing in it can wait any more."""
         return any(scope.ended for scope in self.ancestry)
 
     def walk(self) -> Iterator[Scope]:
-        """Itself and all that is in it."""
+        """Return this scope and all in it."""
         yield self
         for scope in (*self.inner.values(), *self.iterations.values()):
             yield from scope.walk()
 
     @property
     def all_sequences(self) -> Iterator[StateSequence]:
-        """The strands in it, at any depth."""
+        """The sequences in it, at any depth."""
         return (sequence for scope in self.walk() for sequence in scope.sequences)
 
     def running(self, kind: Kind) -> Scope | None:
-        """The innermost of this kind that it is in, or is, and that did not end."""
+        """Return the innermost scope of this kind around or at this one that has not ended."""
         return next((scope for scope in self.ancestry if scope.kind is kind and not scope.ended), None)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StateSequence:
-    """One sequence of states, and where it is."""
+    """One sequence of states, and its present state."""
 
     scope: Scope
     state: str | None = None  # the one it is in, or was in last

@@ -1,4 +1,4 @@
-"""The state machines of one engine: what a workflow names, and of which type it is."""
+"""The state machines of one engine, by the workflows that tools name, and their types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNKNOWN_ACCOUNT: Final = "ACCOUNT"
 
 
 class Machines:
-    """Machines by what tools call them. The type of each is asked for once: it cannot change, only be replaced."""
+    """Machines by workflow. The type of each is asked for once: it cannot change unless the machine is replaced."""
 
     def __init__(self, client: Client, account: str | None) -> None:
         self._client = client
@@ -25,21 +25,21 @@ class Machines:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def find(self, workflow: str) -> Machine:
-        """The machine that a tool names: by ARN, or by its name in the engine's account and Region.
+        """Return the machine that a tool names by ARN, or by its name in the engine's account and Region.
 
         Raises:
-            EngineRefused: it is no such name, or it is somewhere else than the engine.
-            EngineUnavailable: the account cannot be told.
+            EngineRefused: the name is not valid, or the machine is in another Region or account.
+            EngineUnavailable: the account cannot be found out now.
         """
         if is_machine_arn(workflow):
             return self._by_arn(workflow)
         return machine_by_name(workflow, await self._client.place())
 
     def find_offline(self, workflow: str) -> Machine:
-        """The same as far as it can be told without a call: the account of a name may be left open.
+        """Return the machine without any call; the account of a name may stay open.
 
         Raises:
-            EngineRefused: see `named`.
+            EngineRefused: see `find`.
         """
         if is_machine_arn(workflow):
             return self._by_arn(workflow)
@@ -49,10 +49,10 @@ class Machines:
         return machine_by_name(workflow, place)
 
     async def find_startable(self, workflow: str, *, express: bool) -> Machine:
-        """The machine that a tool names, of the type it says.
+        """Return the machine that a tool names, after a check of its type.
 
         Raises:
-            EngineRefused: there is none, or not here, or it is of the other type.
+            EngineRefused: it does not exist, is elsewhere, or has the other type.
             EngineUnavailable: it cannot be looked up now; nothing was started.
         """
         try:
@@ -63,10 +63,10 @@ class Machines:
         return machine
 
     async def check_type(self, machine: Machine, *, express: bool) -> None:
-        """Make sure that the machine is of the type its tool says.
+        """Check that the machine has the type that its tool says.
 
         Raises:
-            EngineRefused: it is of the other, or it is not there.
+            EngineRefused: it has the other type, or does not exist.
             EngineUnavailable: no answer.
         """
         found = await self.machine_type(machine)
@@ -81,7 +81,7 @@ class Machines:
         )
 
     async def machine_type(self, machine: Machine) -> str:
-        """STANDARD or EXPRESS, by one DescribeStateMachine for as long as we run."""
+        """Return STANDARD or EXPRESS, by one DescribeStateMachine per process."""
         arn = machine.unqualified
         async with self._locks.setdefault(arn, anyio.Lock()):
             if arn not in self._types:
@@ -92,7 +92,7 @@ class Machines:
         return self._types[arn]
 
     def forget(self, machine: Machine) -> None:
-        """It seems to have been replaced: ask again next time."""
+        """Ask for the type again next time: the machine may have been replaced."""
         self._types.pop(machine.unqualified, None)
 
     def _by_arn(self, arn: str) -> Machine:

@@ -1,6 +1,6 @@
 """The question in the parameters of a state that waits for a task token: `{"mcpInput": ..., "taskToken": ...}`.
 
-It may be anywhere in them, also in a text that is JSON: that is how messages are put into other messages.
+It may be anywhere in the parameters, also inside text that is JSON, such as a message in a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Object = Mapping[str, Any]  # Any: JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpInput:
-    """What a state asks in our words, well written or not."""
+    """The `mcpInput` of a state, valid or not, and the token beside it."""
 
     question: JSON
     token: str | None = field(repr=False)  # None: there is none beside the question
@@ -34,7 +34,7 @@ class McpInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A state that waits, as far as it is about people: a question, or what is wrong with it."""
+    """The question of a waiting state, or the problem with it; both None if it asks no person."""
 
     request: InputRequest | None = None
     token: str | None = field(default=None, repr=False)
@@ -42,11 +42,11 @@ class Question:
 
 
 class MalformedQuestionError(ValueError):
-    """What is wrong with a question, in words for whoever wrote the state machine."""
+    """A problem of a question, in words for the author of the state machine."""
 
 
 def find_question(parameters: JSON, state: str) -> Question:
-    """What the parameters of a state ask in our words; nothing, if they do not. Takes a while if they are large."""
+    """Return the question in the parameters of a state, if there is one; this takes a while for large ones."""
     found = find_mcp_input(parameters)
     if found is None:
         return Question()
@@ -59,7 +59,7 @@ def find_question(parameters: JSON, state: str) -> Question:
 
 
 def _without(token: str, value: JSON, depth: int = 0) -> JSON:
-    """The same without the token, which the author of a state may have put into its text: no client shall have it."""
+    """Remove the token from a question: the author may have put it into the text, and no client may have it."""
     if depth > _DEEPEST:
         raise MalformedQuestionError("it is nested too deeply")
     if isinstance(value, str):
@@ -72,7 +72,7 @@ def _without(token: str, value: JSON, depth: int = 0) -> JSON:
 
 
 def find_mcp_input(parameters: JSON) -> McpInput | None:
-    """The first question, depth first; None: it asks nothing in our words."""
+    """Return the first `mcpInput`, depth first, preferably one with a token; None without any."""
     found = [_envelope(each) for each in objects(parameters) if MCP_INPUT in each]
     return next((each for each in found if each.token), found[0] if found else None)
 
@@ -83,12 +83,12 @@ def _envelope(found: _Object) -> McpInput:
 
 
 def is_token(value: object) -> bool:
-    """Whether it can be a task token."""
+    """Return True if the value can be a task token."""
     return isinstance(value, str) and 0 < len(value) <= MAX_TOKEN
 
 
 def objects(value: JSON, depth: int = 0) -> Iterator[_Object]:
-    """All objects in it, depth first, those in texts too."""
+    """Return all objects in a value, depth first, also those in texts."""
     if depth > _DEEPEST:
         return
     value = opened(value)
@@ -102,7 +102,7 @@ def objects(value: JSON, depth: int = 0) -> Iterator[_Object]:
 
 
 def opened(value: JSON) -> JSON:
-    """A text that is a JSON object or list, read; everything else as it is."""
+    """Return the object or list that a text contains as JSON; any other value as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
     try:
@@ -112,9 +112,9 @@ def opened(value: JSON) -> JSON:
 
 
 def read_parameters(text: JSON) -> JSON:
-    """The parameters of an event, with all texts in them read that are JSON objects or lists.
+    """Return the parameters of an event, with objects and lists instead of texts that contain them as JSON.
 
-    What is long and can be no token is left out of large ones: they are kept for as long as the state waits.
+    In large parameters, long texts that cannot be a token become null: parameters are kept as long as the state waits.
     """
     large = isinstance(text, str) and len(text) > _SMALL
     return _mapped(text, _short if large else opened)
@@ -126,7 +126,7 @@ def _short(value: JSON) -> JSON:
 
 
 def _mapped(value: JSON, change: Callable[[JSON], JSON], depth: int = 0) -> JSON:
-    """The same with each part changed, from the outside in; questions stay as they are."""
+    """Return the value with each part changed, from the outside in; questions stay as they are."""
     value = change(value)
     if depth > _DEEPEST:
         return None
@@ -139,7 +139,7 @@ def _mapped(value: JSON, change: Callable[[JSON], JSON], depth: int = 0) -> JSON
 
 
 def read_question(question: JSON) -> InputRequest:
-    """What `mcpInput` asks: `{method, params}`, or in short `{message, requestedSchema}`.
+    """Return the question of an `mcpInput`: `{method, params}`, or in short `{message, requestedSchema}`.
 
     Raises:
         MalformedQuestionError: no client could show it.
@@ -169,7 +169,7 @@ def _params(params: _Object) -> _Object:
 
 
 def _form(schema: JSON) -> _Object:
-    """The schema of a form; without one, a form without fields: only accepted or declined."""
+    """Return the schema of a form; without one, that of a form without fields: accept or decline."""
     if not isinstance(schema, dict) or cast("_Object", schema).get("type", "object") != "object":
         raise MalformedQuestionError("its requestedSchema is not the schema of an object")
     found = cast("_Object", schema)

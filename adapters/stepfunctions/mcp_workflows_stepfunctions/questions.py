@@ -1,4 +1,4 @@
-"""What an execution asks, and how answers are sent: its own questions, and the gates of its tool."""
+"""The questions of an execution and the calls that answer them: its own questions, and the gates of its tool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AnswerCall:
 
 
 def requests(history: History, gates: Mapping[str, Gate]) -> Mapping[str, InputRequest]:
-    """The open questions. The key of each is the id of the event that opened it: no other ever has it."""
+    """Return the open questions. The key of each is the id of its event, which is never used again."""
     return {
         str(event): question.request
         for event, question in _open_questions(history, gates)
@@ -36,16 +36,16 @@ def requests(history: History, gates: Mapping[str, Gate]) -> Mapping[str, InputR
 
 
 def problems(history: History, gates: Mapping[str, Gate]) -> Sequence[str]:
-    """What cannot be asked, and why: for whoever wrote the state machine, or the configuration."""
+    """Return the problems of questions that cannot be asked, for the author of the machine or the configuration."""
     found = (question.problem for _, question in _open_questions(history, gates))
     return [*dict.fromkeys([*read_rules(gates)[1], *(text for text in found if text is not None)])]
 
 
 def answer_calls(history: History, gates: Mapping[str, Gate], responses: Mapping[str, JSON]) -> Sequence[AnswerCall]:
-    """The calls that answer open questions; responses to what is not open are passed over.
+    """Return the calls that answer open questions; ignore responses to others.
 
     Raises:
-        EngineRefused: an answer cannot be sent: it is too large, or a gate does not say how.
+        EngineRefused: an answer is too large, or a gate does not say how to send it.
     """
     open_now = {str(event): question for event, question in _open_questions(history, gates)}
     return [
@@ -63,7 +63,7 @@ def _open_questions(history: History, gates: Mapping[str, Gate]) -> Iterator[tup
 
 
 def needs_definition(history: History, gates: Mapping[str, Gate]) -> bool:
-    """Whether a gate is open whose token has no name that is known: the definition says where it is."""
+    """Return True if a gate is open whose token has no known name, so that only the definition can locate it."""
     rules, _ = read_rules(gates)
     found = ((waiting, rules.get(waiting.state)) for waiting in history.waiting.values())
     return any(rule and rule.when.token is None and rule.token(waiting.parameters) is None for waiting, rule in found)
@@ -97,7 +97,7 @@ def _answer_call(key: str, question: Question, gates: Mapping[str, Gate], respon
 
 
 def _answer(response: Mapping[str, JSON]) -> JSON:
-    """What the state gets of a person: content is empty unless they accepted."""
+    """Return the answer of a person as the state gets it: content is empty unless the person accepted."""
     action, content = response.get("action"), response.get("content")
     return {"action": action, "content": content if action == _ACCEPT and content is not None else {}}
 

@@ -1,4 +1,4 @@
-"""AWS's quotas, and how much of them this process may use.
+"""AWS's quotas, and the share of them for this process.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/dg/service-quotas.html (API action throttling)
 """
@@ -37,7 +37,7 @@ _OVERRIDES: Final[Mapping[str, str]] = {"send_task_success": "send_task", "send_
 
 
 def limits(operation: str, region: str, quota: Quota | None) -> Limits:
-    """What this process may use of an API; None: as much as it likes."""
+    """Return the share of this process in the quota of an operation; no limit if `quota` is None."""
     if quota is None or operation not in DEFAULTS:
         return UNLIMITED
     big, small = DEFAULTS[operation]

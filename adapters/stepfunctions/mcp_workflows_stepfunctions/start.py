@@ -1,4 +1,4 @@
-"""Start, once per key: the name of the execution is the key, so Step Functions dedupes.
+"""Start once per key: the name of the execution is the key, so Step Functions dedupes.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_StartExecution.html
 """
@@ -26,7 +26,7 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """A start in the words of the API."""
+    """A start as a call of the API."""
 
     machine: Machine
     name: str
@@ -42,7 +42,7 @@ class StartRequest:
 
 
 def start_request(start_execution: Start, machine: Machine, text: str, caller: str | None = None) -> StartRequest:
-    """What a start sends; `text` is what `one_input` makes of its arguments."""
+    """Return the request of a start; `text` is the result of `read_input`."""
     return StartRequest(
         machine=machine,
         name=execution_name(start_execution.key),
@@ -53,15 +53,15 @@ def start_request(start_execution: Start, machine: Machine, text: str, caller: s
 
 
 def execution_name(key: str) -> str:
-    """The key itself if it can be a name, or a digest of it."""
+    """Return the key if it can be a name, or else a digest of it."""
     return key if _NAME.fullmatch(key) else f"mcp-{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def read_input(arguments: JSON) -> str:
-    """The input of an execution as canonical JSON.
+    """Return the input of an execution as canonical JSON.
 
     Raises:
-        EngineRefused: there is more than one argument, it is no JSON, or it is too large.
+        EngineRefused: there is more than one argument, or it cannot be written as JSON, or it is too large.
     """
     positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
     if len(positional) > 1:
@@ -70,7 +70,7 @@ def read_input(arguments: JSON) -> str:
 
 
 async def start_execution(client: Client, request: StartRequest) -> str:
-    """Start it, or find the execution that has its name already. Returns its ARN.
+    """Start the execution, or find the one that has its name already, and return its ARN.
 
     Raises:
         StartConflict: the name belongs to an execution with another input.
@@ -84,7 +84,7 @@ async def start_execution(client: Client, request: StartRequest) -> str:
 
 
 async def _existing(client: Client, request: StartRequest) -> str:
-    """The execution that has the name: ours if its input is, whatever became of it."""
+    """Return the ARN of the execution that has the name, in any status, if it has our input."""
     arn = request.machine.execution(request.name)
     try:
         found = await client.call("describe_execution", known={_GONE}, executionArn=arn)
@@ -97,7 +97,7 @@ async def _existing(client: Client, request: StartRequest) -> str:
 
 
 def _same(found: Mapping[str, Any], text: str) -> bool:
-    """Whether its input is this one, as text: for Python `true` equals 1. Any: a reply of boto3."""
+    """Return True if the input is this text; values would not do: `true` equals 1 in Python. Any: a reply of boto3."""
     given = found.get("input")
     try:
         return given is None or canonical(json.loads(given), "input") == text
@@ -106,7 +106,7 @@ def _same(found: Mapping[str, Any], text: str) -> bool:
 
 
 def _xray(traceparent: str | None) -> str | None:
-    """A W3C trace parent as AWS X-Ray writes it.
+    """Return a W3C trace parent in the format of AWS X-Ray.
 
     Source: https://docs.aws.amazon.com/xray/latest/devguide/xray-concepts.html#xray-concepts-tracingheader
     """

@@ -1,8 +1,8 @@
-"""Where a state puts its task token, read from its definition: the history has the token at the same place.
+"""The places of the task token in the parameters of a state, from its definition; the history has it at the same place.
 
-JSONPath names it `$$.Task.Token`, in a field `NAME.$`; JSONata `$states.context.Task.Token`, in `{% %}`. Both may have
-it inside of larger expressions. Those that build objects, lists and texts are understood; what else is made of the
-token (its hash, a substring) cannot be read back.
+JSONPath names it `$$.Task.Token`, in a field `NAME.$`; JSONata `$states.context.Task.Token`, in `{% %}`. Both may use
+it inside larger expressions. Expressions that build objects, lists and texts are understood; from other results (a
+hash of the token, a substring) it cannot be read back.
 Source: https://states-language.net/spec.html, Context Object and Intrinsic Functions
 """
 
@@ -46,7 +46,7 @@ _CERTAIN: Final = 6  # characters of a text beside a token that could be part of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPlace:
-    """Where a token is in the parameters of a state."""
+    """The place of a token in the parameters of a state."""
 
     path: Path
     before: str | None = (
@@ -56,7 +56,7 @@ class TokenPlace:
     readable: bool = True  # False: it went into something that it cannot be read back from
 
     def read(self, parameters: JSON) -> str | None:
-        """The token that is there; None: there is none."""
+        """Return the token at this place, or None."""
         found = parameters
         for step in self.path:
             found = _item(opened(found), step)
@@ -68,22 +68,22 @@ class TokenPlace:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the token is in a larger text."""
+        """True if the token is in a larger text."""
         return self.before is not None or self.after is not None
 
     def mark_in(self, sent: JSON) -> JSON:
-        """What a state sends, with a mark at this place."""
+        """Return the parameters that a state sends, with a mark at this place."""
         return _put(sent, self.path)
 
     @property
     def expression(self) -> str:
-        """The place as `when.token` of a gate has it: JMESPath."""
+        """The place as JMESPath, for `when.token` of a gate."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{_name(step)}" for step in self.path)
         return "".join(steps).removeprefix(".")
 
 
 def token_places(parameters: JSON, input_path: str | None = None) -> Sequence[TokenPlace]:
-    """All places of the token in the `Parameters` or `Arguments` of a definition."""
+    """Return all places of the token in the `Parameters` or `Arguments` of a definition."""
     return list(_places(parameters, (), input_path))
 
 
@@ -102,7 +102,7 @@ def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[TokenPl
 
 
 def _within(expression: str, path: Path, input_path: str | None) -> Iterator[TokenPlace]:
-    """The places in what an expression comes to."""
+    """Return the places in the result of an expression."""
     try:
         places = _Expression(expression, input_path).places()
     except RecursionError:
@@ -113,14 +113,14 @@ def _within(expression: str, path: Path, input_path: str | None) -> Iterator[Tok
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """What one operand comes to: where the token is in it, and its text if it is written out."""
+    """The value of one operand: the places of the token in it, and its text if it is a literal."""
 
     places: Sequence[TokenPlace] = ()
     text: str | None = None
 
 
 def _evaluated(parts: Sequence[_Operand | str]) -> _Operand:
-    """What operands with operators between them come to: one alone, or texts that are put together."""
+    """Return the value of operands with operators between them: a single operand, or joined texts."""
     operands = [part for part in parts if isinstance(part, _Operand)]
     if len(operands) == len(parts) == 1:
         return operands[0]
@@ -134,7 +134,7 @@ def _unreadable(places: Iterable[TokenPlace]) -> Sequence[TokenPlace]:
 
 
 class _Expression:
-    """A reader of one expression: recursive descent, which understands what puts a token into another value."""
+    """A recursive-descent reader of one expression, for all that puts a token into another value."""
 
     def __init__(self, source: str, input_path: str | None) -> None:
         self._lexemes = [(str(found.lastgroup), found[0]) for found in _LEXEMES.finditer(source) if found.lastgroup]
@@ -153,7 +153,7 @@ class _Expression:
         return self._lexemes[self._at][1] if self._at < len(self._lexemes) else ""
 
     def _expression(self, ends: frozenset[str]) -> _Operand:
-        """Operands and the operators between them, up to one of the ends or a bracket that closes."""
+        """Read operands and the operators between them, up to one of the ends or a closing bracket."""
         branches: list[list[_Operand | str]] = [[]]
         while self._next and self._next not in ends and self._next not in _OPENS.values():
             kind, lexeme = self._lexemes[self._at]
@@ -196,7 +196,7 @@ class _Expression:
         return name
 
     def _items(self, separator: str, end: str) -> Sequence[_Operand]:
-        """What stands between brackets, of which the first was taken."""
+        """Read the items between brackets; the opening bracket has been read."""
         found: list[_Operand] = []
         while self._next and self._next != end:
             if self._next in {separator, *_OPENS.values()}:
@@ -207,7 +207,7 @@ class _Expression:
         return found
 
     def _object(self) -> Sequence[TokenPlace]:
-        """The fields of an object: names that are written out count, what others hold cannot be told."""
+        """Read the fields of an object; the places under computed names cannot be told."""
         found: list[TokenPlace] = []
         while self._next and self._next != "}":
             key = self._expression(frozenset({":", ","}))
@@ -249,7 +249,7 @@ def _listed(items: Sequence[_Operand]) -> Sequence[TokenPlace]:
 
 
 def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[TokenPlace]:
-    """`States.Format`: each `{}` of the template stands for the next argument."""
+    """Return the places in `States.Format`: each `{}` of the template stands for the next argument."""
     pieces = template.split("{}")
     operands = [_Operand(text=pieces[0])]
     for argument, piece in zip(arguments, pieces[1:], strict=False):
@@ -258,7 +258,7 @@ def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[TokenPl
 
 
 def _joined(operands: Sequence[_Operand]) -> Sequence[TokenPlace]:
-    """A text of several: the token is found by what stands directly before and after it."""
+    """Return the places in joined texts: the token is found by the texts directly before and after it."""
     found: list[TokenPlace] = []
     for index, operand in enumerate(operands):
         before = operands[index - 1].text or "" if index else None
@@ -276,7 +276,7 @@ def _joined(operands: Sequence[_Operand]) -> Sequence[TokenPlace]:
 
 
 def _in_json(operands: Sequence[_Operand], index: int) -> Sequence[TokenPlace] | None:
-    """The places of one operand in a text that is a JSON object or list, which counts as what is in it."""
+    """Return the places of one operand in a text that is a JSON object or list, as places in its value."""
     text = "".join(
         MARK if number == index else "0" if operand.text is None else operand.text
         for number, operand in enumerate(operands)
@@ -288,7 +288,7 @@ def _in_json(operands: Sequence[_Operand], index: int) -> Sequence[TokenPlace] |
 
 
 def _leaves(value: JSON, path: Path) -> Iterator[tuple[Path, str]]:
-    """The texts in a value, with where they are."""
+    """Return the texts in a value, with their paths."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
@@ -300,7 +300,7 @@ def _leaves(value: JSON, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _is_delimited(place: TokenPlace) -> bool:
-    """Whether what stands around the token ends it for certain."""
+    """Return True if the text around the token cannot be a part of it."""
     return all(
         text is None or len(text) >= _CERTAIN or re.search("[^A-Za-z0-9+/=_-]", text) is not None
         for text in (place.before, place.after)
@@ -319,7 +319,7 @@ def _item(value: JSON, step: str | int) -> JSON:
 
 
 def _put(value: JSON, path: Path) -> JSON:
-    """The same with a mark at the end of the path, and what is missing on the way to it."""
+    """Return the value with a mark at the end of the path, and with any missing parts of the path."""
     if not path:
         return MARK
     step, rest = path[0], path[1:]

@@ -1,4 +1,4 @@
-"""Make a task of an execution that somebody else started."""
+"""The task of an execution that was started elsewhere."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mcp_workflows_stepfunctions.client import Client
 
 
 async def adopt(client: Client, execution_id: str) -> Ref:
-    """The execution with this ARN, running or ended.
+    """Return the execution with this ARN, running or ended.
 
     Raises:
-        ExecutionNotFound: there is none.
-        EngineRefused: it is no execution ARN, it is somewhere else, or it is an Express one.
+        ExecutionNotFound: it does not exist.
+        EngineRefused: it is no execution ARN, it is of another Region or account, or it is an Express one.
     """
     named = ExecutionArn.parse(execution_id.strip())
     if named.express:
@@ -30,9 +30,9 @@ async def adopt(client: Client, execution_id: str) -> Ref:
 
 
 def same_workflow(written: str, found: str) -> bool:
-    """Whether what a tool names is this machine: both by ARN or by name, with a version or alias or not.
+    """Return True if `found` is the machine that `written` names, by ARN or by name, with a version or alias or not.
 
-    A machine that is named without a version or alias stands for all of them.
+    A machine named without a version or alias stands for all of them.
     """
     mine, its = _named(written), _named(found)
     if mine is None or its is None:
@@ -43,7 +43,7 @@ def same_workflow(written: str, found: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Named:
-    """What a text says of a machine; a name does not say where it is."""
+    """The machine in a text; a name alone has no place."""
 
     machine: str
     qualifier: str | None

@@ -1,4 +1,4 @@
-"""Whether a workflow could run now: Step Functions answers, the state machine is there and of the right type."""
+"""Checks that a workflow could run now: Step Functions answers, and the machine exists and has the right type."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ANSWERS: Final = frozenset({DENIED, "ResourceNotFound", "StateMachineDoesNotExi
 
 
 async def check_engine(client: Client, events: Events | None) -> Finding:
-    """Whether Step Functions answers these credentials; who may not list machines is answered too.
+    """Check that Step Functions accepts these credentials; a missing permission to list machines is no problem.
 
-    A queue of `events` that cannot be read is said, and no problem: everything goes on without it.
+    A queue of `events` that cannot be read is reported, and no problem: all works without it.
     """
     try:
         await client.call("list_state_machines", known={DENIED}, maxResults=1)
@@ -39,7 +39,7 @@ async def check_engine(client: Client, events: Events | None) -> Finding:
 
 
 async def check_machine(client: Client, machines: Machines, workflow: str, options: StepFunctionsOptions) -> Finding:
-    """Whether the state machine is there, and its version or alias too."""
+    """Check that the state machine exists, and its version or alias, too."""
     try:
         machine = await machines.find(workflow)
         machines.forget(machine)
@@ -53,7 +53,7 @@ async def check_machine(client: Client, machines: Machines, workflow: str, optio
 
 
 async def _check_qualified(client: Client, machine: Machine) -> Finding:
-    """A version is described like a machine, an alias has a call of its own."""
+    """Check a version, which is described like a machine, or an alias, which has a call of its own."""
     word = "version" if str(machine.qualifier).isdigit() else "alias"
     try:
         if word == "version":

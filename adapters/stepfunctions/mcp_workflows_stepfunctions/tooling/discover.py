@@ -1,6 +1,6 @@
-"""The state machines there are, and how often they ran lately: for a draft of tools, asked by a person.
+"""All state machines and how often they ran lately, for a draft of tools.
 
-ListExecutions has a small quota that everybody shares (5/s, in most Regions 2/s): only some machines are counted.
+ListExecutions has a small quota of the whole account (5/s, in most Regions 2/s): only some machines are counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNCOUNTABLE: Final = frozenset({DENIED, "StateMachineDoesNotExist", "StateMachi
 
 
 async def discover(client: Client) -> Sequence[Discovered]:
-    """All state machines of the engine's account and Region, by name, the most frequent first.
+    """Return all state machines of the engine's account and Region, the most frequent first, then by name.
 
     Raises:
         EngineRefused, EngineUnavailable: see `Discovers.discover`.
@@ -39,7 +39,7 @@ async def discover(client: Client) -> Sequence[Discovered]:
 
 
 async def _starts(client: Client, row: Mapping[str, Any]) -> Sequence[datetime]:
-    """When its latest executions began; none if that cannot be told, or not now."""
+    """Return the start times of its latest executions; none if they cannot be listed, or not now."""
     try:
         found = await client.call(
             "list_executions", known=_UNCOUNTABLE, stateMachineArn=row["stateMachineArn"], maxResults=LATEST

@@ -1,4 +1,4 @@
-"""States that authors copy into their machines, to ask people: see `mcp-workflows docs stepfunctions-contract`."""
+"""States that authors copy into their machines to ask people: see `mcp-workflows docs stepfunctions-contract`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ FILES: Final[Mapping[str, str]] = {
 
 
 def read_embedded_files() -> Mapping[str, str]:
-    """The text of each, by language."""
+    """Return the text of each file, by language."""
     folder = resources.files("mcp_workflows_stepfunctions") / "embedded"
     return {language: (folder / name).read_text("utf-8") for language, name in FILES.items()}

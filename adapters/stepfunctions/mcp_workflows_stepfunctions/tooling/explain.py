@@ -1,4 +1,4 @@
-"""Why is it still working: what the newest events of a history tell, for the operator."""
+"""The reason why an execution still runs, from the newest events of its history, for the operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TROUBLE: Final = frozenset({*_FAILED, *_FAILED_TOO})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event of a history, as far as it matters here; Any: JSON."""
+    """The type, the time and the details of an event. Any: JSON."""
 
     type: str
     at: datetime
@@ -28,7 +28,7 @@ class Event:
 
     @classmethod
     def read(cls, event: Mapping[str, Any]) -> Event:
-        """From a reply of boto3."""
+        """Read an event of a reply of boto3."""
         details = [value for key, value in event.items() if key.endswith("EventDetails")]
         return cls(type=event["type"], at=event["timestamp"], details=details[0] if details else {})
 
@@ -39,7 +39,7 @@ _ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 
 
 async def explain(client: Client, ref: Ref, execution: Execution) -> Explanation:
-    """Why it is where it is; `execution` is the look at it just before."""
+    """Explain an execution; `execution` is the look just before."""
     if execution.terminal:
         why = execution.failure.text if execution.failure else execution.message
         return Explanation(reason=f"it has ended: {execution.status}" + (f", {why}" if why else ""))
@@ -57,16 +57,16 @@ def _reason(execution: Execution, events: Sequence[Event]) -> Reason:
     newest = next((event for event in events if not event.type.endswith("StateExited")), None)
     if newest is None:
         return "it has just been started", None
-    tell = _TELLING.get(newest.type)
-    return tell(newest) if tell else (f"its newest event is {newest.type}", None)
+    explain_event = _REASONS.get(newest.type)
+    return explain_event(newest) if explain_event else (f"its newest event is {newest.type}", None)
 
 
 def _facts(execution: Execution, events: Sequence[Event]) -> Iterator[tuple[str, str]]:
     entered = next((event for event in events if event.type.endswith("StateEntered")), None)
     if entered is not None:
-        yield "state", f"{entered.details.get('name')}, for {_ago(entered.at)}"
+        yield "state", f"{entered.details.get('name')}, for {elapsed(entered.at)}"
     if events:
-        yield "last event", f"{events[0].type}, {_ago(events[0].at)} ago"
+        yield "last event", f"{events[0].type}, {elapsed(events[0].at)} ago"
     if execution.progress is not None and execution.progress.total is not None:
         yield "progress", f"{execution.progress.value:.15g} of {execution.progress.total:.15g}"
     since = entered.at if entered else datetime.min.replace(tzinfo=UTC)
@@ -88,8 +88,8 @@ def _resource(event: Event) -> str:
 def _task(event: Event) -> Reason:
     if str(event.details.get("resource", "")).endswith(WAITS_FOR_TOKEN):
         waits = f"it waits until somebody answers with the task token that went to {_resource(event)}"
-        todo = "whoever got the token must call SendTaskSuccess; or make a gate of the state"
-        return waits, f"{todo}, see: mcp-workflows docs gates"
+        remedy = "whoever got the token must call SendTaskSuccess; or make a gate of the state"
+        return waits, f"{remedy}, see: mcp-workflows docs gates"
     return f"{_resource(event)} is under way", None
 
 
@@ -98,29 +98,30 @@ def _activity(event: Event) -> Reason:
     return f"no worker has taken its activity {activity}", f"start a worker that polls {activity}"
 
 
-def _retried(event: Event) -> Reason:
+def _failed_attempt(event: Event) -> Reason:
     return f"an attempt has failed, and it will be tried again: {_failure(event)}", None
 
 
-def _simply(text: str) -> Callable[[Event], Reason]:
+def _fixed_reason(text: str) -> Callable[[Event], Reason]:
     return lambda _: (text, None)
 
 
-_TELLING: Final[Mapping[str, Callable[[Event], Reason]]] = {
+_REASONS: Final[Mapping[str, Callable[[Event], Reason]]] = {
     "ActivityScheduled": _activity,
     "ActivityStarted": lambda event: (f"worker {event.details.get('workerName', '')} has its activity", None),
     "TaskScheduled": _task,
     "TaskStarted": _task,
     "TaskSubmitted": _task,
     "LambdaFunctionScheduled": lambda event: (f"Lambda function {event.details.get('resource')} is to be called", None),
-    "LambdaFunctionStarted": _simply("its Lambda function runs"),
+    "LambdaFunctionStarted": _fixed_reason("its Lambda function runs"),
     "WaitStateEntered": lambda event: (f"state {event.details.get('name')} waits for time to pass", None),
-    "MapRunStarted": _simply("a distributed Map runs: its child executions have histories of their own"),
-    "ExecutionRedriven": _simply("it was redriven just now"),
-    **dict.fromkeys(_TROUBLE, _retried),
+    "MapRunStarted": _fixed_reason("a distributed Map runs: its child executions have histories of their own"),
+    "ExecutionRedriven": _fixed_reason("it was redriven just now"),
+    **dict.fromkeys(_TROUBLE, _failed_attempt),
 }
 
 
-def _ago(then: datetime) -> str:
+def elapsed(then: datetime) -> str:
+    """Return the time since then, in seconds, minutes or hours."""
     seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -1,10 +1,9 @@
-"""Why each gate of an execution that runs asks nothing now, for the operator."""
+"""The reason why each gate of a running execution asks nothing now, for the operator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from mcp_workflows_stepfunctions.history_reader import HistoryReader
 from mcp_workflows_stepfunctions.machines import Machines
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
 from mcp_workflows_stepfunctions.questions import problems
+from mcp_workflows_stepfunctions.tooling.explain import elapsed
 from mcp_workflows_stepfunctions.tooling.verify import definitions
 
 PAGES: Final = 5  # of 1,000 events: how far back states are looked for
@@ -31,7 +31,7 @@ _ENDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StateVisits:
-    """The states that an execution was in, the first one first: the event that left it, or None if it is in there."""
+    """The visited states in order, with the event that left each, or None for a state that was not left."""
 
     left: Mapping[str, Mapping[str, Any] | None]  # Any: an event of boto3
     ends: Mapping[int, str]  # the types of events that may have ended a state, by id
@@ -41,7 +41,7 @@ class _StateVisits:
 async def explain_gates(
     client: Client, machines: Machines, reader: HistoryReader, ref: Ref, execution: Execution
 ) -> Mapping[str, ExplainedGate]:
-    """The state of each gate; `execution` is the look just before, at which it had not ended.
+    """Return the state of each gate; `execution` is the look just before, which had not ended.
 
     Raises:
         ExecutionNotFound, EngineUnavailable: see `Explains.explain`.
@@ -86,7 +86,7 @@ async def _visits(client: Client, arn: str) -> _StateVisits:
 
 
 async def _defined_states(client: Client, machines: Machines, workflow: str) -> Mapping[str, State]:
-    """The states that the machine has now; none if that cannot be told."""
+    """Return the present states of the machine; none if it cannot be read."""
     try:
         found = await definitions(client, await machines.find(workflow))
     except (ExpectedCodeError, EngineError):
@@ -97,13 +97,13 @@ async def _defined_states(client: Client, machines: Machines, workflow: str) -> 
 def _explain_gate(
     name: str, state: str, found_problems: Iterable[str], visits: _StateVisits, states: Mapping[str, State]
 ) -> ExplainedGate:
-    if said := [text.removeprefix(f"gate {name}: ") for text in found_problems if text.startswith(f"gate {name}: ")]:
-        return _closed("; ".join(said))
+    if why := [text.removeprefix(f"gate {name}: ") for text in found_problems if text.startswith(f"gate {name}: ")]:
+        return _closed("; ".join(why))
     if state not in visits.left:
         return _closed(_never_entered(state, visits, states))
     if (exited := visits.left[state]) is not None:
         end = _ENDS.get(visits.ends.get(exited.get("previousEventId", 0), ""), "it asks nothing any more")
-        return _closed(f"{end}: state {state} was left {_ago(exited['timestamp'])} ago (event {exited['id']})")
+        return _closed(f"{end}: state {state} was left {elapsed(exited['timestamp'])} ago (event {exited['id']})")
     if state in states and not states[state].waits_for_token:
         return _closed(f"the execution is in state {state}, and that does not wait for a task token")
     return _closed(f"the execution is in state {state}, and that does not wait for an answer now")
@@ -122,8 +122,3 @@ def _never_entered(state: str, visits: _StateVisits, states: Mapping[str, State]
 
 def _closed(why: str) -> ExplainedGate:
     return ExplainedGate(state=GateState.CLOSED, why=why)
-
-
-def _ago(then: datetime) -> str:
-    seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
-    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -1,7 +1,7 @@
-"""State machines that their owners have tagged to be tools: found by the tag, described by their own `Comment`.
+"""State machines that their owners have tagged to be tools, described by their own `Comment`.
 
-The Tagging API answers for a whole account in pages of 100. There is no fallback to ListTagsForResource for those who
-may not use it: one call per machine, of a quota of 1/s that the whole account shares.
+The Tagging API lists a whole account in pages of 100. Without permission for it there is no fallback to
+ListTagsForResource: that is one call per machine, of a quota of 1/s that the whole account shares.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class TaggedMachines:
-    """The tagged machines. Each is described once; again, a few of them each time, as the quota allows."""
+    """The tagged machines. Each is described once, and a few of them again each time, as the quota allows."""
 
     def __init__(self, client: Client, discover: Discover | None) -> None:
         self._client = client
@@ -47,11 +47,11 @@ class TaggedMachines:
         self._told: set[str] = set()
 
     async def exposed(self) -> Sequence[Exposed]:
-        """All that are tagged now, by name; see `Exposes.exposed`.
+        """Return all machines tagged now, by name; see `Exposes.exposed`.
 
         Raises:
-            EngineRefused: nobody may look for tags.
-            EngineUnavailable: it cannot be told now.
+            EngineRefused: there is no permission to read tags.
+            EngineUnavailable: tags cannot be read now.
         """
         if self._discover is None:
             return []
@@ -64,7 +64,7 @@ class TaggedMachines:
         return sorted((each for each in self._known.values() if each), key=lambda each: (each.name, each.source))
 
     async def _tagged(self, discover: Discover) -> AsyncIterator[str]:
-        """The ARNs of the machines with the tag; neither versions nor aliases, which inherit it."""
+        """Return the ARNs of the machines with the tag, without versions and aliases, which inherit it."""
         key, value = discover.key_and_value
         page: dict[str, Any] = {
             "TagFilters": [{"Key": key, "Values": [value]}],
@@ -82,12 +82,12 @@ class TaggedMachines:
             page["PaginationToken"] = found["PaginationToken"]
 
     def _affordable(self, discover: Discover) -> int:
-        """How many known machines may be described again this time."""
+        """Return the number of known machines that may be described again this time."""
         refill = min(self._client.refill(_DESCRIBE), _FASTEST)
         return max(1, int(refill * discover.every.total_seconds() * _SHARE))
 
     async def _refresh(self, arns: Sequence[str]) -> None:
-        """Describe them again; while there is no answer, they are as they were."""
+        """Describe machines again, and keep the old description of each while there is no answer."""
         for arn in arns:
             try:
                 found = await self._look(arn)
@@ -97,7 +97,7 @@ class TaggedMachines:
             self._known[arn] = found  # now the newest
 
     async def _look(self, arn: str) -> Exposed | None:
-        """The tool of a machine; None: it is gone, or its owner has to do something first (see the log)."""
+        """Return the tool of a machine, or None if it is gone or its owner has to act first (see the log)."""
         try:
             return self._read(arn, await self._definition(arn))
         except ExpectedCodeError as answered:
@@ -106,7 +106,7 @@ class TaggedMachines:
             return None
 
     async def _definition(self, arn: str) -> Mapping[str, Any]:
-        """All about a machine, but for a definition that is encrypted with a key that is not for us."""
+        """Return the description of a machine, without its definition if we may not decrypt that."""
         try:
             return await self._describe(arn)
         except ExpectedCodeError as answered:
@@ -129,23 +129,23 @@ class TaggedMachines:
     def _read(self, arn: str, found: Mapping[str, Any]) -> Exposed | None:
         if found.get("status") == "DELETING":
             return None
-        said = read_comment(found.get("definition"))
-        if said.problems:
-            self._tell(arn, f"is not offered: its Comment is wrong, {'; '.join(said.problems)}")
+        comment = read_comment(found.get("definition"))
+        if comment.problems:
+            self._tell(arn, f"is not offered: its Comment is wrong, {'; '.join(comment.problems)}")
             return None
         options: dict[str, JSON] = {"express": True} if found["type"] == EXPRESS else {}
         return Exposed(
-            name=said.name or tool_name(str(found["name"])),
+            name=comment.name or tool_name(str(found["name"])),
             workflow=arn,
             source=arn,
-            title=said.title,
-            description=said.description,
-            input=said.input,
+            title=comment.title,
+            description=comment.description,
+            input=comment.input,
             options=options,
         )
 
     def _tell(self, arn: str, what: str) -> None:
-        """Say it once: it is found again every few minutes."""
+        """Log a line once: the machine is found again every few minutes."""
         line = f"state machine {arn} {what}"
         if line not in self._told:
             self._told.add(line)
@@ -153,7 +153,7 @@ class TaggedMachines:
 
 
 def tool_name(machine: str) -> str:
-    """The name of the tool for a machine: what is too long ends in a hash, so that two never become one unseen."""
+    """Return the tool name of a machine; a name that is too long ends in a hash, so that no two become one."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", machine)
     if len(name) <= MAX_NAME:
         return name
@@ -174,7 +174,11 @@ OPEN: Final[Mapping[str, JSON]] = {"type": "object"}  # takes any arguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolComment:
-    """What a comment says; `problems` is what in it cannot be meant so, in words for its author."""
+    """The description of a tool in the `Comment` of a definition; `problems` are its mistakes, for its author.
+
+    Plain text is the description. A JSON object can have `description`, `title`, `name` and `inputSchema`, at its top
+    or under `mcp`, where other readers of the comment are not affected.
+    """
 
     name: str | None = None
     title: str | None = None
@@ -184,17 +188,17 @@ class ToolComment:
 
 
 def read_comment(definition: object) -> ToolComment:
-    """What the comment of a definition (JSON text) says; nothing if there is none."""
+    """Return the tool in the comment of a definition (JSON text); an empty one without a comment."""
     comment = _object(definition).get("Comment")
     if not isinstance(comment, str) or not comment.strip():
         return ToolComment()
-    told = _object(comment)
-    return _said(told or {"description": comment.strip()})
+    content = _object(comment)
+    return _comment_of(content or {"description": comment.strip()})
 
 
-def _said(told: Mapping[str, Any]) -> ToolComment:
-    inner: object = told.get("mcp")
-    merged: Mapping[str, Any] = {**told, **cast("dict[str, Any]", inner)} if isinstance(inner, dict) else told
+def _comment_of(content: Mapping[str, Any]) -> ToolComment:
+    inner: object = content.get("mcp")
+    merged: Mapping[str, Any] = {**content, **cast("dict[str, Any]", inner)} if isinstance(inner, dict) else content
     texts = {key: merged[key] for key in ("name", "title", "description") if merged.get(key) is not None}
     schema = merged.get("inputSchema", OPEN)
     problems = [f"{key} is no text" for key, value in texts.items() if not isinstance(value, str)]
@@ -207,7 +211,7 @@ def _said(told: Mapping[str, Any]) -> ToolComment:
 
 
 def _object(text: object) -> Mapping[str, Any]:  # Any: any JSON value
-    """The JSON object in a text; empty if it is something else."""
+    """Return the JSON object in a text, or an empty one."""
     try:
         value = json.loads(text) if isinstance(text, str) and text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
-"""The IAM policy with the least that some tools need, for the identity that calls: a role, a user.
+"""The IAM policy with the least permissions that some tools need, for the identity that calls: a role, a user.
 
-Which action goes with which kind of resource, and with which condition keys, is AWS's to say:
-https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsstepfunctions.html. Of a version or alias
-the machine's ARN counts, narrowed by `states:StateMachineQualifier`; executions inherit the tags of their machine.
-SendTask* has no resource on that page, but AWS checks the machine that the token is of: its refusals name that, and
-`grantTaskResponse` of the AWS CDK allows that. Whether its tags count nobody says, so they are no condition there.
+https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsstepfunctions.html has the resources and
+condition keys of each action. For a version or alias the machine's ARN counts, narrowed by
+`states:StateMachineQualifier`; executions inherit the tags of their machine. SendTask* has no resource on that page,
+but AWS checks the machine of the token: its refusals name it, and `grantTaskResponse` of the AWS CDK allows it. It is
+not documented if the machine's tags count, so they are no condition there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """A use with its machine, and what it comes to."""
+    """The use of a tool with its machine, and the permissions that follow."""
 
     use: Use
     machine: Machine
@@ -70,7 +70,7 @@ class ToolUse:
 
     @property
     def locates(self) -> bool:
-        """Whether a definition may have to say where a task token is."""
+        """True if a definition may be needed to find a task token."""
         return self.reads and any(not _says_where(gate.get("when")) for gate in self.use.gates.values())
 
     @property
@@ -79,7 +79,7 @@ class ToolUse:
 
     @property
     def fails(self) -> bool:
-        """Whether an answer at a gate makes its state fail."""
+        """True if an answer at a gate makes its state fail."""
         words = (gate.get(word) for gate in self.use.gates.values() for word in ("send", "decline"))
         return self.answers and any(_fails(word) for word in words)
 
@@ -100,12 +100,12 @@ class Grant:
 
 
 def _says_where(when: JSON) -> bool:
-    """Whether a gate's `when` says where the task token is."""
+    """Return True if a gate's `when` has the place of the task token."""
     return isinstance(when, Mapping) and cast("Mapping[str, JSON]", when).get("token") is not None
 
 
 def _fails(word: JSON) -> bool:
-    """Whether a gate's `send` or `decline` is an error."""
+    """Return True if a gate's `send` or `decline` is an error."""
     return isinstance(word, Mapping) and cast("Mapping[str, JSON]", word).get("error") is not None
 
 
@@ -156,13 +156,13 @@ GRANTS: Final[Sequence[Grant]] = (
 
 
 async def permissions(client: Client, settings: StepFunctionsSettings, uses: Sequence[Use]) -> Mapping[str, JSON]:
-    """The policy document for these uses, and for `events` and `discover` if they are set; see `Permits.permissions`.
+    """Return the policy for these uses, and for `events` and `discover` if they are set; see `Permits.permissions`.
 
-    With `assume_role` it is for that role; what its caller needs is logged, as it belongs to another identity.
+    With `assume_role` it is for that role; the policy of its caller is logged, as it belongs to another identity.
 
     Raises:
-        EngineRefused: a workflow is none of this engine's.
-        EngineUnavailable: the account cannot be told.
+        EngineRefused: a workflow does not belong to this engine.
+        EngineUnavailable: the account cannot be found out.
     """
     machines = Machines(client, settings.known_account)
     needed = [ToolUse(use=use, machine=await machines.find(use.workflow)) for use in uses]
@@ -188,13 +188,13 @@ def _name_callers(uses: Sequence[Use]) -> bool:
 
 
 def caller_policy(role: AssumeRole, *, callers: bool = False) -> Mapping[str, JSON]:
-    """What the identity needs that assumes the role; `callers`: tools do so on behalf of who calls."""
+    """Return the policy of the identity that assumes the role; `callers`: tools assume it for their callers."""
     actions = ("sts:AssumeRole", *(("sts:SetSourceIdentity",) if role.source_identity or callers else ()))
     return policy_document([Permission(sid="AssumeRole", actions=actions, resources=frozenset({role.arn}))])
 
 
 def queue_arn(url: str, region: str, partition: str) -> str:
-    """The ARN of a queue by its URL, `https://HOST/ACCOUNT/NAME`, in the Region that the host names."""
+    """Return the ARN of a queue by its URL, `https://HOST/ACCOUNT/NAME`, in the Region that the host names."""
     parts = urlsplit(url)
     account, name = parts.path.strip("/").split("/")[-2:]
     host = _REGION.search(parts.hostname or "")
@@ -224,7 +224,7 @@ def _for_queue(arn: str) -> Permission:
 
 
 def _for_tagged(place: Place, key: str, value: str) -> Iterator[Permission]:
-    """Whatever is tagged now or later may be used as a tool: its tag is the condition."""
+    """Permit all machines that are tagged now or later, with the tag as the condition."""
     machine = Machine(place=place, name=ALL)
     machines, executions = frozenset({machine.unqualified}), frozenset({machine.execution(ALL)})
     tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value}}
@@ -240,7 +240,7 @@ LARGEST: Final = 6_144  # characters of a managed policy, white space not counte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Actions on resources; `sid` says in a word what for."""
+    """Actions on resources; `sid` names their purpose in a word."""
 
     sid: str
     actions: tuple[str, ...]
@@ -249,7 +249,11 @@ class Permission:
 
 
 def policy_document(allowed: Iterable[Permission]) -> Mapping[str, JSON]:
-    """The policy: one statement for all that has the same resources and condition, the same text each time."""
+    """Return the policy, as short as it can be, because IAM counts characters, and the same text each time.
+
+    One statement has all that shares resources and condition.
+    Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
+    """
     together: dict[str, list[Permission]] = defaultdict(list)
     for each in allowed:
         together[json.dumps([sorted(each.resources), each.condition], sort_keys=True)].append(each)

@@ -1,4 +1,4 @@
-"""What a start would send, without sending it: StartExecution in the words of the API."""
+"""The StartExecution of a start, without sending it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcp_workflows_stepfunctions.start import read_input, start_request
 
 
 def preview(start: Start, machines: Machines) -> Mapping[str, JSON]:
-    """The request as JSON, the input not yet as text; an account that only AWS could tell is left open.
+    """Return the request as JSON, with the input not yet as text; an account known only to AWS is left open.
 
     Raises:
         EngineRefused: it would be refused before anything is sent.

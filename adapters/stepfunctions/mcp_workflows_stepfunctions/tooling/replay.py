@@ -1,6 +1,6 @@
-"""What clients would have seen of an execution, from its exported history alone: no engine, no account.
+"""Each status of an execution that clients would have seen, from its exported history alone.
 
-The same fold, the same questions and gates as in a look.
+History, questions and gates are read by the same code as in a look.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _Details = Mapping[str, Any]  # Any: what an event tells
 
 
 def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-    """Each change a client would have seen, up to the first end: a redrive does not un-end a task.
+    """Return each change that a client would have seen, up to the first end: a redrive does not reopen a task.
 
     Raises:
-        ConfigError: this is no history of a Step Functions execution, or a gate is none.
+        ConfigError: this is no history of a Step Functions execution, or a gate is not valid.
     """
     if wrong := read_rules(gates)[1]:
         raise ConfigError("\n".join(wrong))

@@ -1,4 +1,4 @@
-"""Whether a state machine has the states that a tool's gates name, and what else in it will not work as meant."""
+"""Checks of a state machine's definition against the gates of a tool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLIP: Final = 0.85  # how much of two names of errors must be equal for one to 
 async def verify(
     client: Client, machine: Machine, options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
 ) -> Sequence[Finding]:
-    """What is missing is a problem; what cannot be found out is unknown, and none."""
+    """Return the findings; a missing state is a problem, a definition that cannot be read is not."""
     findings: list[Finding] = []
     try:
         for there in await definitions(client, machine):
@@ -34,10 +34,10 @@ async def verify(
 
 
 async def definitions(client: Client, machine: Machine) -> Sequence[Mapping[str, State]]:
-    """The states of each definition that a start may run: an alias may stand for two versions.
+    """Return the states of each definition that a start may run: an alias may stand for two versions.
 
     Raises:
-        AnsweredError: the definition is encrypted, and the key may not be used.
+        ExpectedCodeError: the definition is encrypted, and the key may not be used.
         EngineError: it cannot be read.
     """
     found = [
@@ -48,7 +48,7 @@ async def definitions(client: Client, machine: Machine) -> Sequence[Mapping[str,
 
 
 async def _started(client: Client, machine: Machine) -> Sequence[str]:
-    """What a start runs: the machine or version that is named, the versions that an alias stands for now."""
+    """Return the ARNs that a start runs: the machine or version, or the present versions of an alias."""
     if machine.qualifier is None or machine.qualifier.isdigit():
         return [machine.arn]
     found = await client.call("describe_state_machine_alias", stateMachineAliasArn=machine.arn)
@@ -79,7 +79,7 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
 
 
 def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
-    """Whether the task token of a state can be found in what it sends."""
+    """Check that the task token of a state can be found in the parameters it sends."""
     places = state.token_places
     fields = [place for place in places if place.readable and not place.is_embedded]
     put = f"put it into a field of its own among what the state sends: {_own_field(state)}"
@@ -94,14 +94,14 @@ def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
 
 
 def _own_field(state: State) -> str:
-    """The task token in a field of its own, as the author of this state writes it."""
+    """Return the task token in a field of its own, in the language of this state."""
     if state.jsonata:
         return f'"{TASK_TOKEN}": "{{% $states.context.Task.Token %}}"'
     return f'"{TASK_TOKEN}.$": "$$.Task.Token"'
 
 
 def _errors(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
-    """Errors that gates send and that differ a little from those that the state catches; others may fail it."""
+    """Find errors of gates that differ a little from those that the state catches; others may be meant to fail it."""
     for gate, words in gates.items():
         state = there.get(gate_state(words.get("when")))
         for part in ("send", "decline"):
