@@ -14,7 +14,7 @@ from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.history_reader import HistoryReader
 from mcp_workflows_stepfunctions.questions import AnswerCall, answer_calls
 
-_OVER: Final = "TaskTimedOut"  # AWS knows the token, and its task has been answered, has timed out or was stopped
+_OVER: Final = "TaskTimedOut"  # AWS knows the token; its task was answered, timed out or was stopped
 _CLOSED: Final = frozenset({_OVER, "TaskDoesNotExist", "InvalidToken"})
 
 
@@ -49,7 +49,7 @@ async def _retry_other_token(
     Raises:
         EngineRefused: the question is open, and no other token is known.
     """
-    history = await reader.read(ref.handle, ref.gates)  # which was a moment behind
+    history = await reader.read(ref.handle, ref.gates)  # it was read before the call
     waiting = history.waiting.get(int(delivery.key))
     if waiting is None or history.ended:
         return

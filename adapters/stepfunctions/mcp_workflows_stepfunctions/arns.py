@@ -64,7 +64,7 @@ class ExecutionArn:
     machine: str
     name: str
     express: bool
-    label: str | None = None  # of the distributed Map that it is a child of
+    label: str | None = None  # of the distributed Map whose child it is
 
     @classmethod
     def parse(cls, arn: str) -> Self:

@@ -24,8 +24,8 @@ THROTTLING: Final = frozenset(
     | {"ProvisionedThroughputExceededException", "EC2ThrottledException"}
 )
 _SERVER_ERROR: Final = 500
-_PAUSE: Final = 0.2  # seconds: the longest between attempts that were not throttled
-_VERBOSE_LOGGERS: Final = (  # they tell bodies of requests and answers at DEBUG: task tokens, inputs, signatures
+_PAUSE: Final = 0.2  # seconds: the longest pause after an attempt that was not throttled
+_VERBOSE_LOGGERS: Final = (  # at DEBUG they log requests and answers: task tokens, inputs, signatures
     *("botocore.endpoint", "botocore.parsers", "botocore.auth", "botocore.hooks", "botocore.httpsession"),
     *("botocore.client", "botocore.awsrequest", "botocore.regions", "botocore.retries.standard"),
 )
@@ -49,7 +49,7 @@ class Attempts:
 
     def record_outcome(self, status: int, code: str | None, error: Exception | None) -> None:
         """Record the end of an attempt: an answer with its HTTP status and AWS's code, or an exception."""
-        self.answered += error is None and status < _SERVER_ERROR  # AWS may have done it before it broke
+        self.answered += error is None and status < _SERVER_ERROR  # after a server error, AWS may have done it
         self.unsent += isinstance(error, NOT_SENT)
         self.throttled += code in THROTTLING
 
@@ -90,11 +90,11 @@ def send(client: Any, operation: str, params: Mapping[str, Any], attempts: Attem
     try:
         reply: Mapping[str, Any] = call(**params)
     except (AttributeError, TypeError, LookupError, RecursionError):
-        raise ResponseParserError from None  # JSON, but not at all what AWS answers: boto3 minds in many ways
+        raise ResponseParserError from None  # JSON, but no answer of AWS: boto3 fails in many ways
     shape = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation]).output_shape
     expected: Collection[str] = shape.required_members if shape else ()
     if expected and not any(member in reply for member in expected):
-        raise ResponseParserError  # 200 from something that is not AWS: boto3 would not mind
+        raise ResponseParserError  # 200 from a server that is not AWS: boto3 accepts it
     return reply
 
 

@@ -115,7 +115,7 @@ def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
     core.register_component("credential_provider", FixedCredentials(credentials=used))
     make = partial(_client, session, settings)
     states = make("stepfunctions", _config(settings))
-    if urlsplit(states.meta.endpoint_url).port == 0:  # one that is out of range is a ValueError right here
+    if urlsplit(states.meta.endpoint_url).port == 0:  # a port out of range raises a ValueError here
         raise ValueError("the URL of the endpoint has port 0")
     return Boto3Clients(
         states=track_attempts(states),

@@ -37,9 +37,9 @@ from mcp_workflows_stepfunctions.threads import run_in_long_thread, run_in_threa
 logger = logging.getLogger(__name__)
 
 READS: Final = ("describe_", "get_", "list_", "receive_")
-_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read, a write waits for a token
-_FOR_WRITES: Final = 4  # one place in so many is not for reads: slow looks never keep an answer or a cancel waiting
-_WRITE_GRACE: Final = 1.0  # seconds: a write is given up a little after its thread should have
+_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read (True), a write (False) waits for a token
+_FOR_WRITES: Final = 4  # one place in four is reserved for writes: slow looks never delay an answer or a cancel
+_WRITE_GRACE: Final = 1.0  # seconds: a write is abandoned a little after its thread should have ended
 _RESOURCES: Final = ("executionArn", "stateMachineArn", "stateMachineAliasArn", "resourceArn", "QueueUrl")
 _DESCRIBE_OPERATIONS: Final = ("describe_execution", "get_execution_history")
 _LISTING_INTERVAL: Final = 2.0  # seconds
@@ -62,7 +62,7 @@ class _CallKind:
     service: str
     client: Any  # a botocore client has no types
     limiter: anyio.CapacityLimiter
-    reads: anyio.CapacityLimiter | None = None  # places of it that reads may have
+    reads: anyio.CapacityLimiter | None = None  # the places of `limiter` for reads
     seconds: float  # in all
     attempt: float  # seconds of one attempt
     long: bool = False
@@ -231,8 +231,8 @@ class Client:
                 self._clients.credentials.forget()
             ours = translate(error, call, reached=attempts.reached)
             if attempts.is_in_doubt and isinstance(ours, EngineRefused) and not (ours.final or read):
-                ours = EngineUnavailable(str(ours))  # an attempt before may have been accepted
-            raise ours from None  # AWS's own words may hold a task token, and are in no log
+                ours = EngineUnavailable(str(ours))  # an earlier attempt may have been accepted
+            raise ours from None  # AWS's message may contain a task token, so it is not logged
         finally:
             _charge(bucket, operation, attempts)
         self._account = self._account or call.account_in(self.region)
@@ -261,7 +261,7 @@ class Client:
             )
 
     def _bucket(self, operation: str) -> Bucket:
-        where = self.endpoint if self.endpoint_is_custom else self.partition  # AWS has several for one quota
+        where = self.endpoint if self.endpoint_is_custom else self.partition  # AWS has several endpoints for one quota
         key = Key(endpoint=where, owner=self._account, place=self.region, operation=operation)
         return self._buckets.bucket(key, limits(operation, self.region, self._quota))
 

@@ -25,7 +25,7 @@ from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 from mcp_workflows_stepfunctions.settings import AssumeRole
 
 _EARLY: Final = 900  # seconds before its end that a session is renewed, as botocore does it
-MAX_SESSIONS: Final = 1000  # of different callers that are kept; one more is assumed again
+MAX_SESSIONS: Final = 1000  # sessions of callers that are kept
 _CALLER: ContextVar[str | None] = ContextVar("mcp_workflows_stepfunctions_caller", default=None)
 _LOOK_AGAIN: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
 
@@ -92,7 +92,7 @@ class CallerCredentials(Credentials):  # type: ignore[misc]  # botocore has no t
         super().__init__("", "", method="per-caller")
         self._usual = usual
         self._session = session
-        self._sessions: OrderedDict[str, Credentials] = OrderedDict()  # the one that was used last comes last
+        self._sessions: OrderedDict[str, Credentials] = OrderedDict()  # the last used one last
         self._finding = threading.Lock()
 
     def get_frozen_credentials(self) -> Any:

@@ -76,7 +76,7 @@ async def describe_execution(client: Client, reader: HistoryReader, console: Con
 async def _running(reader: HistoryReader, ref: Ref) -> Execution:
     if not StepFunctionsOptions.read(ref.options).history:
         return Execution(status=Status.RUNNING)
-    history = await reader.read(ref.handle, ref.gates)  # if it has ended since the call before, the next look tells how
+    history = await reader.read(ref.handle, ref.gates)  # an end since the call before shows in the next look
     return running_execution(history, ref.gates)
 
 

@@ -28,9 +28,9 @@ class ErrorRow:
 
     kind: type[EngineError]
     text: str
-    final: bool = False  # of EngineRefused
-    sent: bool | None = None  # of EngineUnavailable; None: as the attempts went
-    throttled: bool = False  # likewise
+    final: bool = False  # for EngineRefused
+    sent: bool | None = None  # of EngineUnavailable; None: as recorded by the attempts
+    throttled: bool = False  # for EngineUnavailable
 
 
 def refusal(text: str, *, final: bool = False) -> ErrorRow:
@@ -67,7 +67,7 @@ CODES: Final[Mapping[str, ErrorRow]] = {
     "ValidationException": refusal("the request is not valid{detail}", final=True),
     "SerializationException": refusal("the request is not valid{detail}", final=True),
     "MissingRequiredParameter": refusal("the request is not valid{detail}", final=True),
-    # what is asked for
+    # the resource
     "InvalidArn": refusal("{resource} is no ARN that {action} takes"),
     "StateMachineDoesNotExist": refusal(_NO_MACHINE),
     "StateMachineDeleting": refusal("the state machine {resource} is being deleted"),
@@ -87,7 +87,7 @@ CODES: Final[Mapping[str, ErrorRow]] = {
     "ExecutionLimitExceeded": outage("too many executions are open in this account: its quota is used up"),
     "ServiceQuotaExceededException": outage("a quota of the account is used up"),
     **dict.fromkeys(THROTTLING, outage(_THROTTLED, throttled=True)),
-    # who we are
+    # our identity
     "AccessDeniedException": refusal(_DENIED),
     "AccessDenied": refusal(_DENIED),
     "UnauthorizedOperation": refusal(_DENIED),

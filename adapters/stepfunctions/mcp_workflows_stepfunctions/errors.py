@@ -36,9 +36,9 @@ STALE: Final = frozenset(
 )
 """Codes of credentials that may have been renewed in their file meanwhile."""
 
-_EXPIRED_ANYWAY: Final = "still expired"  # botocore's RuntimeError: the credentials it has just got are of no use
+_EXPIRED_ANYWAY: Final = "still expired"  # botocore's RuntimeError: even new credentials have expired
 SERVER_ERROR: Final = 500
-_REFUSED: Final = "Connection refused"  # of the C library, in what botocore's error is made of
+_REFUSED: Final = "Connection refused"  # the C library's message, inside botocore's error
 _LOCAL: Final = "mcp_workflows_stepfunctions_local"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_WORD: Final = 200  # characters of a repeated text
@@ -63,8 +63,8 @@ class ApiCall:
     region: str
     account: str | None
     endpoint: str
-    role: str | None = None  # that is assumed
-    custom: bool = False  # the endpoint
+    role: str | None = None  # the role to assume
+    custom: bool = False  # True: the endpoint is not AWS's
 
     @property
     def engine_name(self) -> str:
@@ -154,7 +154,7 @@ def _elsewhere(call: ApiCall) -> str | None:
 def _words(error: BaseException, call: ApiCall) -> Mapping[str, str]:
     action, resource = f"{call.service}:{_camel(call.operation)}", call.resource
     if isinstance(error, boto.ClientError):
-        inner = error.operation_name != _camel(call.operation)  # credentials were to be got first
+        inner = error.operation_name != _camel(call.operation)  # the failed call was one for credentials
         action = f"sts:{error.operation_name}" if inner else action
         found = _PERFORM.search(str(error.response.get("Error", {}).get("Message", "")))
         if found:

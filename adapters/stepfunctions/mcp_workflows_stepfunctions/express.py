@@ -22,9 +22,9 @@ from mcp_workflows_stepfunctions.describe import ended_execution
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
 from mcp_workflows_stepfunctions.start import StartRequest
 
-KEPT: Final = 1_000  # executions that have ended; who waits for one looks within seconds
+KEPT: Final = 1_000  # ended executions; a waiting call looks within seconds
 _PREFIX: Final = "express:"
-_GRACE: Final = 10.0  # seconds for its outcome to be kept
+_GRACE: Final = 10.0  # seconds between the end and the stored outcome
 
 
 class ExpressExecutions:

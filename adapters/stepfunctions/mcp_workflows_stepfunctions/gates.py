@@ -19,7 +19,7 @@ from mcp_workflows_stepfunctions.token_places import MARK, TokenPlace
 
 MAX_ERROR: Final = 256  # characters, of SendTaskFailure
 MAX_CAUSE: Final = 32_768
-_TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # letters only; the surest first
+_TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # letters only; the most specific first
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 
 
@@ -218,7 +218,7 @@ def read_gate_answer(name: str, send: JSON, written: JSON) -> GateAnswer:
     """
     filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
     if isinstance(written, dict) and "output" in written:
-        filled = {"output": None, **filled}  # what an answer left empty is left out when it is filled in
+        filled = {"output": None, **filled}  # empty values are left out when placeholders are filled in
     try:
         return GateAnswer.model_validate(filled)
     except ValidationError as error:

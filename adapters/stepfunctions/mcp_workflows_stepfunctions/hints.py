@@ -54,15 +54,15 @@ async def _named_in(messages: Sequence[Mapping[str, Any]], region: str, account:
     by_message: list[frozenset[str]] = []
     for message in messages:
         by_message.append(named_executions(str(message.get("Body", "")), region, account))
-        await anyio.lowlevel.checkpoint()  # whoever may write to the queue may write 256 KiB
+        await anyio.lowlevel.checkpoint()  # a message may have 256 KiB
     if useless := sum(not arns for arns in by_message):
         _log.debug("%d of %d messages of the events queue name no execution of ours", useless, len(messages))
     return sorted(frozenset[str]().union(*by_message))
 
 
-SNS_MESSAGE: Final = "Notification"  # the `Type` of what a topic wraps, unless its delivery is raw
+SNS_MESSAGE: Final = "Notification"  # the `Type` of a wrapped message, unless delivery is raw
 _LONGEST_ARN: Final = 256  # characters; https://docs.aws.amazon.com/step-functions/latest/apireference (Arn)
-_MOST_VALUES: Final = 10_000  # looked at in one event
+_MOST_VALUES: Final = 10_000  # values searched in one event
 
 
 def named_executions(body: str, region: str, account: str | None) -> frozenset[str]:

@@ -20,7 +20,7 @@ from mcp_workflows_stepfunctions.token_places import TokenPlace
 
 Event = Mapping[str, Any]  # Any: an event of boto3, or of an export
 
-_BEGINNING: Final = 0  # what the first event names as the event before it
+_BEGINNING: Final = 0  # the id that the first event names as the one before it
 _ENTERED, _EXITED = "StateEntered", "StateExited"
 _SCHEDULED: Final = "TaskScheduled"
 _CLOSING: Final = ("Succeeded", "Failed", "TimedOut", "Aborted", "Exited", "Entered", "Scheduled")
@@ -31,11 +31,11 @@ _CLOSING: Final = ("Succeeded", "Failed", "TimedOut", "Aborted", "Exited", "Ente
 class TokenWait:
     """A state that waits for an answer with its task token."""
 
-    event: int  # the id of its TaskScheduled event: another attempt, or another visit, has another
+    event: int  # the id of its TaskScheduled event; each attempt and each visit has its own
     state: str
-    resource: str  # what it called: `sqs:sendMessage.waitForTaskToken`
-    parameters: JSON = field(repr=False)  # as they were resolved, but for long texts; the token is in there
-    question: Question  # what it asks in our words
+    resource: str  # the called resource: `sqs:sendMessage.waitForTaskToken`
+    parameters: JSON = field(repr=False)  # with values filled in, without long texts; with the token
+    question: Question  # its question in `mcpInput`
 
 
 class History:
@@ -43,16 +43,16 @@ class History:
 
     def __init__(self) -> None:
         self.last_id = 0
-        self.state: str | None = None  # the one entered last
+        self.state: str | None = None  # the state entered last
         self.ended = False
         self.token_places: Mapping[str, Sequence[TokenPlace]] | None = (
             None  # by state; None: the definition was not read
         )
-        self.unread: str | None = None  # why it could not be read
+        self.unread: str | None = None  # the reason why the definition could not be read
         self._waiting: dict[int, TokenWait] = {}
         self._root = Scope(kind=Kind.EXECUTION)
         self._sequences: dict[int, StateSequence] = {_BEGINNING: StateSequence(scope=self._root)}  # by event
-        self._scopes: dict[int, Scope] = {}  # Parallels and Maps that were not left, by the event that started them
+        self._scopes: dict[int, Scope] = {}  # open Parallels and Maps, by the event that started them
 
     @property
     def waiting(self) -> Mapping[int, TokenWait]:
@@ -111,9 +111,9 @@ class History:
         """Begin a pass of a Parallel or Map; a retry may name any event of the pass before it."""
         kind = _scope_kind(event, "Started")
         owner = self._sequence_before(event)
-        if owner.kind != kind and (ended_scope := owner.scope.running(kind)):
-            self._end(ended_scope)
-            owner = ended_scope.owner or owner
+        if owner.kind != kind and (failed_scope := owner.scope.running(kind)):
+            self._end(failed_scope)
+            owner = failed_scope.owner or owner
         for earlier in owner.scope.inner.values():
             if earlier.owner is owner:  # a sequence is in one state at a time
                 self._end(earlier)
@@ -138,7 +138,7 @@ class History:
         if scope is None or scope.owner is None or scope.outer is None:
             return self._step(event)
         passes = scope.outer.inner
-        for event_id in [key for key, each in passes.items() if each.owner is scope.owner]:  # those that failed too
+        for event_id in [key for key, each in passes.items() if each.owner is scope.owner]:  # failed passes, too
             self._discard(passes.pop(event_id))
             del self._scopes[event_id]
         scope.owner.kind = ""
@@ -168,7 +168,7 @@ class History:
             self._discard(of.iterations.pop(index))
         tail = of.sequences[0] if of.sequences else self._new_sequence(of)
         before = event.get("previousEventId", _BEGINNING)
-        if before not in self._sequences:  # forgotten just now
+        if before not in self._sequences:  # just forgotten
             self._record({"id": before}, tail)
         return self._record(event, tail)
 

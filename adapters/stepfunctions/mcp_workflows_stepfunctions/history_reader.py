@@ -21,12 +21,10 @@ from mcp_workflows_stepfunctions.names import DENIED, KMS_REFUSES
 from mcp_workflows_stepfunctions.questions import needs_definition
 
 KEPT: Final = 5_000  # executions
-_NEWS, _ALL = 100, 1000  # events of one page
-_TURN: Final = 0.01  # seconds
-_NEVER_AFTER: Final = 5.0  # seconds: an event that does not show for so long after its successor does not come any more
-
-
-_AGAIN: Final = 60.0  # seconds
+_SMALL_PAGE, _LARGE_PAGE = 100, 1000  # events of one page
+_FEED_SECONDS: Final = 0.01  # seconds
+_LATE_EVENT_SECONDS: Final = 5.0  # seconds after its successor that a missing event is waited for
+_RETRY_SECONDS: Final = 60.0  # seconds
 _ACTION: Final = "DescribeStateMachineForExecution"
 _DEFINITION: Final = "describe_state_machine_for_execution"
 _UNREADABLE: Final = KMS_REFUSES | {DENIED}
@@ -39,8 +37,8 @@ class HistoryReader:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._histories: OrderedDict[str, History] = OrderedDict()
-        self._missing: dict[str, tuple[int, float]] = {}  # by ARN: the event that does not show, and since when
-        self._located: dict[str, float] = {}  # by ARN: when its definition may be asked for again
+        self._missing: dict[str, tuple[int, float]] = {}  # by ARN: the missing event, and the time it was missed first
+        self._located: dict[str, float] = {}  # by ARN: the time when its definition may be read again
 
     async def read(self, arn: str, gates: Mapping[str, Gate] = _NO_GATES) -> History:
         """Return the history up to now, and read the definition if these gates need it.
@@ -53,7 +51,7 @@ class HistoryReader:
         while len(self._histories) > KEPT:
             self.forget(next(iter(self._histories)))
         known = history.last_id
-        await _feed(history, self._settled(arn, known, await self._news(arn, known)))
+        await _feed(history, self._without_gaps(arn, known, await self._new_events(arn, known)))
         if history.token_places is None and needs_definition(history, gates):
             await self.locate(arn, history)
         return history
@@ -66,7 +64,7 @@ class HistoryReader:
         now = time.monotonic()
         if history.token_places is not None or now < self._located.get(arn, 0.0):
             return
-        self._located[arn] = now + _AGAIN
+        self._located[arn] = now + _RETRY_SECONDS
         try:
             found = await self._client.call(_DEFINITION, known=_UNREADABLE, executionArn=arn)
         except ExpectedCodeError as answered:
@@ -87,7 +85,7 @@ class HistoryReader:
         self._missing.pop(arn, None)
         self._located.pop(arn, None)
 
-    def _settled(self, arn: str, known: int, events: Sequence[Any]) -> Sequence[Any]:  # Any: events of boto3
+    def _without_gaps(self, arn: str, known: int, events: Sequence[Any]) -> Sequence[Any]:  # Any: events of boto3
         """Return the events before the first missing id: branches write at the same time, and an event may be late."""
         missing = next((number for number, event in enumerate(events, known + 1) if event["id"] != number), None)
         if missing is None:
@@ -96,17 +94,23 @@ class HistoryReader:
         now = time.monotonic()
         before, since = self._missing.get(arn, (missing, now))
         self._missing[arn] = missing, (since if before == missing else now)
-        return events if now - self._missing[arn][1] > _NEVER_AFTER else events[: missing - known - 1]
+        return events if now - self._missing[arn][1] > _LATE_EVENT_SECONDS else events[: missing - known - 1]
 
-    async def _news(self, arn: str, known: int) -> list[Any]:  # Any: events of boto3
-        news: list[Any] = []
-        page: dict[str, Any] = {"executionArn": arn, "reverseOrder": True, "maxResults": _NEWS if known else _ALL}
+    async def _new_events(self, arn: str, known: int) -> list[Any]:  # Any: events of boto3
+        events: list[Any] = []
+        page: dict[str, Any] = {
+            "executionArn": arn,
+            "reverseOrder": True,
+            "maxResults": _SMALL_PAGE if known else _LARGE_PAGE,
+        }
         while True:
             found = await self._client.call("get_execution_history", **page)
             fresh = [event for event in found["events"] if event["id"] > known]
-            news += fresh
+            events += fresh
             if not found.get("nextToken") or len(fresh) < len(found["events"]):
-                return sorted(news, key=lambda event: event["id"])  # AWS orders by time, which several events may share
+                return sorted(
+                    events, key=lambda event: event["id"]
+                )  # AWS sorts by time, which several events may share
             page["nextToken"] = found["nextToken"]
 
 
@@ -115,9 +119,9 @@ async def _feed(history: History, events: Sequence[Any]) -> None:  # Any: events
 
     Two tasks may feed one history: both feed by ascending ids, and the history skips known events.
     """
-    turn = time.monotonic()
+    began = time.monotonic()
     for event in events:
         history.feed((event,))
-        if time.monotonic() - turn > _TURN:
+        if time.monotonic() - began > _FEED_SECONDS:
             await anyio.lowlevel.checkpoint()
-            turn = time.monotonic()
+            began = time.monotonic()

@@ -26,13 +26,13 @@ class Scope:
 
     kind: Kind
     name: str | None = None  # of the state; an iteration has its Map's
-    outer: Scope | None = None  # what it is in
+    outer: Scope | None = None  # the scope around it
     owner: StateSequence | None = None  # of a Parallel or Map: the sequence that contains it
     ended: bool = False
     sequences: list[StateSequence] = field(default_factory=list["StateSequence"], repr=False)
     inner: dict[int, Scope] = field(default_factory=dict[int, "Scope"], repr=False)  # by the event that started it
     iterations: dict[int, Scope] = field(default_factory=dict[int, "Scope"], repr=False)  # of a Map, by index
-    total: int | None = None  # items of a Map, where the history tells
+    total: int | None = None  # items of a Map, if the history has the number
     done: set[int] = field(default_factory=set[int], repr=False)  # indexes of the iterations that succeeded
 
     @property
@@ -69,7 +69,7 @@ class StateSequence:
     """One sequence of states, and its present state."""
 
     scope: Scope
-    state: str | None = None  # the one it is in, or was in last
-    kind: str = ""  # of the state it is in, in the words of the event types: TaskState, ParallelState
+    state: str | None = None  # the present state, or the last one
+    kind: str = ""  # of the present state, as in event types: TaskState, ParallelState
     wait: int | None = None  # the event of its open wait for a task token
-    ids: list[int] = field(default_factory=list[int], repr=False)  # its events that later ones may name
+    ids: list[int] = field(default_factory=list[int], repr=False)  # the ids of its events that later ones may name

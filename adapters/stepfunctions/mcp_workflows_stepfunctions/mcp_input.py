@@ -15,8 +15,8 @@ from mcp_workflows_stepfunctions.names import MCP_INPUT, TASK_TOKEN
 
 ELICIT: Final = "elicitation/create"
 MAX_TOKEN: Final = 2_048  # characters
-_DEEPEST: Final = 40  # objects and lists in each other, as far as is looked
-_SECRET: Final = 20  # characters: a token that is shorter is none of AWS's, and may be part of any word
+_DEEPEST: Final = 40  # nested objects and lists that are searched
+_SECRET: Final = 20  # characters; a shorter token is not AWS's, and may be part of any word
 _HIDDEN: Final = "[task token]"
 _SMALL: Final = 8_192  # characters of parameters that are kept as they are
 _FORM_TYPES: Final = ("string", "number", "integer", "boolean", "array")
@@ -29,7 +29,7 @@ class McpInput:
     """The `mcpInput` of a state, valid or not, and the token beside it."""
 
     question: JSON
-    token: str | None = field(repr=False)  # None: there is none beside the question
+    token: str | None = field(repr=False)  # None: no token beside the question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from mcp_workflows.adapter import JSON, read_options
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.settings import SESSION
 
-LONGEST_EXPRESS = timedelta(minutes=5)  # StartSyncExecution: an Express workflow runs for at most so long
+LONGEST_EXPRESS = timedelta(minutes=5)  # the longest run of an Express workflow
 
 
 class StepFunctionsOptions(BaseModel):

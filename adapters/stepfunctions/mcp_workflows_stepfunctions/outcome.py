@@ -11,7 +11,7 @@ from mcp_workflows.adapter import Failure
 from mcp_workflows_stepfunctions.names import CANCELLED, PROTOCOL_ERROR
 
 TIMEOUT: Final = "States.Timeout"
-TASK_FAILED: Final = "States.TaskFailed"  # says nothing but that it failed
+TASK_FAILED: Final = "States.TaskFailed"  # carries no information
 
 _Object = Mapping[str, Any]  # Any: JSON
 
@@ -23,9 +23,9 @@ _CHILD_STATUS: Final[Mapping[str, str]] = {
     "ABORTED": "a child execution was stopped",
 }
 _MESSAGES: Final = ("errorMessage", "ErrorMessage", "message", "Message", "StatusReason", "StoppedReason", "Cause")
-_LARGEST_CODE: Final = 2**31 - 1  # what clients in other languages can read
+_LARGEST_CODE: Final = 2**31 - 1  # the largest integer that all clients can read
 _DEEPEST: Final = 3  # causes in causes
-_LONGEST: Final = 500  # characters of a JSON cause that nothing is known of
+_LONGEST: Final = 500  # characters of a JSON cause of unknown form
 _TRACE: Final = re.compile(
     r"Traceback \(most recent call last\)"  # Python
     r"|\s+File \".*\", line \d+"

@@ -72,7 +72,8 @@ def needs_definition(history: History, gates: Mapping[str, Gate]) -> bool:
 def _gate_question(history: History, waiting: TokenWait, rule: GateRule) -> Question:
     places = None if history.token_places is None else history.token_places.get(waiting.state, ())
     token = rule.token(waiting.parameters, places or ())
-    exported = rule.when.token is None and places is None and history.unread is None  # a history alone: nobody can tell
+    # an exported history comes without the definition
+    exported = rule.when.token is None and places is None and history.unread is None
     if token is not None or exported:
         return Question(request=replace(rule.request, gate=rule.name), token=token)
     if rule.when.token is not None:

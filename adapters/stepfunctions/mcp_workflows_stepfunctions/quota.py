@@ -18,7 +18,7 @@ def _limits(bucket: float, refill: float) -> Limits:
     return Limits(bucket=bucket, refill=refill)
 
 
-# operation: (where AWS is biggest, elsewhere)
+# operation: (in AWS's largest Regions, elsewhere)
 DEFAULTS: Final[Mapping[str, tuple[Limits, Limits]]] = {
     "start_execution": (_limits(1300, 300), _limits(800, 150)),
     "describe_execution": (_limits(300, 15), _limits(250, 10)),
@@ -31,7 +31,7 @@ DEFAULTS: Final[Mapping[str, tuple[Limits, Limits]]] = {
     "describe_state_machine_alias": (_limits(200, 1), _limits(200, 1)),
     "describe_state_machine_for_execution": (_limits(200, 1), _limits(200, 1)),
     "list_state_machines": (_limits(100, 5), _limits(100, 5)),
-    "get_resources": (_limits(10, 5), _limits(10, 5)),  # of tags: 15/s, and no bucket is told
+    "get_resources": (_limits(10, 5), _limits(10, 5)),  # of tags: 15/s; AWS gives no bucket
 }
 _OVERRIDES: Final[Mapping[str, str]] = {"send_task_success": "send_task", "send_task_failure": "send_task"}
 

@@ -18,7 +18,7 @@ from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.payloads import canonical, payload
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")  # names of other characters do not show in CloudWatch
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")  # CloudWatch does not show names with other characters
 _EXISTS = "ExecutionAlreadyExists"
 _GONE = "ExecutionDoesNotExist"
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -30,9 +30,9 @@ class StartRequest:
 
     machine: Machine
     name: str
-    input: str = field(repr=False)  # canonical JSON: a retry is the same to the byte
+    input: str = field(repr=False)  # canonical JSON: a retry has the same bytes
     trace: str | None = None  # for AWS X-Ray
-    caller: str | None = None  # on whose behalf, for AWS too
+    caller: str | None = None  # the source identity
 
     @property
     def params(self) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ async def run_in_thread(
             await limiter.acquire_on_behalf_of(call)
             held.callback(limiter.release_on_behalf_of, call)
         call.begin()
-        call.held = held.pop_all()  # it cannot end before: it does that on this event loop
+        call.held = held.pop_all()  # the call ends on this event loop, so not before this line
     return await call.outcome()
 
 
@@ -79,7 +79,7 @@ class _Call(Generic[T]):
         self._done = anyio.Event()
         self._results: list[T] = []
         self._error: Exception | None = RuntimeError("the thread of a call broke; see the log")
-        self.held = ExitStack()  # the places that it has
+        self.held = ExitStack()  # its places of the limiters
 
     def begin(self) -> None:
         """Begin in an idle thread, or in a new one."""
@@ -105,7 +105,7 @@ class _Call(Generic[T]):
         except self._errors as error:
             self._error = error
         finally:
-            with suppress(anyio.RunFinishedError):  # nobody is there any more to be told
+            with suppress(anyio.RunFinishedError):  # the event loop has ended
                 anyio.from_thread.run_sync(self._over, token=self._token)
 
     def _over(self) -> None:

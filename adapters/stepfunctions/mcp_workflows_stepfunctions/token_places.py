@@ -18,7 +18,7 @@ from mcp_workflows_stepfunctions.mcp_input import is_token, opened
 
 Path: TypeAlias = tuple[str | int, ...]
 
-_CONTEXT: Final[Mapping[str, Path]] = {  # what holds the token, and where in it that is
+_CONTEXT: Final[Mapping[str, Path]] = {  # objects with the token, and its path inside
     "$$.Task.Token": (),
     "$$.Task": ("Token",),
     "$$": ("Task", "Token"),
@@ -37,11 +37,11 @@ _LEXEMES: Final = re.compile(
 _STEP: Final = re.compile(r"""\[['"](\w+)['"]\]""")
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _JSONATA: Final = re.compile(r"\s*\{%(.*)%\}\s*", re.DOTALL)
-_CHOOSES: Final = frozenset("?:")  # between one value and another
+_CHOOSES: Final = frozenset("?:")  # signs that separate alternatives
 _OPENS: Final[Mapping[str, str]] = {"(": ")", "[": "]", "{": "}"}
 _TOKEN: Final = "[A-Za-z0-9+/=_-]+"  # noqa: S105  # what tokens are made of, no password
 MARK: Final = "<task token>"
-_CERTAIN: Final = 6  # characters of a text beside a token that could be part of one: more are no accident
+_CERTAIN: Final = 6  # characters; a longer text beside the token delimits it, even of token characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,9 @@ class TokenPlace:
     """The place of a token in the parameters of a state."""
 
     path: Path
-    before: str | None = (
-        None  # with the text around it, if the token is in a larger text; None: the text begins with it
-    )
+    before: str | None = None  # the text before the token in a larger text; None: the text begins with the token
     after: str | None = None
-    readable: bool = True  # False: it went into something that it cannot be read back from
+    readable: bool = True  # False: the token cannot be read back from the value
 
     def read(self, parameters: JSON) -> str | None:
         """Return the token at this place, or None."""
@@ -63,7 +61,7 @@ class TokenPlace:
         if self.readable and isinstance(found, str) and self.is_embedded:
             pattern = f"{_literal(self.before, 'A')}({_TOKEN}?){_literal(self.after, 'Z')}"
             there = {match[1] for match in re.finditer(f"(?={pattern})", found)}
-            found = there.pop() if len(there) == 1 else None  # another one came with what was put in beside it
+            found = there.pop() if len(there) == 1 else None  # another match came from a value filled in beside it
         return found if self.readable and isinstance(found, str) and is_token(found) else None
 
     @property
@@ -143,7 +141,7 @@ class _Expression:
 
     def places(self) -> Sequence[TokenPlace]:
         found = [*self._expression(frozenset()).places]
-        while self._at < len(self._lexemes):  # a bracket that was not opened
+        while self._at < len(self._lexemes):  # a closing bracket without an opening one
             self._at += 1
             found = [*_unreadable([*found, *self._expression(frozenset()).places])]
         return found
@@ -229,13 +227,13 @@ class _Expression:
             return _Operand(_formatted(arguments[0].text, arguments[1:]))
         if function == "States.Array":
             return _Operand(_listed(arguments))
-        if function == "States.JsonToString":  # of a text it is that text in quotes
+        if function == "States.JsonToString":  # of a text: the text in quotes
             return _Operand([place if place.path else replace(place, before='"', after='"') for place in places])
         if function == "$string":
             return _Operand(places)
         if function in {"States.StringToJson", "$parse"}:
             return _Operand([place if place.path else replace(place, readable=False) for place in places])
-        if function == "$merge":  # objects in a list come to one object
+        if function == "$merge":  # a list of objects becomes one object
             return _Operand([replace(place, path=place.path[1:]) for place in places if len(place.path) > 1])
         return _Operand(_unreadable(places))
 

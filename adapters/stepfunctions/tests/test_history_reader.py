@@ -58,5 +58,5 @@ async def test_an_event_that_does_not_show_yet_is_waited_for(
     assert (await histories.read("a")).last_id == 6
     shown.ids = [8, 6, 5, 4, 3, 2, 1]
     assert (await histories.read("a")).last_id == 6
-    monkeypatch.setattr(history_reader, "_NEVER_AFTER", -1.0)  # it has been long enough
+    monkeypatch.setattr(history_reader, "_LATE_EVENT_SECONDS", -1.0)  # it has been long enough
     assert (await histories.read("a")).last_id == 8

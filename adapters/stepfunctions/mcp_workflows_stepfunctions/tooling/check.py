@@ -24,14 +24,14 @@ async def check_engine(client: Client, events: Events | None) -> Finding:
     try:
         await client.call("list_state_machines", known={DENIED}, maxResults=1)
     except ExpectedCodeError:
-        pass  # it knows us, and that is enough: what each tool needs is checked with the tool
+        pass  # it accepts the credentials; the permissions of each tool are checked with the tool
     except EngineError as error:
         running = client.endpoint_is_custom and "connection refused" in str(error)
         hint = "if it is, check endpoint_url" if running else "check region, endpoint_url, profile and assume_role"
         return Finding(ok=False, text=str(error), hint=hint)
     answers = f"Step Functions answers in {client.region}"
     try:
-        if events is not None:  # a look that hides no message from others
+        if events is not None:  # VisibilityTimeout=0 hides no message from other consumers
             await client.queue("receive_message", QueueUrl=events.queue_url, WaitTimeSeconds=0, VisibilityTimeout=0)
     except EngineError as error:
         return Finding(ok=True, text=f"{answers}, but events tell nothing: {error}")

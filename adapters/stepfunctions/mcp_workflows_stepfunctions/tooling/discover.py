@@ -18,9 +18,9 @@ from mcp_workflows_stepfunctions.names import DENIED
 MOST: Final = 5_000  # machines
 PAGE: Final = 1000  # machines of one call
 COUNTED: Final = 25  # machines, the newest
-LATEST: Final = 100  # executions of one of them
+LATEST: Final = 100  # executions per machine
 
-_AS_EXPRESS: Final[Mapping[str, JSON]] = {"express": True, "tasks": "forbidden"}  # what its tool has to set
+_AS_EXPRESS: Final[Mapping[str, JSON]] = {"express": True, "tasks": "forbidden"}  # the options of its tool
 _UNCOUNTABLE: Final = frozenset({DENIED, "StateMachineDoesNotExist", "StateMachineTypeNotSupported"})
 
 
@@ -31,7 +31,7 @@ async def discover(client: Client) -> Sequence[Discovered]:
         EngineRefused, EngineUnavailable: see `Discovers.discover`.
     """
     rows = await client.pages("list_state_machines", "stateMachines", limit=MOST, maxResults=PAGE)
-    standard = [row for row in rows if row["type"] != EXPRESS]  # of Express executions there is no list
+    standard = [row for row in rows if row["type"] != EXPRESS]  # Express executions cannot be listed
     standard.sort(key=_created, reverse=True)
     starts = {str(row["stateMachineArn"]): await _starts(client, row) for row in standard[:COUNTED]}
     found = [_discovered(row, starts.get(str(row["stateMachineArn"]), ())) for row in rows]

@@ -33,7 +33,7 @@ class Event:
         return cls(type=event["type"], at=event["timestamp"], details=details[0] if details else {})
 
 
-Reason = tuple[str, str | None]  # a reason, and what to do
+Reason = tuple[str, str | None]  # the reason, and a remedy
 
 _ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 

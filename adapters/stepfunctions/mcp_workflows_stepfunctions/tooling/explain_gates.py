@@ -19,7 +19,7 @@ from mcp_workflows_stepfunctions.questions import problems
 from mcp_workflows_stepfunctions.tooling.explain import elapsed
 from mcp_workflows_stepfunctions.tooling.verify import definitions
 
-PAGES: Final = 5  # of 1,000 events: how far back states are looked for
+PAGES: Final = 5  # of 1,000 events, searched for states
 SHOWN: Final = 10  # states
 
 _ENDS: Final[Mapping[str, str]] = {
@@ -34,7 +34,7 @@ class _StateVisits:
     """The visited states in order, with the event that left each, or None for a state that was not left."""
 
     left: Mapping[str, Mapping[str, Any] | None]  # Any: an event of boto3
-    ends: Mapping[int, str]  # the types of events that may have ended a state, by id
+    ends: Mapping[int, str]  # the types of events that can end a state, by id
     whole: bool
 
 

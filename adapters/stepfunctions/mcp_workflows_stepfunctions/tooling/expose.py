@@ -43,7 +43,7 @@ class TaggedMachines:
     def __init__(self, client: Client, discover: Discover | None) -> None:
         self._client = client
         self._discover = discover
-        self._known: dict[str, Exposed | None] = {}  # by ARN, the description that is the oldest first
+        self._known: dict[str, Exposed | None] = {}  # by ARN, the oldest description first
         self._told: set[str] = set()
 
     async def exposed(self) -> Sequence[Exposed]:
@@ -75,7 +75,7 @@ class TaggedMachines:
             found = await self._client.tagging("get_resources", **page)
             for row in cast("Sequence[Mapping[str, Any]]", found.get("ResourceTagMappingList", ())):
                 tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", ())}
-                if tags.get(key) == value and _is_machine(str(row["ResourceARN"])):  # whatever answers there
+                if tags.get(key) == value and _is_machine(str(row["ResourceARN"])):  # it may be a local engine
                     yield str(row["ResourceARN"])
             if not found.get("PaginationToken"):  # the last page has an empty one
                 return

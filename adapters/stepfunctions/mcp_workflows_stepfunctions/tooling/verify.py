@@ -15,7 +15,7 @@ from mcp_workflows_stepfunctions.gates import gate_state, gate_token, points_to
 from mcp_workflows_stepfunctions.names import KMS_REFUSES, MCP_INPUT, TASK_TOKEN
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
 
-_SLIP: Final = 0.85  # how much of two names of errors must be equal for one to be meant for the other
+_SLIP: Final = 0.85  # the similarity above which two names of errors are taken for one
 
 
 async def verify(
