@@ -56,9 +56,9 @@ def adapters() -> Sequence[str]:
 
 
 def _registered(distribution: Path) -> Sequence[str]:
-    """The names that a distribution's adapters are found by."""
+    """The entry point names of a distribution's adapters; it may have none."""
     project = tomllib.loads(distribution.read_text(encoding="utf-8"))["project"]
-    return list(project["entry-points"][ENTRY_POINT_GROUP])
+    return list(project.get("entry-points", {}).get(ENTRY_POINT_GROUP, ()))
 
 
 def regions() -> Iterator[tuple[str, str]]:
