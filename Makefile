@@ -8,13 +8,16 @@ ONLY ?=
 PYTHONS ?=
 STRICT ?=
 
+# four at a time on two cores: some wait for deadlines most of their time
+QUICK := tests --ignore tests/sidecar --ignore tests/system
+
 RUN := .venv/bin/python -m
 PYTHON_READY := .venv/.ready
 NODE_READY := node_modules/.ready
 PYPROJECTS := pyproject.toml conformance/pyproject.toml $(wildcard adapters/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all test-lowest check check-deps dist lock format conformance clients bench clean
+.PHONY: help demo up quick test test-all test-lowest check check-deps dist lock format conformance clients bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -25,11 +28,14 @@ demo: $(PYTHON_READY)  ## watch an order go through a workflow as an MCP task: E
 up: $(PYTHON_READY)  ## engine, worker and sidecar in the foreground: ENGINE=temporal|stepfunctions|google SAMPLE=orders PORT=8931
 	@exec $(RUN) scripts.up --engine $(ENGINE) --sample $(SAMPLE) --port $(PORT)
 
+quick: $(PYTHON_READY)  ## tests of the rooms that start no process and need no engine: a minute
+	@.venv/bin/pytest -q -n 4 --dist worksteal -m "not slow and not process" $(QUICK)
+
 test: $(PYTHON_READY) $(NODE_READY)  ## all tests but the slow ones
-	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	@.venv/bin/pytest -q -n 2 --dist worksteal -m "not slow"
 
 test-all: $(PYTHON_READY) $(NODE_READY) test-lowest  ## all tests, slow ones too, and test-lowest (needs a package index)
-	@.venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	@.venv/bin/pytest -q -n 2 --dist worksteal
 
 test-lowest: $(PYTHON_READY)  ## tests that need no engine, with the lowest versions that our bounds allow
 	@scripts/test-lowest

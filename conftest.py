@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = [
     "tests.support.dev_server",
     "tests.support.google_engine",
+    "tests.support.processes",
     "tests.support.stepfunctions_engine",
     "tests.support.tokens",
     "adapters.temporal.tests.typescript_worker",

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mcp_workflows.access import Allow, Authorizer, Rule, Verb, Wish
+    from mcp_workflows.access import AccessRequest, Allow, Authorizer, Rule, Verb
     from mcp_workflows.access.limits import Limits, ToolLimits
     from mcp_workflows.adapter.functions import from_functions
     from mcp_workflows.client import TasksClient
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mcp_workflows.units import Duration
 
 __all__ = [
+    "AccessRequest",
     "Allow",
     "Annotations",
     "Ask",
@@ -34,14 +35,13 @@ __all__ = [
     "ToolGate",
     "ToolLimits",
     "Verb",
-    "Wish",
     "Workflows",
     "attach",
     "from_functions",
 ]
 
 _HOME = {
-    **dict.fromkeys(["Allow", "Authorizer", "Rule", "Verb", "Wish"], "access"),
+    **dict.fromkeys(["Allow", "Authorizer", "Rule", "Verb", "AccessRequest"], "access"),
     "TasksClient": "client",
     "Duration": "units",
     "from_functions": "adapter",

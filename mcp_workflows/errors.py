@@ -22,12 +22,13 @@ WorkflowsError
 │   ├── LimitReached             too many tasks, calls or polls: `retry_after` seconds may help
 │   └── ServerStopping           the server is about to stop, and waits for nothing any more
 ├── OperatorError                what the operator asked for on the command line cannot be done
-└── ClientError                  what `mcp_workflows.client` raises; those with a * are the SDK's `MCPError` too
+└── ClientError                  what `mcp_workflows.client` raises; a * is the SDK's `MCPError` too (client/errors.py)
     ├── TaskCancelled            the task that was followed was cancelled: `task_id` says which
     ├── TaskFailed *             the task ended with a JSON-RPC error, as a plain call would have
     ├── TaskNotFound *           the server has no such task, or it is somebody else's
     │   └── TaskExpired *        it had it, and its time to live is over
     ├── AnswerRejected *         the answer to a question of the task does not fit; the task goes on and still asks
+    ├── NotLetIn                 the server wants a token, or another one
     └── ServerUnreachable        the server does not answer, or the connection to it was lost
 ```
 
@@ -37,8 +38,6 @@ No message of these holds a token, a secret, a stack trace or another owner's da
 from __future__ import annotations
 
 from typing import Any
-
-from mcp.shared.exceptions import MCPError
 
 
 class WorkflowsError(Exception):
@@ -185,30 +184,6 @@ class TaskCancelled(ClientError):
         super().__init__(f"the task {task_id} was cancelled" + (f": {message}" if message else ""))
         self.task_id = task_id
         self.message = message
-
-
-class _TaskError(ClientError, MCPError):
-    """A JSON-RPC error about one task; whoever catches the SDK's `MCPError` of plain calls catches it too."""
-
-    def __init__(self, task_id: str, code: int, message: str, data: Any = None) -> None:  # Any: any JSON value
-        MCPError.__init__(self, code, message, data)
-        self.task_id = task_id
-
-
-class TaskFailed(_TaskError):
-    """The task that was followed ended with a JSON-RPC error: `code`, `message`, `data`."""
-
-
-class TaskNotFound(_TaskError):
-    """The server does not know the task: wrong id, another owner's (they look alike), or long gone."""
-
-
-class TaskExpired(TaskNotFound):
-    """The server knew the task, and its time to live is over; of other servers it may look like `TaskNotFound`."""
-
-
-class AnswerRejected(_TaskError):
-    """The server did not take an answer (it does not fit its question); the task goes on and still asks."""
 
 
 class NotLetIn(ClientError):

@@ -1,4 +1,4 @@
-"""How long, as the configuration writes it: 500ms, 30s, 15m, 12h, 7d or 2w; pure."""
+"""Durations as the configuration writes them: 500ms, 30s, 15m, 12h, 7d or 2w; pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {
 
 
 def parse_duration(value: object) -> object:
-    """`30s`, `15m`, `12h`, `7d`, `2w` -> timedelta; anything else is left for pydantic to judge."""
+    """Turn `30s`, `15m`, `12h`, `7d`, `2w` into a timedelta; leave anything else for pydantic to judge."""
     if not isinstance(value, str):
         return value
     match = _DURATION.match(value)
@@ -35,7 +35,7 @@ def parse_duration(value: object) -> object:
 
 
 def write_duration(value: timedelta) -> str:
-    """As people write it: 90d, 500ms."""
+    """Write a duration as people do: 90d, 500ms."""
     unit = next(unit for unit in ("d", "h", "m", "s", "ms") if not value % _UNITS[unit] or unit == "ms")
     return f"{value // _UNITS[unit]}{unit}"
 

@@ -12,12 +12,10 @@ from typing import Any
 
 import typer
 from typer.core import TyperArgument, TyperGroup
+from typer.main import get_command
 
-from mcp_workflows.sidecar.cli import (
-    completion,
-    main,  # noqa: F401  importing it adds the commands
-)
-from mcp_workflows.sidecar.cli.app import command_line
+from mcp_workflows.sidecar.cli import completion
+from mcp_workflows.sidecar.cli.app import MODULES, CommandLine, app
 
 _TYPERS_OWN = frozenset({"install_completion", "show_completion"})
 
@@ -31,19 +29,22 @@ def table(command: Any) -> Mapping[str, Any]:  # Any: a command of Typer's own C
     shown = {"help": command.get_short_help_str(200), "params": params}
     if not isinstance(command, TyperGroup):
         return shown
-    return {**shown, "commands": {name: table(each) for name, each in command.commands.items()}}
+    return {**shown, "commands": {name: table(command.commands[name]) for name in command.list_commands(context)}}
 
 
 def _param(param: Any, context: typer.Context) -> Mapping[str, Any]:  # Any: see above
     argument = isinstance(param, TyperArgument)
-    shown = (argument and param.display_type_rich(context)) or param.metavar
+    shown = (argument and param.display_type_rich(context)) or param.metavar or ""
     many = param.nargs != 1 or bool(getattr(param, "multiple", False))
     return {"name": param.name, "names": [] if argument else param.opts, "value": shown, "many": many}
 
 
 def text() -> str:
     """What the file should be."""
-    root = dict(table(command_line()))
+    whole = get_command(app)
+    assert isinstance(whole, CommandLine)
+    whole.load(list(MODULES))
+    root = dict(table(whole))
     commands = [f'"{name}": {json.dumps(each)}' for name, each in root.pop("commands").items()]
     lines = ",\n".join(commands)  # one a line, to be merged
     return json.dumps(root)[:-1] + f', "commands": {{\n{lines}\n}}}}\n'

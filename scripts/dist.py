@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def complaints(wheel: Path) -> Iterator[str]:
         yield f"{wheel.name}: has no licence file"
     package, version = wheel.name.split("-")[:2]
     ours = (f"{package}/", f"{package}-{version}.dist-info/")
-    strange = [name for name in names if not name.startswith(ours) or "/tests/" in name or name.endswith(".pyc")]
+    strange = [name for name in names if not name.startswith(ours) or re.search(r"/tests/.*\.py$|\.pyc$", name)]
     if strange:
         yield f"{wheel.name}: holds {', '.join(strange[:5])}"
     if f"{package}/py.typed" not in names:
@@ -71,21 +72,16 @@ def complaints(wheel: Path) -> Iterator[str]:
 
 
 def install(uv: Path, python: str, place: Path) -> Path:
-    """Install all wheels into a new environment; return the folder of its commands."""
+    """Install the core alone into a new environment, then all wheels; return the folder of its commands."""
     run(uv, "venv", "--quiet", "--python", python, place)
-    wanted = f"mcp-workflows[{','.join(extras())}]"
+    pip = [uv, "pip", "install", "--quiet", "--prerelease", "if-necessary-or-explicit"]
     into = ("--python", place / "bin" / "python", "--find-links", DIST)
-    run(
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--prerelease",
-        "if-necessary-or-explicit",
-        *into,
-        wanted,
-        "mcp-tasks-conformance>=0.2.0.dev0",
-    )
+    run(*pip, *into, "mcp-workflows")
+    run(place / "bin" / "python", "-c", "from mcp_workflows import attach, TasksClient")
+    told = subprocess.run([place / "bin" / "mcp-workflows"], capture_output=True, text=True, check=False)
+    if told.returncode != 1 or "pip install 'mcp-workflows[server]'" not in told.stderr:
+        raise SystemExit(f"the command without its extra said {told.stderr}")
+    run(*pip, *into, f"mcp-workflows[{','.join(extras())}]", "mcp-tasks-conformance>=0.2.0.dev0")
     return place / "bin"
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -50,7 +51,8 @@ ROOT_FILES = frozenset({"__init__.py", "__main__.py", "errors.py", "py.typed", "
 FACES = frozenset({CORE, f"{CORE}.__main__"})  # hand on names of any room, or start the command line
 NEVER_IMPORTED = frozenset({f"{CORE}.store.sqlite"})  # a store is known by its protocol, and opened by URL
 PUBLIC = frozenset({CORE, f"{CORE}.adapter", f"{CORE}.errors", f"{CORE}.testing"})  # to adapters
-SHARED: Mapping[str, frozenset[str]] = {f"{CORE}_temporal": frozenset({f"{CORE}_temporal_worker"})}
+TEMPORAL_WORKER = f"{CORE}_temporal_worker"
+SHARED: Mapping[str, frozenset[str]] = {f"{CORE}_temporal": frozenset({TEMPORAL_WORKER})}
 """Packages of an engine that its adapter may import; otherwise no adapter imports another."""
 
 ENGINE_SDKS: Mapping[str, tuple[str, ...]] = {
@@ -209,6 +211,13 @@ def conformance_stands_alone(module: Module) -> Iterator[str]:
             yield f"imports {name}"
 
 
+def temporal_worker_stands_alone(module: Module) -> Iterator[str]:
+    """A Temporal worker imports neither the core, nor the MCP SDK, nor an adapter."""
+    if module.package == TEMPORAL_WORKER:
+        foreign = (name for name in imports(module) if name.partition(".")[0].startswith(("mcp", CORE)))
+        yield from (f"imports {name}" for name in foreign if not within(name, (TEMPORAL_WORKER,)))
+
+
 def mcp_sdk_at_the_edge(module: Module) -> Iterator[str]:
     """Only the receiver and the client know the inside of the MCP SDK's server and client."""
     allowed = MCP_SDK.get(module.room, ()) if module.package == CORE else ()
@@ -276,6 +285,7 @@ RULES_OF_THE_HOUSE: Sequence[Rule] = (
     no_engine_sdk,
     adapters_stay_outside,
     conformance_stands_alone,
+    temporal_worker_stands_alone,
     mcp_sdk_at_the_edge,
     imports_at_the_top,
     nothing_private_of_others,
@@ -382,6 +392,7 @@ def test_nothing_else_lies_beside_the_rooms() -> None:
     assert rooms == ROOMS.keys() - {Path(name).stem for name in ROOT_FILES}
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_boundary_is_imported_alone() -> None:
     code = f"import sys, {CORE}.adapter; print(*sorted(name for name in sys.modules if name.split('.')[0] in {SEEN}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -390,6 +401,21 @@ def test_the_boundary_is_imported_alone() -> None:
 
 
 SEEN = [CORE, "mcp", "mcp_types", "typer", "starlette", "uvicorn", "ruamel", "opentelemetry"]
+
+
+def test_a_server_that_attaches_needs_no_package_of_the_sidecar() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["server"]
+    modules = {re.split(r"[^\w.-]", each)[0].removesuffix(".yaml") for each in listed} - {"uvicorn"}  # `mcp` needs that
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({modules}))  # None: importing it fails
+import {CORE}.receiver.attach, {CORE}.client, {CORE}.testing, {CORE}.adapter.memory, {CORE}.store.sqlite.store
+from {CORE}.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"mcp-workflows: .*typer.* not installed; pip install 'mcp-workflows\[server\]'\n", done.stderr)
 
 
 def test_no_public_class_name_is_defined_twice() -> None:
@@ -510,6 +536,10 @@ BAD: Sequence[tuple[Rule, str, str]] = [
     (conformance_stands_alone, f"{CONFORMANCE}.session", f"import {CORE}_temporal.adapter"),
     (conformance_stands_alone, f"{CONFORMANCE}.session", "from mcp_types import Tool"),
     (conformance_stands_alone, f"{CORE}.check", f"from {CONFORMANCE}.runner import CHECKS"),
+    (temporal_worker_stands_alone, f"{TEMPORAL_WORKER}.workflow", f"from {CORE}.errors import EngineError"),
+    (temporal_worker_stands_alone, TEMPORAL_WORKER, "import mcp_types"),
+    (temporal_worker_stands_alone, f"{TEMPORAL_WORKER}.forms", f"from {CORE}_temporal.labels import mapping"),
+    (adapters_stay_outside, f"{CORE}_google.adapter", f"import {TEMPORAL_WORKER}"),
     (mcp_sdk_at_the_edge, f"{CORE}.sidecar", "from mcp.server.session import ServerSession"),
     (mcp_sdk_at_the_edge, f"{CORE}_temporal.client", "import mcp.client.session"),
     (imports_at_the_top, f"{CORE}.cli", "def main():\n    if True:\n        import json"),
@@ -535,7 +565,8 @@ GOOD: Sequence[tuple[Rule, str, str]] = [
     (wire_is_pure, f"{CORE}.wire.v1", f"from {CORE}.wire.commands import Call\nfrom datetime import datetime"),
     (no_engine_sdk, f"{CORE}_temporal.adapter", "import temporalio.client\nimport google.protobuf"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}.errors import EngineError"),
-    (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}_temporal.names import MEMO"),
+    (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {TEMPORAL_WORKER}.contract import MEMO_INPUT"),
+    (temporal_worker_stands_alone, TEMPORAL_WORKER, f"from {TEMPORAL_WORKER}.forms import form\nimport temporalio"),
     (conformance_stands_alone, f"{CONFORMANCE}.runner", f"from {CONFORMANCE}.check import Check\nimport httpx2"),
     (mcp_sdk_at_the_edge, f"{CORE}.sidecar", "from mcp.server.lowlevel.server import Server"),
     (mcp_sdk_at_the_edge, f"{CORE}.receiver.subscriptions", "from mcp.server.session import ServerSession"),

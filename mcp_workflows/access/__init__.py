@@ -1,8 +1,17 @@
-"""Access: who asks, how that shows, and what they may do."""
+"""Access control: principals, and the rules that say what they may do."""
 
 from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, account_of
-from mcp_workflows.access.authn.jwks import Keys
-from mcp_workflows.access.policy import Allow, Authorizer, Rule, Verb, Whom, Wish, permits, reaches_others
+from mcp_workflows.access.authn.jwks import KeySet
+from mcp_workflows.access.policy import (
+    AccessRequest,
+    Allow,
+    Authorizer,
+    PrincipalMatch,
+    Rule,
+    Verb,
+    permits,
+    reaches_others,
+)
 from mcp_workflows.access.principal import (
     ANONYMOUS,
     LOCAL,
@@ -18,15 +27,15 @@ __all__ = [
     "ANONYMOUS",
     "LOCAL",
     "PRINCIPAL_FIELDS",
+    "AccessRequest",
     "Allow",
     "Authorizer",
     "Issuer",
-    "Keys",
+    "KeySet",
     "Principal",
+    "PrincipalMatch",
     "Rule",
     "Verb",
-    "Whom",
-    "Wish",
     "account_of",
     "is_loopback",
     "owner_id",

@@ -1,6 +1,6 @@
-"""The record of who did what: one event per thing that matters to a security review; where it goes is elsewhere.
+"""Audit events: one record for each event that matters to a security review; the recorder decides where it goes.
 
-An event never holds answers or tokens, nor a task's id, which may be all that protects the task. Arguments and results
+A record never holds answers, tokens or a task's id, as an id may be all that protects a task. Arguments and results
 leave this process only if the operator asks for them (`audit.include`).
 """
 
@@ -19,53 +19,53 @@ from mcp_workflows.telemetry import Telemetry
 
 
 class Event(StrEnum):
-    """What happened."""
+    """The kind of an event."""
 
     CREATE = "create"  # a task was created, or found again under its idempotency key
     STATUS = "status"  # a change of its status was seen
     ANSWER = "answer"  # answers to its questions were delivered
     RETRIEVE = "retrieve"  # its result was given out
-    CANCEL = "cancel"  # it was asked to cancel, or terminated
-    DENY = "deny"  # somebody may not do that, or is not let in
-    LIMIT = "limit"  # somebody wanted too much
+    CANCEL = "cancel"  # a cancellation was requested, or the execution terminated
+    DENY = "deny"  # a caller may not do that, or is not let in
+    LIMIT = "limit"  # a caller reached a limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One event, as it was when it happened. The time and the trace are the recorder's to add."""
+    """One event as it was when it happened. The recorder adds the time and the trace."""
 
     event: Event
-    principal: str | None  # its id; None: nobody in particular, such as the housekeeping
+    principal: str | None  # its id; None: no principal, as in maintenance
     subject: str | None = None
     client: str | None = None
-    peer: str | None = None  # where an anonymous caller, or who was not let in, came from: of denials and limits
+    peer: str | None = None  # the address of an anonymous or refused caller: of denials and limits
     tool: str | None = None
     task: str | None = None  # see `task_hash`
     engine: str | None = None
     workflow: str | None = None
     execution: str | None = None  # the engine's own id of it
     outcome: str = "ok"  # a word: ok, refused, again (found under its key), or the status it went to
-    reason: str | None = None  # for people; nothing of anybody's payload
+    reason: str | None = None  # for people; it holds nothing of a payload
     trace: str | None = None  # traceparent of the request, if the task's or the caller's is known
     arguments: JSON = field(default=None, repr=False)  # of a creation; only the operator gets them, if asked for
     result: JSON = field(default=None, repr=False)  # of a retrieval; likewise
 
 
 Audit: TypeAlias = Callable[[Record], None]
-"""Takes a record and returns at once; whatever becomes of it, the request goes on."""
+"""Takes a record and returns at once; the request goes on even if recording fails."""
 
 
 def task_hash(task_id: str) -> str:
-    """A name for a task in records: 16 hexadecimal characters, by which nobody can ask for it."""
+    """Return a name for a task in records: 16 hexadecimal characters, with which nobody can ask for the task."""
     return hashlib.sha256(task_id.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def silent(record: Record) -> None:
-    """Keeps no record."""
+    """Keep no record."""
 
 
 def counting(audit: Audit, telemetry: Telemetry) -> Audit:
-    """The same, and what was refused is counted; a task that is not found is counted as such, where requests are."""
+    """Return a recorder that also counts refusals; a task that is not found is counted where requests are."""
 
     def counted(record: Record) -> None:
         if record.event is Event.LIMIT:
@@ -92,7 +92,7 @@ def record_of(
     reason: str | None = None,
     arguments: JSON = None,
 ) -> Record:
-    """The record of what a principal did, with a task or before there is one."""
+    """Return the record of an action of a principal, with a task or before there is one."""
     return Record(
         event=event,
         principal=None if principal is None else principal.id,

@@ -1,6 +1,6 @@
-"""How much anybody may have, ask for and send: the settings; pure.
+"""The settings of limits: how much callers may have, ask for and send; pure.
 
-All of them have a default that normal clients never meet, and `null` switches each of them off.
+Each limit has a default that normal clients never reach, and `null` switches it off.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mcp_workflows.units import MAX_TTL, Duration, write_duration
 
 Most: TypeAlias = Annotated[int, Field(gt=0)]
-SHORTEST_TTL = timedelta(minutes=1)  # whatever a client asks for
+SHORTEST_TTL = timedelta(minutes=1)  # even if a client asks for less
 _MOST_MS = MAX_TTL // timedelta(milliseconds=1)
 
 
 class ToolLimits(BaseModel):
-    """How many tasks of one tool there may be."""
+    """Limits on the tasks of one tool."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,7 +34,7 @@ class ToolLimits(BaseModel):
 
 
 class Limits(BaseModel):
-    """How much one principal, and all of them, may have and ask for; `null` is no limit."""
+    """Limits for one principal and for all together; `null` is no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -103,15 +103,15 @@ class Limits(BaseModel):
         return self
 
     def too_long(self, ttl: timedelta | None) -> str | None:
-        """What is wrong with a ttl that is set, if it is longer than any may be."""
+        """Return the problem with a ttl that is set, if it is longer than the longest one allowed."""
         if ttl is None or self.max_ttl is None or ttl <= self.max_ttl:
             return None
         return f"{write_duration(ttl)} is longer than limits.max_ttl, {write_duration(self.max_ttl)}"
 
     def ttl(self, *, asked_ms: int | None, tool: timedelta | None, retention: timedelta, identified: bool) -> timedelta:
-        """How long a new task can be read: as its caller asks, if that is sensible.
+        """Return how long a new task can be read: as long as its caller asks for, within bounds.
 
-        `tool` is the ttl of its tool, which no caller may exceed; `retention` that of the store.
+        `tool` is the ttl of its tool, which no caller may exceed; `retention` is that of the store.
         """
         usual = tool or self.default_ttl or retention
         longest = min(tool or self.max_ttl or usual, self.max_ttl or timedelta.max)

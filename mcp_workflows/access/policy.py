@@ -1,7 +1,7 @@
-"""Who may do what: the rules of a tool by verb, and whether a principal fits them; pure.
+"""The rules of a tool by verb, and the check that a principal fits them; pure.
 
-A tool without rules: whoever is let in may call it, and a task is its owner's alone. A tool that names rules is denied
-by default: what no rule allows, nobody may, its owner neither.
+Without rules, every caller may call a tool, and a task is accessible to its owner alone. A tool with rules is denied by
+default: only what a rule allows is allowed, for the owner of a task, too.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from mcp_workflows.access.authn.claims import claim_name, said
+from mcp_workflows.access.claims import claim_name, claim_value
 from mcp_workflows.access.principal import Principal, person_of
 
 
 class Verb(StrEnum):
-    """What a principal can do with a tool and its tasks."""
+    """An action of a principal on a tool or on its tasks."""
 
     CALL = "call"
     SEE = "see"
@@ -29,13 +29,13 @@ class Verb(StrEnum):
 Scalar: TypeAlias = str | int | float | bool
 
 
-class Whom(BaseModel):
-    """Some principals: all that is given must fit."""
+class PrincipalMatch(BaseModel):
+    """A match of principals: all fields that are given must be equal."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     issuer: str | None = Field(default=None, description="The issuer of their token, to the letter.")
-    subject: str | None = Field(default=None, description="Whom the token names. Unique per issuer only.")
+    subject: str | None = Field(default=None, description="PrincipalMatch the token names. Unique per issuer only.")
     client: str | None = Field(default=None, description="The OAuth client through which they ask.")
 
     @model_validator(mode="after")
@@ -45,7 +45,7 @@ class Whom(BaseModel):
         return self
 
     def fits(self, principal: Principal) -> bool:
-        """Whether it is one of them."""
+        """True if the principal is one of them."""
         given = {"issuer": self.issuer, "subject": self.subject, "client": self.client}
         return principal.identified and all(
             getattr(principal, name) == value for name, value in given.items() if value is not None
@@ -53,7 +53,10 @@ class Whom(BaseModel):
 
 
 class Rule(BaseModel):
-    """Who may: all that is given must fit. Of tasks, their owner; unless it says `not_owner` or `any_owner`."""
+    """A rule that allows a principal something: all that is given must fit.
+
+    Of tasks, it allows access to one's own, unless it says `not_owner` or `any_owner`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,7 +67,9 @@ class Rule(BaseModel):
         description="Claims of the token: each must be the value, or one of the values, or a list that has one. "
         "What is inside a claim has a path: `realm_access.roles`.",
     )
-    principals: list[Whom] = Field(default_factory=list[Whom], min_length=1, description="One of these.")
+    principals: list[PrincipalMatch] = Field(
+        default_factory=list[PrincipalMatch], min_length=1, description="One of these."
+    )
     issuer: str | None = Field(default=None, description="Only with a token of this issuer.")
     not_owner: bool = Field(
         default=False, description="Somebody else than the owner of the task: another subject, whatever the client."
@@ -88,7 +93,7 @@ class Rule(BaseModel):
         return self
 
     def fits(self, principal: Principal) -> bool:
-        """Whether this principal fulfils it, whoever the owner is."""
+        """True if this principal fits the rule, whoever the owner is."""
         return (
             principal.scopes.issuperset(self.scopes)
             and (self.issuer is None or self.issuer == principal.issuer)
@@ -97,7 +102,7 @@ class Rule(BaseModel):
         )
 
     def fits_owner(self, principal: Principal, owner: str) -> bool:
-        """Whether the task of this owner is one of those it is about."""
+        """True if the rule is about tasks of this owner."""
         if self.any_owner:
             return principal.identified
         if self.not_owner:
@@ -106,13 +111,13 @@ class Rule(BaseModel):
 
 
 def _entries(value: object) -> Mapping[str, object]:
-    """Of what is no mapping, none: that is pydantic's to refuse."""
+    """Return the entries of a mapping; of anything else, none: pydantic refuses that."""
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def _claims(principal: Principal, name: str, wanted: Scalar | list[Scalar]) -> bool:
-    """A claim of many words, such as `groups`, fits by one of them; `true` is not 1."""
-    found = said(principal.claims, name)
+    """True if the claim has a wanted value. A claim with several, such as `groups`, fits by one; `true` is not 1."""
+    found = claim_value(principal.claims, name)
     words = cast("list[object]", found) if isinstance(found, list) else [found]
     asked = wanted if isinstance(wanted, list) else [wanted]
     return any(type(one) is type(other) and one == other for one in words for other in asked)
@@ -123,7 +128,7 @@ def _one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to re
 
 
 class Allow(BaseModel):
-    """The rules of a tool: who may call it, and see, answer and cancel its tasks. What is left out nobody may."""
+    """The rules of a tool: who may call it, and see, answer and cancel its tasks. An absent verb is denied to all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -147,12 +152,12 @@ class Allow(BaseModel):
 
     @property
     def asks_others(self) -> bool:
-        """Whether others than their owner may answer what its tasks ask."""
+        """True if a principal other than the owner may answer the questions of its tasks."""
         return any(rule.not_owner or rule.any_owner for rule in self.answer)
 
     @property
     def loose(self) -> Iterator[str]:
-        """Where a rule names principals without their issuer: with several, that names somebody at each of them."""
+        """The verbs with rules that name principals without an issuer: several issuers may have such a principal."""
         for verb in Verb:
             for rule in self.rules(verb):
                 if rule.issuer is None and any(whom.issuer is None for whom in rule.principals):
@@ -160,29 +165,29 @@ class Allow(BaseModel):
 
     @property
     def claiming(self) -> Iterator[str]:
-        """Where a rule goes by claims, whoever the issuer: with several, the least trusted one can say the same."""
+        """The verbs with rules that trust claims of any issuer: the least trusted one can claim the same."""
         for verb in Verb:
             if any(rule.claims and rule.issuer is None and not _issuers(rule) for rule in self.rules(verb)):
                 yield verb.value
 
     @property
     def claims(self) -> frozenset[str]:
-        """The names of claims, or their paths, by which rules go."""
+        """The names of claims, or their paths, that the rules use."""
         return frozenset(name for verb in Verb for rule in self.rules(verb) for name in rule.claims)
 
     def rules(self, verb: Verb) -> Sequence[Rule]:
-        """Those of one verb: one that fits is enough."""
+        """Return the rules of one verb: one that fits is enough."""
         found: Sequence[Rule] = getattr(self, verb.value)
         return found
 
 
 def _issuers(rule: Rule) -> bool:
-    """Whether its principals name theirs."""
+    """True if all principals of the rule have an issuer."""
     return bool(rule.principals) and all(whom.issuer is not None for whom in rule.principals)
 
 
 def permits(allow: Allow | None, verb: Verb, principal: Principal, owner: str | None) -> bool:
-    """Whether the rules let this principal do that; `owner` is the task's, None before there is one."""
+    """True if the rules allow the verb; `owner` is the owner of the task, or None before there is one."""
     if allow is None:
         return owner is None or principal.id == owner
     fitting = [rule for rule in allow.rules(verb) if rule.fits(principal)]
@@ -190,14 +195,14 @@ def permits(allow: Allow | None, verb: Verb, principal: Principal, owner: str | 
 
 
 def reaches_others(allow: Allow | None, principal: Principal) -> bool:
-    """Whether tasks of somebody else may be this principal's business."""
+    """True if this principal may have access to tasks of other owners."""
     rules = [] if allow is None else [*allow.see, *allow.answer, *allow.cancel]
     return any((rule.not_owner or rule.any_owner) and rule.fits(principal) for rule in rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What an `Authorizer` is asked: may this principal do that?"""
+class AccessRequest:
+    """A question to an `Authorizer`: may this principal do that?"""
 
     principal: Principal
     verb: Verb
@@ -207,5 +212,5 @@ class Wish:
     arguments: Mapping[str, Any] | None = None  # Any: JSON; of a call, None when the tool is only listed
 
 
-Authorizer: TypeAlias = Callable[[Wish], Awaitable[bool]]
-"""Rules of your own (OPA, Cedar): asked after the rules of the tool said yes, and both must. An error is a no."""
+Authorizer: TypeAlias = Callable[[AccessRequest], Awaitable[bool]]
+"""Rules of your own (OPA, Cedar). They are asked after the rules of the tool; both must allow. An error is a no."""

@@ -1,4 +1,4 @@
-"""Who asks: the principal that owns a task, as far as anybody knows who it is."""
+"""The principal that makes a request and owns tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self, TypeAlias
 
-from mcp_workflows.access.authn.claims import Claims
+from mcp_workflows.access.claims import Claims
 
 PRINCIPAL_FIELDS: Final = frozenset({"id", "issuer", "subject", "client", "scopes", "claims"})  # as templates see it
 Person: TypeAlias = tuple[str | None, str]  # the issuer, and whom it names
@@ -17,27 +17,27 @@ Person: TypeAlias = tuple[str | None, str]  # the issuer, and whom it names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks. `id` is the owner of the tasks they create and the only thing ever compared with one.
+    """The caller of a request. `id` is the owner of the tasks it creates, and all that is compared with an owner.
 
-    All but the id is as their token says it now, and is kept with no task.
+    All other fields are as the caller's token has them now, and are kept with no task.
     """
 
     id: str
     issuer: str | None = None
-    subject: str | None = None  # the person, if the token names one: `{{principal.subject}}` in mappings
-    client: str | None = None  # the OAuth client through which they ask
+    subject: str | None = None  # the person, if the token names one: `{{principal.subject}}` in templates
+    client: str | None = None  # the OAuth client that the person uses
     scopes: frozenset[str] = frozenset()
     claims: Claims = field(default_factory=dict[str, Any], repr=False, hash=False)
-    expires: datetime | None = None  # until when they are let in with this token; None: does not say
+    expires: datetime | None = None  # of the token; None: it does not say
     identified: bool = True  # False: anonymous, and a task's id is all that protects it
     recheck: Callable[[], Awaitable[Self | None]] | None = field(default=None, repr=False, compare=False)
     peer: str | None = field(
         default=None, repr=False, compare=False
-    )  # where an anonymous caller comes from: for meters
+    )  # the address of an anonymous caller: for rate limits
 
     @property
     def scope(self) -> Mapping[str, Mapping[str, Any]]:  # Any: JSON values
-        """`principal` as templates see it."""
+        """The value of `principal` in templates."""
         seen = {
             "id": self.id,
             "issuer": self.issuer,
@@ -50,30 +50,30 @@ class Principal:
 
     @property
     def person(self) -> Person:
-        """Who it is, whatever they ask through: `not_owner` is about people, not about their clients."""
+        """The person (or the client without one), through any client: `not_owner` is about people."""
         return self.issuer, self.subject or self.client or self.id
 
     async def renewed(self, now: datetime) -> Self | None:
-        """As they would be let in now, with the token they came with: pushes outlive requests. None: not at all."""
+        """Return the principal as its token would be let in now, or None. Push streams outlive requests."""
         if self.expires is not None and self.expires <= now:
             return None
         return self if self.recheck is None else await self.recheck()
 
     async def still(self, now: datetime) -> Self | None:
-        """The same within a request that goes on: that its token has expired since it came is nothing to it."""
+        """Return the same for a request that goes on: it may, even if its token has expired since it came."""
         return self if self.expires is not None and self.expires <= now else await self.renewed(now)
 
 
 def owner_id(*, client: str | None, issuer: str | None, subject: str | None) -> str:
-    """The id of a principal; without a client, of a subject across clients.
+    """Return the id of a principal; without a client, the id of a subject across clients.
 
-    The same text as the SDK's `authenticated_principal` makes of a token, so that owners stay owners.
+    It is the text that the SDK's `authenticated_principal` makes of a token, so that owners stay owners.
     """
     return json.dumps([client, issuer, subject], separators=(",", ":"))
 
 
 def person_of(owner: str) -> Person:
-    """Who the owner of a task is: see `Principal.person`."""
+    """Return the person who owns a task: see `Principal.person`."""
     try:
         client, issuer, subject = json.loads(owner)
     except ValueError:
@@ -86,7 +86,7 @@ LOCAL = Principal(id="local")  # the one user of this machine: on stdio, and on 
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address, or have come from it."""
+    """True if only this machine can reach that address, or have come from it."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""Meters of one process: how often a principal asks for tasks, how often in vain, and what they keep open.
+"""Rate limits of one process: for requests about tasks, for failed look-ups, for vain starts and for open requests.
 
-Replicas do not share them: these limits are there to keep a process alive and guessing hopeless, and a round trip to
-the store for each poll would cost more than the poll.
+Replicas do not share them. These limits keep a process alive and guessing hopeless; a round trip to the store for each
+poll would cost more than the poll.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mcp_workflows.access.audit import Audit, Event, record_of, silent
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.errors import LimitReached
 
-MOST_KNOWN: Final = 10_000  # principals of whom is known how much they asked; who was forgotten begins anew
+MOST_KNOWN: Final = 10_000  # principals that are counted; one that was forgotten begins anew
 MOST_SHOWN: Final = 10_000  # tasks of anonymous callers
 _MINUTE: Final = 60.0  # seconds
 _TOLERANCE: Final = 1e-6  # seconds: sums of fractions are not exact
-_FOR_A_SESSION: Final = 30.0  # seconds to wait for one's end: nobody knows when that is
-_SHORTEST_WAIT: Final = 1.0  # seconds: who is too fast by far is not told milliseconds
-_NETWORK: Final = 64  # bits of an IPv6 address that are somebody's; the rest they choose as they like
+_FOR_A_SESSION: Final = 30.0  # seconds to wait until a session may have ended
+_SHORTEST_WAIT: Final = 1.0  # seconds: a client that is too fast by far is told no milliseconds
+_NETWORK: Final = 64  # bits of an IPv6 address that belong to one caller, who chooses the rest freely
 
 
 class _Rate:
-    """So many per minute for each of many; the one who asked longest ago is forgotten first.
+    """A rate limit for each of many callers; the caller that asked longest ago is forgotten first.
 
-    A bucket of tokens as one number, as each poll pays for it: when it is full again (GCRA).
+    It is a token bucket kept as one number, the time when it is full again (GCRA), as each poll pays for it.
     """
 
     def __init__(self, per_minute: int | None, clock: Callable[[], float]) -> None:
@@ -41,7 +41,7 @@ class _Rate:
         self._full_at: dict[str, float] = {}
 
     def take(self, who: str, many: int = 1) -> float:
-        """Use up so many, if there is one: 0, or the seconds after which there is one again."""
+        """Take so many tokens. Return 0, or the seconds until there is one again (then none is taken)."""
         if not self._every:
             return 0.0
         now, known = self._clock(), self._full_at
@@ -50,14 +50,14 @@ class _Rate:
             full_at = now
         if (wait := full_at + self._every - now - _MINUTE) > _TOLERANCE:
             return wait
-        known.pop(who, None)  # who is put in again is the last one
+        known.pop(who, None)  # a caller that is put in again is the last one
         known[who] = min(full_at + many * self._every, now + 2 * _MINUTE)
         if len(known) > MOST_KNOWN:
             del known[next(iter(known))]
         return 0.0
 
     def wait(self, who: str) -> float:
-        """The seconds after which there is one again; 0: now."""
+        """Return the seconds until there is a token again; 0: there is one."""
         if not self._every:
             return 0.0
         wait = self._full_at.get(who, 0.0) + self._every - self._clock() - _MINUTE
@@ -65,9 +65,9 @@ class _Rate:
 
 
 class Meters:
-    """What is counted of each principal; of anonymous callers, who all are one, of each address.
+    """The rate limits of each principal; anonymous callers, who are all one principal, have one set per address.
 
-    Memory is bounded: of principals by `MOST_KNOWN`, of open requests by their limit.
+    Memory is bounded: by `MOST_KNOWN` for principals, by their limit for open requests.
     """
 
     def __init__(self, limits: Limits, *, audit: Audit = silent, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,7 +82,7 @@ class Meters:
         self._all_open = 0
 
     def poll(self, principal: Principal, tasks: int = 1) -> None:
-        """A request about so many tasks.
+        """Count a request about so many tasks.
 
         Raises:
             LimitReached: there were too many.
@@ -95,12 +95,13 @@ class Meters:
     # --- look-ups that find nothing
 
     def guess(self, principal: Principal, task_id: str) -> None:
-        """A task is about to be looked up.
+        """Check that a task may be looked up.
 
-        Of anonymous callers, whose tasks nothing but the id protects, it is not even looked for after too many
-        failures, unless they were shown it before: whether it is there shows neither in the answer nor in its time.
-        All others may go on, as there is nothing to guess: what is somebody else's is not found anyway, and one client
-        of theirs that asks for what is long gone must not keep the others from their tasks.
+        Nothing but the ids of their tasks protects anonymous callers. After too many failures, a task is not even
+        looked for, unless the caller was shown it before: neither the answer nor its time tells if the task exists.
+
+        Other callers may go on, as they have nothing to guess: tasks of others are not found anyway, and one client
+        that asks for tasks long gone must not block the other clients of its owner.
 
         Raises:
             LimitReached: too many were not found.
@@ -112,16 +113,16 @@ class Meters:
             raise self._too_many_misses(principal, wait)
 
     def missed(self, principal: Principal) -> None:
-        """It was not found.
+        """Count a task that was not found.
 
         Raises:
-            LimitReached: too many were not.
+            LimitReached: there were too many.
         """
         if wait := self._misses.take(whose_meter(principal)):
             raise self._too_many_misses(principal, wait)
 
     def show(self, principal: Principal, task_id: str) -> None:
-        """It was, or is theirs from now on."""
+        """Remember that the task was shown to the principal, or was created by it."""
         if principal.identified or self._limits.failed_lookups_per_minute is None:
             return
         known = (whose_meter(principal), task_id)
@@ -145,14 +146,14 @@ class Meters:
         """Count a call for which the engine was asked and no task is left."""
         self._vain.take(whose_meter(principal))
 
-    # --- what stays open
+    # --- open requests
 
     @contextmanager
     def listening(self, principal: Principal) -> Generator[None]:
-        """While a request stays open: for tasks, or for whatever else the server tells.
+        """Count a request for as long as it stays open.
 
         Raises:
-            LimitReached: too many are.
+            LimitReached: too many are open.
         """
         who, limits = whose_meter(principal), self._limits
         own = self._open.get(who, 0)
@@ -173,10 +174,10 @@ class Meters:
                 del self._open[who]
 
     def open_session(self, principal: Principal, has: int) -> None:
-        """One more session over HTTP, of who has so many.
+        """Check that a caller with `has` sessions over HTTP may open one more.
 
         Raises:
-            LimitReached: these are too many.
+            LimitReached: it has too many.
         """
         most = self._limits.sessions_per_principal
         if most is not None and has >= most:
@@ -186,7 +187,7 @@ class Meters:
     # --- all
 
     def refused(self, principal: Principal, tool: str, reached: LimitReached) -> None:
-        """A call reached a limit: put it on record."""
+        """Record that a call reached a limit."""
         self._audit(record_of(Event.LIMIT, principal, tool=tool, outcome="refused", reason=reached.message))
 
     def _too_many_misses(self, principal: Principal, wait: float) -> LimitReached:
@@ -199,7 +200,7 @@ class Meters:
 
 
 def whose_meter(principal: Principal) -> str:
-    """Whose meter counts: the principal's; of anonymous callers, that of where they come from."""
+    """Return the key of the caller's rate limits: the principal's id, or the address of an anonymous caller."""
     return principal.id if principal.identified or principal.peer is None else _caller_at(principal.peer)
 
 
@@ -209,7 +210,7 @@ def _caller_at(address: str) -> str:
 
 
 def network_of(address: str) -> str:
-    """What one caller has of addresses: one of IPv4, a whole network of IPv6."""
+    """Return the network of one caller: a single address of IPv4, a whole network of IPv6."""
     if ":" not in address:
         return address
     try:

@@ -1,6 +1,7 @@
 """The boundary to workflow engines: all that an adapter may import, besides `mcp_workflows.errors`.
 
-`boundary` has the four verbs and their words, `capabilities` has the abilities beyond them; both are re-exported here.
+`boundary` has the four verbs and their types, `capabilities` the abilities beyond them, `threads` a runner of blocking
+calls. All are re-exported here.
 """
 
 from mcp_workflows.adapter.boundary import (
@@ -20,6 +21,7 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
     asked,
+    digest,
     installed_adapters,
     load_adapter,
 )
@@ -75,6 +77,7 @@ from mcp_workflows.adapter.capabilities import (
     takes_grace,
 )
 from mcp_workflows.adapter.functions import from_functions
+from mcp_workflows.adapter.threads import BlockingCall, begin_call
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -85,6 +88,7 @@ __all__ = [
     "Adapter",
     "Adopts",
     "Allowance",
+    "BlockingCall",
     "Checks",
     "Discovered",
     "Discovers",
@@ -130,8 +134,10 @@ __all__ = [
     "Waits",
     "WorkflowSchema",
     "asked",
+    "begin_call",
     "can_terminate",
     "cancels_at_once",
+    "digest",
     "expose_every",
     "first_settings",
     "from_functions",

@@ -1,12 +1,14 @@
-"""THE BOUNDARY: what a workflow engine must be able to do, and the words for it.
+"""The four verbs of a workflow engine, their types, and the installed adapters.
 
-Four verbs and a lifetime. An adapter is stateless between calls but for its client; whatever must be
-remembered is in the handle or in our store. `mcp_workflows.testing.AdapterContract` has one test per law.
-What an engine may be able to do beyond that is in `mcp_workflows.adapter.capabilities`.
+An adapter has four verbs and a lifetime. It is stateless between calls but for its client: a handle or our store holds
+all that must be remembered. `mcp_workflows.testing.AdapterContract` has one test per law. Abilities beyond the four
+verbs are in `mcp_workflows.adapter.capabilities`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -22,9 +24,15 @@ from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
 OURS: Mapping[str, str] = {"google-workflows": "google", "stepfunctions": "stepfunctions", "temporal": "temporal"}
-"""The extra of this distribution that brings an adapter, by the adapter's name."""
+"""The extra of this distribution that installs an adapter, by the adapter's name."""
 
 JSON: TypeAlias = Any  # any JSON value: its shape is checked where it enters, by schema
+
+
+def digest(value: JSON) -> str:
+    """Return a name for a JSON value: 32 hexadecimal characters, the same for the same value."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
 class Status(StrEnum):
@@ -34,11 +42,11 @@ class Status(StrEnum):
     INPUT_REQUIRED = "input_required"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    CANCELLED = "cancelled"  # also terminated, aborted: whoever did it, the reason is in the message
+    CANCELLED = "cancelled"  # also terminated or aborted, by anybody; the message has the reason
 
 
 class StartGuarantee(StrEnum):
-    """What the engine itself promises about starting twice with one key."""
+    """The promise of the engine itself about starting twice with one key."""
 
     KEYED = "keyed"  # the engine dedupes by key: starting again is always safe
     FINDABLE = "findable"  # we can look for an execution by its key: `capabilities.Finds`; ONCE without that
@@ -47,19 +55,19 @@ class StartGuarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to start; a new field breaks no stranger's adapter."""
+    """An order to start an execution; a new field breaks no foreign adapter."""
 
     workflow: str
     arguments: JSON  # already mapped: what the engine gets
     key: str  # one key, one execution; ASCII letters, digits, `_`, `.` and `-`, at most 200 characters
-    created: datetime  # when we meant to start it
+    created: datetime  # the time of the order
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's own settings for this engine
-    context: Mapping[str, str] = field(default_factory=dict[str, str])  # on whose behalf, trace parent
+    context: Mapping[str, str] = field(default_factory=dict[str, str])  # the person behind the call, the trace parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an execution is: `value` of `total` (None: unknown), in the workflow's own unit."""
+    """The progress of an execution: `value` of `total` (None: unknown), in the workflow's own unit."""
 
     value: float
     total: float | None = None
@@ -75,7 +83,7 @@ class InputRequest:
 
 
 def asked(requests: Mapping[str, InputRequest]) -> str:
-    """What they ask, in one text for people."""
+    """Return the questions of these requests in one text for people."""
     return "; ".join(str(request.params.get("message", key)) for key, request in requests.items())
 
 
@@ -87,10 +95,10 @@ class Gate:
     are filled in when an answer comes.
     """
 
-    when: JSON  # when the execution waits for it
-    request: InputRequest  # what is asked then
-    send: JSON  # how an answer reaches the execution
-    decline: JSON = None  # how a refusal does; None: it cannot
+    when: JSON  # the condition under which the execution waits for it
+    request: InputRequest  # the question
+    send: JSON  # the way of an answer to the execution
+    decline: JSON = None  # the way of a refusal; None: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +118,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an execution failed: a text for people, the engine's or the workflow's own kind of error.
+    """The failure of an execution: a text for people, and the engine's or the workflow's own kind of error.
 
-    `code` (and `data`) only if the workflow asked for a JSON-RPC protocol error.
+    `code` (and `data`) are set only if the workflow asked for a JSON-RPC protocol error.
     """
 
     text: str
@@ -123,7 +131,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """One look at an execution."""
+    """The result of one look at an execution."""
 
     status: Status
     message: str | None = None  # for people: the step, the reason, "nobody polls task queue orders"
@@ -132,12 +140,12 @@ class Execution:
     output: JSON = None  # when SUCCEEDED
     failure: Failure | None = None  # when FAILED
     cancel_requested: bool = False
-    execution_id: str | None = None  # what a person types into the engine's own UI or CLI
+    execution_id: str | None = None  # as people type it in the engine's own UI or CLI
     url: str | None = None  # the engine's own page of it
 
     @property
     def terminal(self) -> bool:
-        """Whether it has ended and will never change again."""
+        """True if it has ended and will never change again."""
         return self.status in TERMINAL
 
 
@@ -153,8 +161,8 @@ class Nothing(BaseModel):
 class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
     """One workflow engine. Stateless between calls but for its client.
 
-    Entering it must not need the engine: an engine that is down when we start is found out by the first
-    call. Only `EngineError`s cross: foreign errors are translated by one table per adapter.
+    Entering it must not need the engine: the first call notices an engine that is down. Only `EngineError`s cross: one
+    table per adapter translates foreign errors.
     """
 
     Settings: ClassVar[type[BaseModel]]  # of the engine, from `engines:` in workflows.yaml
@@ -176,7 +184,7 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
         ...
 
     async def describe(self, ref: Ref) -> Execution:
-        """One look, never waits. A terminal answer never changes.
+        """Look once, without waiting. A terminal answer never changes.
 
         Raises:
             ExecutionNotFound: the engine has no such execution.
@@ -206,36 +214,36 @@ class Adapter(AbstractAsyncContextManager["Adapter"], Protocol):
 
 
 def installed_adapters() -> Sequence[str]:
-    """The names of the adapters installed here, sorted."""
+    """Return the names of the adapters installed here, sorted."""
     return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
 
 
 def _to_install(name: str) -> str:
-    """What brings it; a package that nobody here knows is never named, as anybody may have put it there."""
+    """Return the way to install an adapter. Name no package that is not ours, as anybody may have published it."""
     meant = _meant(name, OURS)
     if meant is None:
         return f"of this project there are: {', '.join(OURS)}; others come in packages of their own"
-    slip = "" if meant == name else f"did you mean {meant!r}? "
-    return f"{slip}try: pip install 'mcp-workflows[{OURS[meant]}]'"
+    question = "" if meant == name else f"did you mean {meant!r}? "
+    return f"{question}try: pip install 'mcp-workflows[{OURS[meant]}]'"
 
 
 def _meant(name: str, adapters: Iterable[str]) -> str | None:
-    """The one of these adapters that a slip means, or the extra that brings it."""
+    """Return the adapter that a misspelt name, or the name of its extra, means."""
     known = {**{OURS[each]: each for each in adapters if each in OURS}, **{each: each for each in adapters}}
     close = get_close_matches(name, known, n=1)
     return known[close[0]] if close else None
 
 
 def load_adapter(name: str) -> type[Adapter]:
-    """The adapter class behind an entry point name.
+    """Return the adapter class of an entry point name.
 
     Raises:
-        ConfigError: nothing of that name is installed (says what is, and what to install), or it is broken.
+        ConfigError: nothing of that name is installed (the message has what is, and what to install), or it is broken.
     """
     found = entry_points(group=ENTRY_POINT_GROUP, name=name)
     if not found:
         here = ", ".join(installed_adapters()) or "none"
-        meant = _meant(name, installed_adapters())  # then nobody shall install a name that is a slip
+        meant = _meant(name, installed_adapters())  # nobody shall install a misspelt name
         hint = f"did you mean {meant!r}?" if meant else _to_install(name)
         raise ConfigError(f"no adapter named {name!r} is installed (installed: {here}); {hint}")
     try:

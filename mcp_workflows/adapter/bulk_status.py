@@ -1,6 +1,7 @@
-"""A cheap look at many executions, for engines that list who runs: one call for every 1000 of a workflow.
+"""A cheap look at many executions, for engines that list running ones: one call for every 1000 of a workflow.
 
-Such a list lags behind and tells neither questions nor steps; who is not in it (any more) is described one by one.
+Such a list lags behind and has neither questions nor steps; an execution that is not in it (any more) is described on
+its own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 PAGE: Final = 1000  # executions
 LISTING_EVERY: Final = 2.0  # seconds at least between two lists of one workflow
-KEPT_FOR: Final = 60.0  # seconds since a list of a workflow that nobody asks for any more
+KEPT_FOR: Final = 60.0  # seconds since the list of a workflow that is no longer asked for
 _HEADROOM: Final = 0.8  # of what the quota allows
-_WITHIN: Final = 5.0  # seconds of one sweep; workflows whose turn has not come are told as they were
+_WITHIN: Final = 5.0  # seconds of one sweep; of the other workflows the last list counts
 _AT_ONCE: Final = 500  # executions gone through without a pause
 _REMEMBERED: Final = 20_000  # starts of our own that a list may not show yet
 
@@ -33,54 +34,54 @@ T = TypeVar("T")
 
 
 class ListingRefusedError(Exception):
-    """Who runs may not be listed: nothing is told of anybody, and looks in their turn find out."""
+    """Listing is not allowed: nothing is reported, and single looks find out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """Where an execution would be listed, and as what."""
+class ListEntry:
+    """The place and the name of an execution in lists."""
 
     workflow: str
     name: str
 
 
 Lister: TypeAlias = Callable[[str], Awaitable[Collection[str]]]
-"""The names of all that run in a workflow; may raise `ListingRefusedError` or an `EngineError`."""
+"""Returns the names of all running executions of a workflow; may raise `ListingRefusedError` or an `EngineError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """Who ran in a workflow at a time (seconds of the event loop's clock)."""
+    """The running executions of a workflow at one time (seconds of the event loop's clock)."""
 
-    running: frozenset[str] | None  # None: we may not know
+    running: frozenset[str] | None  # None: listing is not allowed
     began: float
     pages: int
 
 
 class Listings:
-    """Who runs, by workflow; each is listed as often as the quota of all of them together allows.
+    """Lists of running executions by workflow, each as often as the quota of all of them together allows.
 
-    `listed` says where the execution of a handle is listed (None: nowhere), `refill` how many pages a second the
-    quota allows now.
+    `listed` returns the list entry of a handle (None: it is in no list), `refill` the pages per second that the quota
+    allows now.
     """
 
-    def __init__(self, lister: Lister, listed: Callable[[str], Listed | None], refill: Callable[[], float]) -> None:
+    def __init__(self, lister: Lister, listed: Callable[[str], ListEntry | None], refill: Callable[[], float]) -> None:
         self._lister = lister
         self._listed = listed
         self._refill = refill
         self._known: dict[str, _Listing] = {}
-        self._refused: set[str] = set()  # workflows that cannot be listed, which was said in the log
+        self._refused: set[str] = set()  # workflows that cannot be listed, as the log says
         self._started: OrderedDict[str, float] = OrderedDict()
         self._listing = anyio.Lock()
 
     def started(self, handle: str) -> None:
-        """We have just started it: lists that are older say nothing about it."""
+        """Note that we have just started it: older lists do not have it yet."""
         self._started[handle] = anyio.current_time()
         if len(self._started) > _REMEMBERED:
             self._started.popitem(last=False)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Those that still run, by handle.
+        """Return the executions that still run, by handle.
 
         Raises:
             EngineUnavailable: no answer.
@@ -99,7 +100,7 @@ class Listings:
         }
 
     async def _refresh(self, workflows: Collection[str]) -> None:
-        """List those whose turn it is, the oldest first, while the time lasts."""
+        """List the workflows that are due, the oldest list first, while the time lasts."""
         deadline = anyio.current_time() + _WITHIN
         async with self._listing:
             self._forget(workflows)
@@ -109,7 +110,7 @@ class Listings:
                 await self._list(workflow)
 
     async def _list(self, workflow: str) -> None:
-        """Who runs in it; a workflow that cannot be listed is not in the way of the others."""
+        """List a workflow; one that cannot be listed does not block the others."""
         began = anyio.current_time()
         running: frozenset[str] | None = frozenset()
         try:
@@ -128,7 +129,7 @@ class Listings:
         self._refused.add(workflow)
 
     def _forget(self, wanted: Collection[str]) -> None:
-        """The others take no part of the quota."""
+        """Drop the lists of other workflows, so that they take no part of the quota."""
         for workflow in self._known.keys() - wanted:
             if self._age(workflow) > KEPT_FOR:
                 del self._known[workflow]
@@ -138,13 +139,13 @@ class Listings:
         return float("inf") if known is None else anyio.current_time() - known.began
 
     def _every(self) -> float:
-        """Seconds between two lists of a workflow: all pages of all workflows within the quota."""
+        """Return the seconds between two lists of a workflow: all pages of all workflows fit the quota."""
         pages = sum(listing.pages for listing in self._known.values())
         return max(LISTING_EVERY, pages / (_HEADROOM * self._refill()))
 
 
 async def gently(items: Iterable[T]) -> AsyncGenerator[T]:
-    """These; now and then it is everybody else's turn, as 10,000 of them take a while."""
+    """Yield the items; let other tasks run now and then, as 10,000 items take a while."""
     for number, item in enumerate(items, 1):
         yield item
         if number % _AT_ONCE == 0:

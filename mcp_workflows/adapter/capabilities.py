@@ -1,4 +1,4 @@
-"""What an engine may be able to do beyond the four verbs; without it the core does the plain thing.
+"""Optional abilities of an engine beyond the four verbs; without one the core does the plain thing.
 
 Each is a protocol of its own, so that an adapter has exactly those its engine is good at: see docs/decisions/0006.
 """
@@ -21,9 +21,9 @@ Options = TypeVar("Options", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found out: fine, not fine, or unknown (None), in a sentence, and what to do about it.
+    """The result of a check: fine, not fine, or unknown (None), in a sentence, and a hint about what to do.
 
-    Unknown is what nothing can say now: no permission to look, or an engine that does not know its workflows.
+    Unknown means that nothing can say it now: no permission to look, or an engine that does not know its workflows.
     """
 
     ok: bool | None
@@ -33,25 +33,25 @@ class Finding:
 
 @runtime_checkable
 class Checks(Protocol):
-    """Optional: can say whether the engine answers and whether a workflow could run there now."""
+    """Optional: can check that the engine answers and that a workflow could run there now."""
 
     async def check_engine(self) -> Finding:
-        """Whether the engine can be reached and the settings fit it; never raises an EngineError."""
+        """Check that the engine can be reached and the settings fit it; never raise an EngineError."""
         ...
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Whether this workflow could run now; never raises an EngineError."""
+        """Check that this workflow could run now; never raise an EngineError."""
         ...
 
 
 @runtime_checkable
 class Verifies(Protocol):
-    """Optional: can say whether a workflow has what its tool names: signals, updates, queries."""
+    """Optional: can check that a workflow has the signals, updates and queries that its tool names."""
 
     async def verify(
         self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
     ) -> Sequence[Finding]:
-        """What is missing, and what could not be found out (unknown, no problem); never raises an EngineError.
+        """Return all that is missing or could not be found out (unknown, no problem); never raise an EngineError.
 
         `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in. A text about one
         setting begins with its path in the tool and a colon (`gates.approve.when.after: ...`): `check` puts the file
@@ -62,7 +62,7 @@ class Verifies(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowSchema:
-    """What the code of a workflow says about its input and output."""
+    """The schemas that the code of a workflow gives for its input and output."""
 
     input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
     output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
@@ -85,11 +85,11 @@ class Schemas(Protocol):
 
 @runtime_checkable
 class ReadsHandlers(Protocol):
-    """Optional, beside `Schemas`: can tell from a workflow's code whether it takes what a tool's gates send."""
+    """Optional, beside `Schemas`: can check in a workflow's code that it takes all that a tool's gates send."""
 
     @staticmethod
     def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-        """What is wrong, by the setting in `gates`: `approve.send.args`.
+        """Return the problems by setting in `gates`: `approve.send.args`.
 
         `gates` are by name, as they are written: nothing is filled in, and they may not be right.
 
@@ -107,20 +107,20 @@ class Gated(Protocol):
     other round of it ever has.
     """
 
-    GateSettings: ClassVar[type[BaseModel]]  # what `when`, `send` and `decline` of a gate may be on this engine
+    GateSettings: ClassVar[type[BaseModel]]  # the model of a gate's `when`, `send` and `decline` on this engine
 
 
 GATE_WORDS = frozenset({"when", "send", "decline"})  # the fields of `GateSettings`
 
 
 def gate_settings(adapter: object) -> type[BaseModel] | None:
-    """The model for the engine's words in a gate, of an adapter or its class; None: it knows no gates."""
+    """Return the model of an adapter (or its class) for the engine's words in a gate; None: it has no gates."""
     return getattr(adapter, "GateSettings", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a client would have seen from one event of a history on."""
+    """The execution as a client would have seen it from one event of a history on."""
 
     event: str  # the engine's own id of the event
     execution: Execution
@@ -128,11 +128,11 @@ class Replayed:
 
 @runtime_checkable
 class Replays(Protocol):
-    """Optional: can tell from an exported history, offline, what clients would have seen."""
+    """Optional: can replay an exported history offline, as clients would have seen it."""
 
     @staticmethod
     def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-        """Each change a client would have seen, in order.
+        """Return each change that a client would have seen, in order.
 
         Raises:
             ConfigError: this is not a history of this engine.
@@ -141,7 +141,7 @@ class Replays(Protocol):
 
 
 class GateState(StrEnum):
-    """Whether a gate asks its question now."""
+    """The state of a gate: an open one asks its question now."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -157,7 +157,7 @@ class ExplainedGate:
 
 
 def open_gates(requests: Mapping[str, InputRequest]) -> Mapping[str, ExplainedGate]:
-    """The gates whose questions are among these, by name."""
+    """Return the gates with a question among these requests, by name."""
     asking = {request.gate: (key, request) for key, request in requests.items() if request.gate is not None}
     return {
         gate: ExplainedGate(state=GateState.OPEN, why=f"it asks: {request.params.get('message', '')} ({key})")
@@ -167,23 +167,23 @@ def open_gates(requests: Mapping[str, InputRequest]) -> Mapping[str, ExplainedGa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why an execution is where it is."""
+    """The reason for the present state of an execution."""
 
     reason: str  # one sentence
-    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # in the order they are told
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # in the order of display
     advice: str | None = None  # the next thing to do
     gates: Mapping[str, ExplainedGate] = field(default_factory=dict[str, ExplainedGate])  # by name, of `ref.gates`
 
 
 @runtime_checkable
 class Explains(Protocol):
-    """Optional: can say why an execution is still working; may ask the engine more than `describe` does."""
+    """Optional: can explain why an execution is still working; may ask the engine more than `describe` does."""
 
     async def explain(self, ref: Ref) -> Explanation:
-        """Why, for the operator: attempts, last errors, who polls, since when nothing changed.
+        """Explain the state for the operator: attempts, last errors, pollers, the time without a change.
 
-        With gates also the state of each: `open_gates`, and of the others why they are closed. Those that are left out
-        are told from the last look alone.
+        With gates, give the state of each: `open_gates`, and of the others why they are closed. For gates that are left
+        out, the last look counts.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
@@ -193,19 +193,19 @@ class Explains(Protocol):
 
 @runtime_checkable
 class Finds(Protocol):
-    """What `StartGuarantee.FINDABLE` means: can look for the execution of a key that may have been started.
+    """The ability behind `StartGuarantee.FINDABLE`: can look for the execution of a key that may have been started.
 
-    The core asks before it starts a key again, and starts it only when nothing is found `settling` after the attempt
-    before; so `start` is one attempt, and need not look by itself.
+    The core asks before it starts a key again, and starts it only when nothing is found `settling` after the previous
+    attempt; so `start` is one attempt, and need not look by itself.
     """
 
     @property
     def settling(self) -> timedelta:
-        """How long after an attempt its execution may not be found yet: a call under way, a list that lags behind."""
+        """The time after an attempt in which its execution may not be found yet: a call in progress, a late list."""
         ...
 
     async def find(self, start: Start) -> str | None:
-        """The handle of the execution of this start's key: the oldest, later ones are cancelled. None: none is seen.
+        """Return the handle of the execution of this start's key, or None: the oldest, later ones are cancelled.
 
         Raises:
             StartConflict: the key belongs to an execution with another workflow or input.
@@ -215,26 +215,26 @@ class Finds(Protocol):
 
 
 class Notes(Protocol):
-    """What one engine's adapter must remember: JSON values by key in our store, shared by all replicas.
+    """The memory of one engine's adapter: JSON values by key in our store, shared by all replicas.
 
-    Each value is kept until a time of its own, and no longer than that is needed. All raise `EngineUnavailable` if the
-    store cannot be used now; what is written is on disk when the call returns.
+    Each value is kept until a time of its own, and no longer than that is needed. All methods raise `EngineUnavailable`
+    if the store cannot be used now; a value is on disk when the call that writes it returns.
     """
 
     async def get(self, key: str) -> JSON:
-        """The value of this key; None: there is none."""
+        """Return the value of this key; None: there is none."""
         ...
 
     async def under(self, beginning: str) -> Mapping[str, JSON]:
-        """All whose key begins so, by key, sorted by it."""
+        """Return all values whose keys have this beginning, by key, sorted by it."""
         ...
 
     async def add(self, key: str, value: JSON, *, until: datetime) -> JSON:
-        """The value of this key from now on: that which is there already, or else this one; atomic."""
+        """Return the value of this key from now on: the one that is there already, or else this one; atomic."""
         ...
 
     async def put(self, key: str, value: JSON, *, until: datetime) -> None:
-        """Keep this value, whatever was there."""
+        """Keep this value in place of any other."""
         ...
 
 
@@ -243,13 +243,13 @@ class Remembers(Protocol):
     """Optional: must remember something that the engine does not keep for it. It owns no database."""
 
     def remember(self, notes: Notes) -> None:
-        """Use these notes; called before it is entered. Without, where there is no store, there is nothing known."""
+        """Use these notes; called before the adapter is entered. Without a store it is not called."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """Whose OpenID Connect tokens are good for a route."""
+    """The OpenID Connect tokens that are good for a route."""
 
     issuer: str  # `iss` of the token, to the letter
     keys_url: str  # where the issuer publishes its keys (JWKS)
@@ -261,9 +261,8 @@ class Trusted:
 class Route:
     """One inbound HTTP address of an engine: `POST /engines/ENGINE/PATH`, JSON in, JSON out.
 
-    The core has checked the token, the size and that it is JSON before `receive` is called with the body and the
-    account that sent it. What it raises is answered so that the sender can tell: `EngineRefused` 400,
-    `ExecutionNotFound` 404, `EngineUnavailable` 503 (try again).
+    The core checks the token, the size and that it is JSON; then it calls `receive` with the body and the account that
+    sent it. Errors tell the sender: `EngineRefused` 400, `ExecutionNotFound` 404, `EngineUnavailable` 503 (try again).
     """
 
     path: str  # one word: `input`
@@ -273,10 +272,10 @@ class Route:
 
 @runtime_checkable
 class Routes(Protocol):
-    """Optional: is called by its workflows over HTTP. Only where the sidecar is served over HTTP."""
+    """Optional: its workflows call it over HTTP. Only where the sidecar is served over HTTP."""
 
     def routes(self) -> Sequence[Route]:
-        """What is served for it; none if its settings do not say so."""
+        """Return the routes of this engine; none if its settings ask for none."""
         ...
 
 
@@ -285,9 +284,9 @@ class Sweeps(Protocol):
     """Optional: a cheap look at many executions at once, as the hint which of them to describe."""
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """By handle, as far as the engine can tell cheaply; it may lag behind, and may leave some out.
+        """Return executions by handle, as far as the engine can tell cheaply; the result may lag behind and be partial.
 
-        What differs from the sweep before is confirmed by `describe`.
+        The core confirms with `describe` each that differs from the sweep before.
 
         Raises:
             EngineUnavailable: no answer.
@@ -297,12 +296,12 @@ class Sweeps(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """How often an engine may be asked, by its own quotas."""
+    """The rate at which an engine may be asked, by its own quotas."""
 
     looks_per_second: float
     sweep_every: float  # seconds between two sweeps
     batch: int  # executions of one sweep
-    burst: int = 0  # looks that it takes now beyond that rate; they go to what has surely changed
+    burst: int = 0  # looks that it takes now beyond that rate; for executions that have surely changed
 
 
 @runtime_checkable
@@ -311,21 +310,21 @@ class Limited(Protocol):
 
     @property
     def allowance(self) -> Allowance:
-        """What this process may use now; less after the engine has throttled us."""
+        """The rate that this process may use now; less after the engine has throttled us."""
         ...
 
 
 @runtime_checkable
 class Hints(Protocol):
-    """Optional: is told by the engine which executions may have changed."""
+    """Optional: the engine tells it which executions may have changed."""
 
     async def hints(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with each handle that may have changed, until cancelled; each is worth one `describe`.
 
-        Returns at once if it is not configured: then there are none.
+        Return at once if hints are not configured: then there are none.
 
         Raises:
-            EngineError: there are none now; it is tried again later.
+            EngineError: there are none now; the core tries again later.
         """
         ...
 
@@ -335,7 +334,7 @@ class Waits(Protocol):
     """Optional: can wait for an execution to end without asking again and again; the core opens a bounded number."""
 
     async def wait(self, ref: Ref) -> None:
-        """Return when the execution may have ended; until cancelled otherwise. A hint: `describe` tells.
+        """Return when the execution may have ended; until cancelled otherwise. It is a hint: `describe` tells.
 
         Raises:
             EngineError: it cannot be waited for now.
@@ -357,21 +356,21 @@ class Terminates(Protocol):
 
 
 def can_terminate(adapter: object) -> bool:
-    """Whether an adapter, or its class, has it."""
+    """True if an adapter, or its class, can terminate executions."""
     return callable(getattr(adapter, "terminate", None))
 
 
 def cancels_at_once(adapter: object) -> bool:
-    """Whether a cancellation ends an execution of this adapter (or its class) at once, so that no grace is needed.
+    """True if a cancellation ends an execution of this adapter (or its class) at once, so that no grace is needed.
 
-    It says so in a class attribute of this name; without it, an execution may go on for as long as it likes.
+    A class attribute of this name says so; without it, an execution may go on for as long as it likes.
     """
     found: bool = getattr(adapter, "cancels_at_once", False)
     return found
 
 
 def takes_grace(adapter: object) -> bool:
-    """Whether it means something on an adapter, or its class, to wait after a cancellation and then to terminate."""
+    """True if an adapter, or its class, can terminate an execution some time after a cancellation."""
     return can_terminate(adapter) and not cancels_at_once(adapter)
 
 
@@ -380,7 +379,7 @@ class Adopts(Protocol):
     """Optional: can make a task of an execution that somebody else started."""
 
     async def adopt(self, execution_id: str) -> Ref:
-        """The execution a person names as the engine's own UI does: its workflow and handle, no options.
+        """Return the execution of an id as the engine's own UI shows it: its workflow and handle, no options.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
@@ -390,7 +389,7 @@ class Adopts(Protocol):
 
 
 def read_options(model: type[Options], options: Mapping[str, JSON]) -> Options:
-    """The options of one tool, as they were frozen with its task, read by the adapter's own model of them.
+    """Read the options of one tool, as they were frozen with its task, with the adapter's own model.
 
     Raises:
         EngineRefused: they are wrong.
@@ -404,9 +403,9 @@ def read_options(model: type[Options], options: Mapping[str, JSON]) -> Options:
 
 
 def start_options(adapter: object) -> frozenset[str]:
-    """The tool options of an adapter, or of its class, that matter for a start only: who watches may not set them.
+    """Return the tool options of an adapter (or its class) that only matter for a start.
 
-    It says so in a class attribute of this name; without it, they all may be set.
+    A tool of `kind: watch` may not set them. A class attribute of this name names them; without it, there are none.
     """
     found: frozenset[str] = getattr(adapter, "start_options", frozenset[str]())
     return found
@@ -416,18 +415,18 @@ def start_options(adapter: object) -> frozenset[str]:
 class Fleeting(Protocol):
     """Optional: some of its workflows are too short-lived to be looked up later, so they can be no tasks.
 
-    Their handle is good in this process only, and nothing dedupes their starts: whatever `Adapter.starts` says, what
-    may have been started is never started again.
+    Their handle is good in this process only, and nothing dedupes their starts: no start that may have happened is
+    repeated, whatever `Adapter.starts` promises.
     """
 
     @staticmethod
     def fleeting(options: Mapping[str, JSON]) -> bool:
-        """Whether a tool with these options runs such a workflow."""
+        """Return True if a tool with these options runs such a workflow."""
         ...
 
 
 def is_fleeting(adapter: object, options: Mapping[str, JSON]) -> bool:
-    """Whether a tool with these options is too short-lived for a task, on an adapter or its class."""
+    """True if a tool with these options is too short-lived for a task, on an adapter or its class."""
     return isinstance(adapter, Fleeting) and adapter.fleeting(options)
 
 
@@ -437,7 +436,7 @@ class Exposed:
 
     name: str  # of the tool, as clients call it: `[A-Za-z0-9_.-]`, at most 64 characters
     workflow: str
-    source: str  # how people find it in the engine: an ARN, a resource name
+    source: str  # its name in the engine: an ARN, a resource name
     title: str | None = None
     description: str | None = None
     input: Mapping[str, JSON]  # JSON Schema of an object
@@ -455,22 +454,22 @@ class Exposes(Protocol):
         ...
 
     async def exposed(self) -> Sequence[Exposed]:
-        """All that are marked now.
+        """Return all workflows that are marked now.
 
         Raises:
-            EngineRefused, EngineUnavailable: it cannot be told; what was offered stays.
+            EngineRefused, EngineUnavailable: it cannot be told; the tools that were offered stay.
         """
         ...
 
 
 def expose_every(adapter: object) -> float | None:
-    """Seconds between two looks of an adapter for marked workflows; None: it does not look, or cannot."""
+    """Return the seconds between two looks of an adapter for marked workflows; None: it does not look, or cannot."""
     return adapter.expose_every if isinstance(adapter, Exposes) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What a tool uses of an engine."""
+    """The use that a tool makes of an engine."""
 
     tool: str
     workflow: str
@@ -486,7 +485,7 @@ class Permits(Protocol):
     """Optional: can say which permissions of the engine exactly these tools need."""
 
     async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
-        """The least privilege, in the engine's own format (an IAM policy document).
+        """Return the least privilege, in the engine's own format (an IAM policy document).
 
         Raises:
             EngineRefused, EngineUnavailable: it cannot be told.
@@ -495,16 +494,16 @@ class Permits(Protocol):
 
 
 def same_workflow(adapter: object, written: str, found: str) -> bool:
-    """Whether the workflow that a tool names is the one an adopted execution runs.
+    """True if the workflow that a tool names is the one that an adopted execution runs.
 
-    An engine whose workflows have more than one name says so in a method of this name; otherwise they must be equal.
+    An engine whose workflows have more than one name has a method of this name; otherwise the two must be equal.
     """
     says: Callable[[str, str], bool] | None = getattr(adapter, "same_workflow", None)
     return written == found if says is None else says(written, found)
 
 
 def one_workflow(adapter: object, written: str, found: str) -> bool:
-    """Whether they are one workflow, also if a tool names a version of what was found."""
+    """True if both are one workflow, even if a tool names a version of the one that was found."""
     return same_workflow(adapter, written, found) or same_workflow(adapter, found, written)
 
 
@@ -513,7 +512,7 @@ class Discovered:
     """A workflow that ran on an engine lately."""
 
     workflow: str
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # what a tool for it would have to set
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the options that a tool for it needs
     last_seen: datetime | None = None
     executions: int = 0  # of those looked at
 
@@ -523,7 +522,7 @@ class Discovers(Protocol):
     """Optional: can list the workflows there are."""
 
     async def discover(self) -> Sequence[Discovered]:
-        """Workflows seen lately, the most frequent first.
+        """Return the workflows seen lately, the most frequent first.
 
         Raises:
             EngineRefused, EngineUnavailable: it cannot be told.
@@ -532,10 +531,10 @@ class Discovers(Protocol):
 
 
 def first_settings(adapter: object) -> Mapping[str, str]:
-    """The settings that `mcp-workflows init` asks for, on an adapter or its class: by name, with the value it proposes.
+    """Return the settings that `mcp-workflows init` asks for, by name, with the proposed values.
 
-    An empty value proposes to leave the setting out. A class attribute of this name says so; without it, `init` asks
-    for the settings that are required.
+    `adapter` may be a class. An empty value proposes to leave the setting out. A class attribute of this name has them;
+    without it, `init` asks for the required settings.
     """
     found: Mapping[str, str] = getattr(adapter, "first_settings", {})
     return found
@@ -543,10 +542,10 @@ def first_settings(adapter: object) -> Mapping[str, str]:
 
 @runtime_checkable
 class Previews(Protocol):
-    """Optional: can say what `start` would send to the engine, without sending it."""
+    """Optional: can return the request that `start` would send to the engine, without sending it."""
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
-        """The request in the engine's own words.
+        """Return the request in the engine's own words.
 
         Raises:
             EngineRefused: it would be refused before anything is sent.
@@ -560,5 +559,5 @@ class Embeds(Protocol):
 
     @staticmethod
     def embeds() -> Mapping[str, str]:
-        """The text of the file, by language (`go`, `typescript`)."""
+        """Return the text of the file, by language (`go`, `typescript`)."""
         ...

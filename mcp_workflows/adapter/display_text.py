@@ -1,8 +1,8 @@
-"""Texts that people read: without invisible characters, bounded, and with values set apart from the words around them.
+"""Texts that people read: without invisible characters, bounded, and with values set apart from the words around.
 
 A person decides by such a text. A value in it (an argument, an answer, a claim) may come from a model or a stranger, so
-it must not look like a part of the sentence. Source: Unicode Standard Annex 9 (bidirectional text) and Technical
-Report 36 (security considerations).
+it must not look like a part of the sentence. Source: Unicode Standard Annex 9 (bidirectional text) and Technical Report
+36 (security considerations).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-MAX_VALUE: Final = 1000  # characters of one value; longer ones are cut, and their length is told
+MAX_VALUE: Final = 1000  # characters of one value; a longer one is cut, with its length
 MAX_TEXT: Final = 4000  # characters of a text whose author is trusted: of the configuration, or of a workflow
-_READ_AHEAD: Final = 4  # times the bound: how much of a text is looked at, since some of it may be left out
+_READ_AHEAD: Final = 4  # times the bound: so much of a text is read, since some of it may be left out
 _MAX_MARKS: Final = 4  # combining marks on one letter; more would cover the words around it
 
 _IGNORABLE: Final = re.compile(  # invisible, though of other categories than Cc and Cf: fillers, variation selectors
@@ -31,7 +31,7 @@ _ANGLES: Final = str.maketrans({**dict.fromkeys(_OPENING, "<"), **dict.fromkeys(
 _EXACT: Final = 2**53  # from there on a float stands for several whole numbers
 _DOUBLED: Final = re.compile(r"([<>])(?=\1)")
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
-_ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: the order of what is outside stays as it is
+_ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"  # FSI and PDI: the order of the text outside stays as it is
 
 
 def cleaned(text: str, limit: int = MAX_TEXT) -> str:
@@ -47,15 +47,15 @@ def cleaned(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of it can be seen."""
+    """True if nothing of it can be seen."""
     return not cleaned(text).strip()
 
 
 def quoted(value: Any, limit: int = MAX_VALUE) -> str:  # any JSON value
     """Return a value as it stands in a sentence: a number or boolean bare, anything else between « and ».
 
-    No value holds these signs or signs that look like them: `<` and `>` stand in their place. A value is on one line
-    (⏎ marks a break), and has at most `limit` characters; after a longer one its length is told. Null is nothing.
+    No value holds these signs or signs that look like them: `<` and `>` stand in their place. A value is on one line (⏎
+    marks a break), and has at most `limit` characters; a longer one is cut, with its length. Null is nothing.
     """
     if value is None:
         return ""
@@ -91,13 +91,13 @@ def _on_one_line(text: str) -> str:
 
 
 def _isolated(text: str) -> str:
-    """The text with its own direction of writing, if it has letters that are read from right to left."""
+    """Return the text in a direction of its own, if it has letters that are read from right to left."""
     turned = any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in text)
     return f"{_ISOLATE}{text}{_END_OF_ISOLATE}" if turned else text
 
 
 def _visible(text: str) -> str:
-    """The text without what cannot be seen, and with combining marks only on letters; line feeds stay."""
+    """Return the text without invisible characters, and with combining marks only on letters; line feeds stay."""
     found: list[str] = []
     marks = _MAX_MARKS  # on the letter before; none is kept where there is no letter
     for letter in _IGNORABLE.sub("", text):

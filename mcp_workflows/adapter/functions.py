@@ -5,13 +5,10 @@ Functions may be sync or async; sync ones run in a limited number of threads, so
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
@@ -30,7 +27,8 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.http_errors import Verb, engine_error
+from mcp_workflows.adapter.http_errors import AdapterVerb, engine_error
+from mcp_workflows.adapter.threads import begin_call
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 
 __all__ = ["FunctionsAdapter", "from_functions"]
@@ -39,14 +37,14 @@ logger = logging.getLogger(__name__)
 
 THREADS = 8
 TURN = 5.0  # seconds a call waits for a free thread
-KEPT = 60.0  # seconds a start that must not be repeated is waited for, whoever has given up meanwhile
+KEPT = 60.0  # seconds to wait for a start that must not be repeated, even if its caller has gone
 
 T = TypeVar("T")
 Look: TypeAlias = Execution | Status
 Errors: TypeAlias = Mapping[type[Exception], type[EngineError]]
 StartFunction: TypeAlias = Callable[[Start], str | Awaitable[str]]
 DescribeFunction: TypeAlias = Callable[[Ref], Look | Awaitable[Look]]
-CancelFunction: TypeAlias = Callable[[Ref], object]  # what it returns is not looked at
+CancelFunction: TypeAlias = Callable[[Ref], object]  # its result is ignored
 AnswerFunction: TypeAlias = Callable[[Ref, Mapping[str, JSON]], object]
 
 NO_ERRORS: Final[Errors] = MappingProxyType({})
@@ -55,10 +53,10 @@ NO_ERRORS: Final[Errors] = MappingProxyType({})
 class FunctionsAdapter(Adapter):
     """An adapter made of functions; subclass it to give it settings, and an entry point of its own.
 
-    `describe` may return just a `Status`. An `EngineError` passes. Other exceptions become one by the table `errors`,
-    then those of HTTP clients by the status of the response (see `http_errors`), then each `OSError` is an
-    `EngineUnavailable`. The rest counts as a defect: the core logs it, and says that nothing is known. Its own
-    attributes are mangled: the names that come to mind for one's functions (`_call`, `_start`) are free in a subclass.
+    `describe` may return just a `Status`. An `EngineError` passes. The table `errors` translates other exceptions; then
+    those of HTTP clients are translated by the status of the response (see `http_errors`), and each other `OSError` is
+    an `EngineUnavailable`. The rest are defects: the core logs them, and says that nothing is known. Private attributes
+    are mangled, so that names such as `_call` and `_start` are free in a subclass.
     """
 
     Settings: ClassVar[type[BaseModel]] = Nothing
@@ -75,47 +73,50 @@ class FunctionsAdapter(Adapter):
         errors: Errors = NO_ERRORS,
         threads: int = THREADS,
     ) -> None:
-        """Keep the functions; the threads come with the first calls."""
+        """Keep the functions; threads are created by the first calls."""
         self.__start = start
         self.__describe = describe
         self.__cancel = cancel
         self.__answer = answer
         self.__errors = errors
-        self.__threads = Threads(threads)
+        self.__threads = threads
+        self.__places: anyio.CapacityLimiter | None = None  # one for each thread, while the adapter is entered
 
     async def __aenter__(self) -> Self:
-        """Be ready to call sync functions."""
-        self.__threads.open()
+        """Take calls."""
+        self.__places = anyio.CapacityLimiter(self.__threads)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Call no more; what a thread is doing now, it finishes."""
-        self.__threads.close()
+        """Take no more calls; a function that runs in a thread goes on."""
+        self.__places = None
 
     async def start(self, start: Start) -> str:
-        """What `start` returned; one that must not be repeated is waited for, even when time is up."""
-        return _handle(await self.__call(Verb.START, self.__start, start, keep=self.starts is not StartGuarantee.KEYED))
+        """Return the result of `start`; wait for one that must not be repeated, even when time is up."""
+        return _handle(
+            await self.__call(AdapterVerb.START, self.__start, start, keep=self.starts is not StartGuarantee.KEYED)
+        )
 
     async def describe(self, ref: Ref) -> Execution:
-        """What `describe` returned, as an `Execution`."""
-        seen = _execution(await self.__call(Verb.DESCRIBE, self.__describe, ref))
+        """Return the result of `describe` as an `Execution`."""
+        seen = _execution(await self.__call(AdapterVerb.DESCRIBE, self.__describe, ref))
         return seen if seen.execution_id else replace(seen, execution_id=ref.handle)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Hand the responses to `answer`; without one, no execution may ask."""
+        """Hand the responses to `answer`; without it, no execution may ask."""
         if self.__answer is not None:
-            await self.__call(Verb.ANSWER, self.__answer, ref, responses)
+            await self.__call(AdapterVerb.ANSWER, self.__answer, ref, responses)
         elif responses.keys() & (await self.describe(ref)).requests.keys():
             raise EngineRefused("it asks, but there is no function to take the answer: give `answer` to from_functions")
 
     async def cancel(self, ref: Ref) -> None:
         """Call `cancel`."""
-        await self.__call(Verb.CANCEL, self.__cancel, ref)
+        await self.__call(AdapterVerb.CANCEL, self.__cancel, ref)
 
     async def __call(
-        self, verb: Verb, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False
+        self, verb: AdapterVerb, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False
     ) -> T:
         translated = _Translated(function, verb, self.__errors, once=self.starts is StartGuarantee.ONCE)
 
@@ -123,11 +124,29 @@ class FunctionsAdapter(Adapter):
             with translated:  # in the thread of the function: the body of a refusal is read there
                 return function(*given)
 
-        found = called() if _is_async(function) else await self.__threads.call(called, keep=keep)
+        found = called() if _is_async(function) else await self.__in_thread(called, keep=keep)
         if not inspect.isawaitable(found):
             return found
         async with translated:
             return cast("T", await found)
+
+    async def __in_thread(self, function: Callable[[], T], *, keep: bool) -> T:
+        """Return the result of a sync function; `keep`: wait for it even when cancelled, as its result is needed.
+
+        Raises:
+            EngineUnavailable: no thread gets free (then the function is not called), or it is kept too long.
+        """
+        if self.__places is None:
+            raise RuntimeError("enter the adapter first: async with")
+        try:
+            with anyio.fail_after(TURN):
+                call = await begin_call(function, self.__places)
+        except TimeoutError:
+            busy = f"all {self.__threads} threads of its functions are busy"
+            raise EngineUnavailable(f"{busy}: give the functions time-outs, or more threads", sent=False) from None
+        with anyio.move_on_after(KEPT if keep else None, shield=keep):
+            return await call.outcome()
+        raise EngineUnavailable(f"the function has not returned within {KEPT:g} s: nobody knows what it did")
 
 
 class _Translated(AbstractContextManager[None], AbstractAsyncContextManager[None]):
@@ -136,7 +155,7 @@ class _Translated(AbstractContextManager[None], AbstractAsyncContextManager[None
     Reading the body of a refusal may block: `with` belongs in a thread, `async with` reads it in one.
     """
 
-    def __init__(self, function: object, verb: Verb, errors: Errors, *, once: bool) -> None:
+    def __init__(self, function: object, verb: AdapterVerb, errors: Errors, *, once: bool) -> None:
         self._name = getattr(function, "__name__", "a function")
         self._verb = verb
         self._errors = errors
@@ -178,65 +197,17 @@ def from_functions(
     errors: Errors = NO_ERRORS,
     threads: int = THREADS,
 ) -> Adapter:
-    """An adapter made of plain functions, sync or async, for `attach(engines={"acme": from_functions(...)})`.
+    """Make an adapter of plain functions, sync or async, for `attach(engines={"acme": from_functions(...)})`.
 
-    `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do it.
-    `errors` says what foreign exceptions mean, the first that fits. Without it, a refusal over HTTP (4xx) is an
-    `EngineRefused`, for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an `EngineUnavailable`.
+    Give `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do
+    it. `errors` translates foreign exceptions; the first entry that fits counts. Without an entry, a refusal over HTTP
+    (4xx) is an `EngineRefused`, for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an
+    `EngineUnavailable`.
     """
     kind = cast(
         "type[FunctionsAdapter]", type("FunctionsAdapter", (FunctionsAdapter,), {"starts": starts, "Options": options})
     )
     return kind(start=start, describe=describe, cancel=cancel, answer=answer, errors=errors, threads=threads)
-
-
-class Threads:
-    """A limited number of threads; a call keeps its thread until it has really ended, even if nobody waits any more."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._opened: tuple[ThreadPoolExecutor, anyio.Semaphore] | None = None
-
-    def open(self) -> None:
-        """Take calls."""
-        self._opened = (ThreadPoolExecutor(self._number, "functions"), anyio.Semaphore(self._number))
-
-    def close(self) -> None:
-        """Take no more."""
-        if self._opened is not None:
-            self._opened[0].shutdown(wait=False)
-            self._opened = None
-
-    async def call(self, function: Callable[..., T], *given: object, keep: bool) -> T:
-        """What the function returns or raises; `keep`: wait for it even when cancelled, since its result is needed.
-
-        Raises:
-            EngineUnavailable: no thread is free (not called then), or it is kept too long.
-        """
-        if self._opened is None:
-            raise RuntimeError("enter the adapter first: async with")
-        pool, free = self._opened
-        await self._turn(free)
-        loop = asyncio.get_running_loop()
-        future = pool.submit(contextvars.copy_context().run, function, *given)
-        future.add_done_callback(lambda _: _tell(loop, free.release))
-        with anyio.move_on_after(KEPT if keep else None, shield=keep):
-            return await asyncio.wrap_future(future)
-        raise EngineUnavailable(f"the function has not returned within {KEPT:g} s: nobody knows what it did")
-
-    async def _turn(self, free: anyio.Semaphore) -> None:
-        try:
-            with anyio.fail_after(TURN):
-                await free.acquire()
-        except TimeoutError:
-            why = f"all {self._number} threads of its functions are busy: give the functions time-outs, or more threads"
-            raise EngineUnavailable(why, sent=False) from None
-
-
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    """From another thread; nobody is left to hear it when the loop has been closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(what)
 
 
 def _is_async(function: Callable[..., object]) -> bool:

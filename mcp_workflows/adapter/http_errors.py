@@ -1,7 +1,7 @@
-"""What the exceptions of HTTP clients mean at the boundary: urllib, requests, httpx, aiohttp; none of them is imported.
+"""The meaning of HTTP clients' exceptions at the boundary: urllib, requests, httpx, aiohttp; none is imported.
 
-They are recognised by the names of their classes. Sources: RFC 9110, section 15.5; RFC 6585, section 4; RFC 8470,
-section 5.2; for what a body may say, RFC 9457 and the error bodies of common frameworks.
+The names of their classes identify them. Sources: RFC 9110, section 15.5; RFC 6585, section 4; RFC 8470, section 5.2;
+for bodies, RFC 9457 and the error bodies of common frameworks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, 
 
 MAX_BODY: Final = 8192  # bytes that are read of the body of a refusal
 READ_SECONDS: Final = 1.0  # for the whole body
-MAX_REASON: Final = 500  # characters of it that are told
+MAX_REASON: Final = 500  # characters of it that are shown
 
 _LATER: Final = frozenset({408, 425, 429})  # nothing is known, or nothing was done yet: the same request may succeed
 _THROTTLED: Final = 429
@@ -29,15 +29,15 @@ _GONE: Final = frozenset({404, 410})
 _CONFLICT: Final = 409
 _ABOUT_THE_INPUT: Final = frozenset({413, 422})  # not 400, which some APIs also send for throttling and expired tokens
 _CREDENTIALS: Final = frozenset({401, 407})  # such an answer may repeat the secret it was sent
-_FIRST: Final = 5  # of many errors, so many are told
+_FIRST: Final = 5  # so many of several errors are shown
 
 _STACK_TRACE: Final = re.compile(r"Traceback \(most recent call last\)|^\s+at \S+\(|^\s+File \"", re.MULTILINE)
 _CREDENTIAL: Final = re.compile(r"\b(Bearer|Basic) +\S+", re.IGNORECASE)
 _REASONS: Final = ("detail", "error_description", "message", "msg", "error", "errors", "title", "reason")
 
 
-class Verb(StrEnum):
-    """What was asked of the engine."""
+class AdapterVerb(StrEnum):
+    """The verb that the engine was asked."""
 
     START = "start"
     DESCRIBE = "describe"
@@ -47,7 +47,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Response:
-    """How an exception holds the response: its status, and at most `MAX_BODY` bytes of its body."""
+    """Readers of the response in an exception: of its status, and of at most `MAX_BODY` bytes of its body."""
 
     status: Callable[[Any], int]  # Any: an exception of a library that is not imported
     body: Callable[[Any], object]
@@ -64,7 +64,7 @@ def _read_requests(error: Any) -> object:  # Any: requests.HTTPError
 
 
 def _gathered(pieces: Iterator[bytes]) -> bytes:
-    """Return what arrives in time: a time-out of a socket is for one piece, and a slow server sends many."""
+    """Return the pieces that arrive in time: a socket's time-out is for one piece, and a slow server sends many."""
     body, until = b"", time.monotonic() + READ_SECONDS
     while len(body) < MAX_BODY and time.monotonic() < until and (piece := next(pieces, b"")):
         body += piece
@@ -91,13 +91,13 @@ _RESPONSES: Final[Mapping[str, _Response | None]] = {
     "httpx2.RequestError": None,
     "http.HTTPException": None,
 }
-"""By package and class; the nearest of an exception's classes counts."""
+"""The readers by package and class; the nearest of an exception's classes counts."""
 
 
-def engine_error(error: Exception, verb: Verb, *, once: bool) -> EngineError | None:
-    """Return what the exception of an HTTP client means, or None if it is none.
+def engine_error(error: Exception, verb: AdapterVerb, *, once: bool) -> EngineError | None:
+    """Return the engine error that the exception of an HTTP client means, or None if it is no such exception.
 
-    `once` says that the engine promises nothing about starting twice. Reading the body may block.
+    `once`: the engine promises nothing about starting twice. Reading the body may block.
     """
     found = next((name for name in map(_name, type(error).__mro__) if name in _RESPONSES), None)
     if found is None:
@@ -109,9 +109,9 @@ def engine_error(error: Exception, verb: Verb, *, once: bool) -> EngineError | N
     text = f"it answered {status}{_reason_of(error, response, status)}"
     if status in _LATER or not 400 <= status < 500:
         return EngineUnavailable(text, throttled=status == _THROTTLED)
-    if verb is Verb.DESCRIBE:
+    if verb is AdapterVerb.DESCRIBE:
         return ExecutionNotFound(text) if status in _GONE else EngineUnavailable(text, silent=False)
-    if status == _CONFLICT and verb is Verb.START and not once:
+    if status == _CONFLICT and verb is AdapterVerb.START and not once:
         unsaid = "its adapter does not say whether that means that it has been started already"
         return EngineUnavailable(f"{text}; {unsaid}", silent=False)
     return EngineRefused(text, final=status in _ABOUT_THE_INPUT)
@@ -123,7 +123,7 @@ def _name(kind: type) -> str:
 
 def _reason_of(error: Exception, response: _Response, status: int) -> str:
     try:
-        body = response.body(error)  # for any status: what has been read is closed
+        body = response.body(error)  # for any status: reading closes it
     except (
         OSError,
         ValueError,
@@ -134,7 +134,7 @@ def _reason_of(error: Exception, response: _Response, status: int) -> str:
         body = b""
     if status in _CREDENTIALS:
         return ": it does not accept our credentials"
-    refused = 400 <= status < 500  # what a server says that fails is often a stack trace
+    refused = 400 <= status < 500  # a failing server often sends a stack trace
     told = _reason(body[:MAX_BODY]) if refused and isinstance(body, bytes) else ""
     phrase = HTTPStatus(status).phrase if status in _PHRASES else ""
     return f": {told}" if told else f" {phrase}".rstrip()
@@ -144,9 +144,9 @@ _PHRASES: Final = frozenset(HTTPStatus)
 
 
 def _reason(body: bytes) -> str:
-    """Return what a body says to people, on one line; nothing of a page for browsers or of a stack trace."""
+    """Return the message of a body on one line; nothing of a page for browsers or of a stack trace."""
     text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
-    if text.startswith(("{", "[", '"')):  # JSON: other fields may hold what was sent, with its credentials
+    if text.startswith(("{", "[", '"')):  # JSON: other fields may repeat the request, with its credentials
         try:
             text = _told(json.loads(text))
         except (ValueError, RecursionError):
@@ -165,12 +165,12 @@ def _told(found: object) -> str:
         return ""
     fields = cast("dict[str, object]", found)
     told = next(filter(None, (_told(fields.get(name)) for name in _REASONS)), "")
-    if not told and fields and all(_is_complaint(value) for value in fields.values()):  # as Django REST says it
+    if not told and fields and all(_is_complaint(value) for value in fields.values()):  # the format of Django REST
         return "; ".join(f"{name}: {_told(value)}" for name, value in list(fields.items())[:_FIRST])
-    place = fields.get("loc")  # as FastAPI and pydantic say where
+    place = fields.get("loc")  # the format of FastAPI and pydantic
     return f"{'.'.join(map(str, cast('list[object]', place)))}: {told}" if told and isinstance(place, list) else told
 
 
 def _is_complaint(value: object) -> bool:
-    """Whether it is the list of what is wrong with one field."""
+    """True if it is a list of the errors of one field."""
     return isinstance(value, list) and all(isinstance(item, str) for item in cast("list[object]", value))

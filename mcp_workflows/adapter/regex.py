@@ -20,7 +20,7 @@ SLOW: Final = FancyRegexOptions(backtrack_limit=100_000)  # it gives up after ab
 
 @dataclass(slots=True, kw_only=True)
 class Searches:
-    """The time that the slow patterns of one check have left, and why one of them was given up."""
+    """The time that the slow patterns of one check have left, and the reason why one was given up."""
 
     left: float = LIMIT  # seconds
     given_up: str | None = None
@@ -31,7 +31,7 @@ _searches: ContextVar[Searches] = ContextVar("mcp_workflows_searches")
 
 @contextmanager
 def bounded() -> Generator[Searches]:
-    """Bound all searches in here together; what they could not tell is in `given_up` then."""
+    """Bound all searches in here together; `given_up` then has the reason for one without a result."""
     searches = Searches()
     token = _searches.set(searches)
     try:
@@ -42,7 +42,7 @@ def bounded() -> Generator[Searches]:
 
 @lru_cache(maxsize=256)
 def is_quick(pattern: str) -> bool:
-    r"""Whether searching takes little time, in proportion to the text.
+    r"""True if a search takes little time, in proportion to the text.
 
     Most patterns are so, but not those that look around or back, and those that compile to more than 10 kB, such as
     `\p{L}{1,50}`.
@@ -55,7 +55,7 @@ def is_quick(pattern: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the pattern is somewhere in the text; False, and noted in `bounded`, if that takes too long to tell."""
+    """True if the pattern is somewhere in the text; False, with a note in `bounded`, if that takes too long to tell."""
     quick = is_quick(pattern)
     searches = _searches.get(None) or Searches()
     if not quick and (len(text) > LONGEST or searches.left <= 0):

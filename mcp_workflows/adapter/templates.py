@@ -1,8 +1,9 @@
 """`{{JMESPath}}` templates: the one rule for arguments, messages, ids and answers.
 
-A string that is nothing but one placeholder keeps the type of what it finds; in a longer string it is
-written as text. Bare names mean `args`: `{{order_id}}` is `{{args.order_id}}`. In a message to a person each value
-is set apart from the words around it: see `display_text`.
+A string that is only one placeholder keeps the type of its value; in a longer string the value is written as text. Bare
+names mean `args`: `{{order_id}}` is `{{args.order_id}}`. In a message to a person each value is set apart from the
+words around it: see `display_text`.
+
 See https://jmespath.org/specification.html for the expressions.
 """
 
@@ -30,9 +31,9 @@ SCOPES = frozenset({"args", "principal", "task", "answer", "output"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Absent:
-    """What a placeholder finds when there is nothing: left out of an object and at the end of a list, else null."""
+    """The result of a placeholder without a value: left out of an object and at the end of a list, else null."""
 
-    known: bool = False  # it is known that there is nothing: null everywhere, as `principal.subject` of nobody
+    known: bool = False  # certainly without a value: null everywhere, as `principal.subject` of an anonymous caller
 
 
 _ABSENT = _Absent()
@@ -78,7 +79,7 @@ class Template:
     def render(self, scope: Mapping[str, Any], *, all_keys: bool = False) -> Any:  # any JSON value
         """Fill in the placeholders from `scope` (`args`, `principal`, `task`, `answer`, `output`).
 
-        With `all_keys` objects have each key that is written, with null where nothing is found.
+        With `all_keys`, objects keep all keys, with null where nothing is found.
 
         Raises:
             MappingError: an expression does not work on these values (`length` of a number).
@@ -87,16 +88,16 @@ class Template:
         return None if isinstance(value, _Absent) else value
 
     def settings(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
-        """The same for settings, whose defaults apply where nothing is found: such fields are left out of objects.
+        """Fill in settings: fields without a value are left out of objects, so that defaults apply.
 
         Raises:
-            MappingError: likewise.
+            MappingError: an expression does not work on these values.
         """
         value = _render(self.source, _data(scope), nulls=frozenset())
         return None if isinstance(value, _Absent) else value
 
     def gaps(self, scope: Mapping[str, Any]) -> Sequence[str]:
-        """Arguments and claims that longer texts name and that are not there: `x-{{id}}` would be `x-`."""
+        """Return the absent arguments and claims that longer texts name: `x-{{id}}` would be `x-`."""
         texts = [text for text in _strings(self.source) if not _is_placeholder(text)]
         named = frozenset[str]().union(*(Template(text).arguments for text in texts))
         missing = {name for name in named if _as_text(scope.get("args", {}).get(name)) == ""}
@@ -106,16 +107,16 @@ class Template:
         return sorted(missing | unknown)
 
     def text(self, scope: Mapping[str, Any]) -> str:
-        """The same, as a text for engines, with the values as they are."""
+        """Fill in a text for engines, with the values as they are."""
         return _as_text(self.render(scope))
 
     @property
     def wordless(self) -> bool:
-        """Whether it is nothing but placeholders: then it says only what the values say."""
+        """True if it is only placeholders: then it says only what the values say."""
         return all(is_blank(_PLACEHOLDER.sub("", text)) for text in _strings(self.source))
 
     def message(self, scope: Mapping[str, Any]) -> str:
-        """The same, as a message to a person: its own words cleaned, each value set apart from them.
+        """Fill in a message to a person: its own words cleaned, each value set apart from them.
 
         Raises:
             MappingError: an expression does not work on these values.
@@ -130,7 +131,7 @@ class Template:
 
 
 def _data(scope: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What expressions are looked up in: bare names mean arguments."""
+    """Return the data that expressions search: bare names mean arguments."""
     return {**scope.get("args", {}), **dict.fromkeys(SCOPES), **scope}
 
 
@@ -183,7 +184,7 @@ def _render_object(items: Mapping[str, Any], *, nulls: Set[_Absent]) -> dict[str
 
 
 def _render_list(items: list[Any]) -> list[Any]:
-    """Positional arguments: what is absent at the end is left out, so that the callee's defaults apply."""
+    """Render positional arguments: absent ones at the end are left out, so that the callee's defaults apply."""
     while items and items[-1] == _ABSENT:
         items.pop()
     return [None if isinstance(item, _Absent) else item for item in items]
@@ -196,7 +197,7 @@ def _render_string(text: str, data: Mapping[str, Any]) -> Any:
 
 
 def _is_placeholder(text: str) -> bool:
-    """Whether it is one placeholder and nothing else."""
+    """True if it is one placeholder and nothing else."""
     whole = _PLACEHOLDER.fullmatch(text)
     return whole is not None and _PLACEHOLDER.findall(text) == [whole.group(1)]
 
@@ -217,7 +218,7 @@ def _find(expression: str, data: Mapping[str, Any]) -> Any:
 
 
 def _is_gap(expression: str, data: Mapping[str, Any]) -> bool:
-    """Whether a text would have a gap here: a claim is missing or empty. That nobody has logged in is none."""
+    """True if a text would have a gap here: a claim is missing or empty. An anonymous caller's null is no gap."""
     found = _find(expression, data)
     fields: Mapping[str, Any] = data["principal"] or {}
     return _as_text(found) == "" and not (found is _NULL and expression.partition(".")[2] in fields)

@@ -1,7 +1,7 @@
-"""Token buckets for the quotas of engines, one per API, owner and place; of this whole process, with all its engines.
+"""Token buckets for the quotas of engines: one per API, owner and place, for this whole process.
 
-Quotas are shared with everybody else who uses the account or project, so that only a share is used; when the engine
-throttles all the same, somebody else needs more, and we need less for a while.
+Quotas are shared with all other users of the account or project, so that only a share is used. If the engine throttles
+all the same, others need more, and we use less for a while.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Final
 
 import anyio
 
-_LEAST: Final = 1 / 16  # of the refill, however often we are throttled
+_LEAST: Final = 1 / 16  # of the refill, even if we are often throttled
 _RECOVERY: Final = 60.0  # seconds from nothing to the whole refill
-_ONE_THROTTLING: Final = 1.0  # seconds: what is throttled in that time has one cause
+_ONE_THROTTLING: Final = 1.0  # seconds in which all throttling has one cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """A bucket: so many calls at once, and so many per second from then on."""
+class BucketLimits:
+    """The size of a bucket: so many calls at once, and so many per second from then on."""
 
     bucket: float
     refill: float
 
 
-UNLIMITED: Final = Limits(bucket=float("inf"), refill=float("inf"))
+UNLIMITED: Final = BucketLimits(bucket=float("inf"), refill=float("inf"))
 
 
 class Bucket:
     """The tokens of one API; `clock` gives seconds."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: BucketLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._level = limits.bucket
@@ -41,15 +41,15 @@ class Bucket:
         self._share = 1.0  # of the refill, after the last throttling
         self._throttled_at = float("-inf")
 
-    def limit(self, limits: Limits) -> None:
-        """Have these limits from now on."""
+    def limit(self, limits: BucketLimits) -> None:
+        """Use this size from now on."""
         self._settle()
         self._limits = limits
         self._level = limits.bucket if limits == UNLIMITED else min(self._level, limits.bucket)
 
     @property
-    def limits(self) -> Limits:
-        """What it may hold and get, when nobody throttles us."""
+    def limits(self) -> BucketLimits:
+        """The size of the bucket when the engine does not throttle us."""
         return self._limits
 
     @property
@@ -59,17 +59,17 @@ class Bucket:
 
     @property
     def slowed(self) -> str:
-        """How a log ends that tells of throttling: at which pace we go on; nothing, where we keep none."""
+        """The end of a log line about throttling: the present rate; empty if there is no limit."""
         return "" if isinf(self.refill) else f": {self.refill:.3g} calls per second for now"
 
     @property
     def spare(self) -> float:
-        """Tokens that may be used at once and leave it half full."""
+        """Tokens that may be used at once and leave the bucket half full."""
         self._settle()
         return float("inf") if self._limits == UNLIMITED else max(0.0, self._level - self._limits.bucket / 2)
 
     def take(self, patience: float) -> float | None:
-        """Take a token: seconds to wait until it may be used; None if that were longer than `patience`: none taken."""
+        """Take a token; return the seconds until it may be used. If that exceeds `patience`, take none, return None."""
         if self._limits == UNLIMITED:
             return 0.0
         self._settle()
@@ -80,7 +80,7 @@ class Bucket:
         return wait
 
     async def turn(self, patience: float) -> bool:
-        """Take a token and wait until it may be used; False if that were longer than `patience`: none is taken."""
+        """Take a token and wait until it may be used; False if that would exceed `patience`: none is taken."""
         wait = self.take(patience)
         if wait is None:
             return False
@@ -92,16 +92,16 @@ class Bucket:
         return True
 
     def give_back(self) -> None:
-        """A token that was taken was not used."""
+        """Give back a token that was taken and not used."""
         self.debit(-1)
 
     def debit(self, calls: int) -> None:
-        """So many calls were made without asking: retries by an SDK of its own accord."""
+        """Count calls that were made without a token: an SDK's own retries."""
         self._settle()
         self._level = min(self._limits.bucket, max(self._level - calls, -self._limits.bucket))
 
     def throttled(self) -> bool:
-        """The engine has throttled a call: its bucket is empty, whatever we thought. Returns whether that is news."""
+        """Note that the engine has throttled a call, so that the bucket is empty. Return True if that is news."""
         now = self._clock()
         self._settle()
         if self._limits != UNLIMITED:
@@ -116,7 +116,7 @@ class Bucket:
         return min(1.0, self._share + max(0.0, now - self._throttled_at) / _RECOVERY)
 
     def _settle(self) -> None:
-        """Fill in what has come in since the last time."""
+        """Add the tokens that came in since the last time."""
         now = self._clock()
         if self._limits != UNLIMITED:
             self._level = min(self._limits.bucket, self._level + (now - self._at) * self.refill)
@@ -124,24 +124,24 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """Whose quota it is."""
+class QuotaKey:
+    """The quota that a bucket is for."""
 
-    endpoint: str  # or what stands for all that share it
+    endpoint: str  # or a name for all endpoints that share the quota
     owner: str | None  # an account, a project; None: not known yet
     place: str  # a region, a location
     operation: str
 
 
 class Buckets:
-    """All buckets of this process; engines of one owner and place have the same ones."""
+    """All buckets of this process; engines of one owner and place share theirs."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._buckets: dict[Key, Bucket] = {}
+        self._buckets: dict[QuotaKey, Bucket] = {}
 
-    def bucket(self, key: Key, limits: Limits) -> Bucket:
-        """The bucket of this key; who asks last says how large it is."""
+    def bucket(self, key: QuotaKey, limits: BucketLimits) -> Bucket:
+        """Return the bucket of this key; the last caller sets its size."""
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = Bucket(limits, self._clock)

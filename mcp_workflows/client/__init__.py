@@ -18,6 +18,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_workflows.client.errors import AnswerRejected, TaskExpired, TaskFailed, TaskNotFound
 from mcp_workflows.client.handle import TaskHandle
 from mcp_workflows.client.http import reconnecting_http
 from mcp_workflows.client.messages import CreatedTask, TaskState, idempotency
@@ -26,7 +27,18 @@ from mcp_workflows.client.subscriptions import Listening
 from mcp_workflows.errors import ClientError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
 
-__all__ = ["OnStatus", "TaskHandle", "TaskState", "TasksClient", "idempotency", "reconnecting_http"]
+__all__ = [
+    "AnswerRejected",
+    "OnStatus",
+    "TaskExpired",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskNotFound",
+    "TaskState",
+    "TasksClient",
+    "idempotency",
+    "reconnecting_http",
+]
 
 MAX_ROUNDS: Final = 100  # of questions before one call has its result or its task
 PATIENCE_SECONDS: Final = 60.0

@@ -14,10 +14,11 @@ from mcp.client.session import ElicitationFnT
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from mcp_workflows.client.errors import TaskFailed
 from mcp_workflows.client.messages import TaskState, as_json, visible
 from mcp_workflows.client.retries import Sending
 from mcp_workflows.client.subscriptions import Changes, Listening, bare
-from mcp_workflows.errors import ClientError, TaskCancelled, TaskFailed
+from mcp_workflows.errors import ClientError, TaskCancelled
 
 OnStatus: TypeAlias = Callable[[TaskState], Awaitable[None]]
 

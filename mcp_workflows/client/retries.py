@@ -13,8 +13,9 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
+from mcp_workflows.client.errors import AnswerRejected, TaskExpired, TaskNotFound
 from mcp_workflows.client.messages import CancelTask, GetTask, TaskParams, TaskState, UpdateParams, UpdateTask
-from mcp_workflows.errors import AnswerRejected, ClientError, ServerUnreachable, TaskExpired, TaskNotFound
+from mcp_workflows.errors import ClientError, ServerUnreachable
 
 ANSWER_SECONDS: Final = 30.0  # for one answer, before it counts as lost
 SHORTEST_PAUSE_SECONDS: Final = 0.1

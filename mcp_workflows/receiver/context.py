@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken, principal_components
 from mcp.server.context import ServerRequestContext
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from pydantic import Field, PrivateAttr
 from starlette.requests import Request
 
-from mcp_workflows.access import ANONYMOUS, Principal, is_loopback
+from mcp_workflows.access import ANONYMOUS, Principal, is_loopback, owner_id
+from mcp_workflows.access.authn.identity import Identity, moment
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON
 from mcp_workflows.receiver.tool_list import Viewer
 from mcp_workflows.receiver.v2025_11_25.session import session_of
-from mcp_workflows.sidecar.auth import principal_of
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
@@ -55,6 +58,48 @@ class Callers:
         if is_modern(ctx):
             return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks)
         return Viewer(identified=identified, takes_tasks=session_of(ctx).augmented, in_core=is_in_core(ctx))
+
+
+class Admitted(AccessToken):
+    """A caller whom our verifier let in, as the SDK keeps it; it does not hold the token itself."""
+
+    token: str = Field(default="", repr=False)
+    _principal: Principal = PrivateAttr()
+
+    @classmethod
+    def of(cls, identity: Identity, principal: Principal) -> Admitted:
+        """Return what the SDK must know of a caller: whose session it is, until when, and its scopes."""
+        found = cls(
+            client_id=identity.client or "",
+            scopes=sorted(identity.scopes),
+            expires_at=None if identity.expires is None else math.ceil(identity.expires.timestamp()),
+            subject=identity.subject,
+            claims={**identity.claims, "iss": identity.issuer},
+        )
+        found._principal = principal
+        return found
+
+    @property
+    def principal(self) -> Principal:
+        """The caller."""
+        return self._principal
+
+
+def principal_of(token: AccessToken, owner: Owner) -> Principal:
+    """Return the principal of a token, also of one that a verifier of the server's own accepted."""
+    if isinstance(token, Admitted):
+        return token.principal
+    client, issuer, subject = principal_components(token)
+    everywhere = owner is Owner.SUBJECT and subject is not None
+    return Principal(
+        id=owner_id(client=None if everywhere else client, issuer=issuer, subject=subject),
+        issuer=issuer,
+        subject=subject,
+        client=client,
+        scopes=frozenset(token.scopes),
+        claims=token.claims or {},
+        expires=None if token.expires_at is None else moment(token.expires_at),
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -23,6 +23,7 @@ from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
 from mcp_workflows.receiver.companions.definitions import Companion, Name
 from mcp_workflows.receiver.companions.handlers import Companions
+from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.receiver.context import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
 from mcp_workflows.receiver.request_state import AtHand, at_hand, having
@@ -154,13 +155,13 @@ class Middleware:
                 state.ctx = None  # what the function left behind in the background cannot hand over any more
             if state.outcome is None or plain(result).get("isError"):
                 return result
-            return self._envelope.around(ctx, _render(ctx, state.outcome))
+            return self._envelope.around(ctx, _render(ctx, outcome_in_text(state.outcome)))
         if not is_modern(ctx):
             return await self._call_of_old(ctx, state.offer)
         call = replace(wire.parse_call(ctx.params or {}, client_of(ctx), self.callers.key_paths), state=state.text)
         report = Progress(ctx.session.report_progress).report
         outcome = await state.offer.entered.call(call, self.callers.principal(ctx), report)
-        rendered = wire.render(outcome)
+        rendered = wire.render(outcome_in_text(outcome))
         state.text = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
 
@@ -205,7 +206,7 @@ class Middleware:
         outcome = await while_there(ctx, serve, needed=tool.cancel_on_disconnect)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)
-        return in_core.render(outcome, wants_task=call.wants_task)
+        return in_core.render(outcome_in_text(outcome), wants_task=call.wants_task)
 
     async def _task_request(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if is_in_core(ctx):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mcp_workflows.receiver.context import Context
 from mcp_workflows.receiver.tool_list import Offer
-from mcp_workflows.wire.commands import Outcome
+from mcp_workflows.wire.commands import CallOutcome
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class AtHand:
     offered: bool | None = None  # whether the tool is there for the caller, once that was asked
     ctx: Context | None = None
     handed: bool = False
-    outcome: Outcome | None = None
+    outcome: CallOutcome | None = None
 
 
 _call: ContextVar[AtHand] = ContextVar("mcp_workflows_call")

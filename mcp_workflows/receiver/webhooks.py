@@ -21,7 +21,7 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from mcp_workflows.access import ALGORITHMS, Issuer, Keys, account_of
+from mcp_workflows.access import ALGORITHMS, Issuer, KeySet, account_of
 from mcp_workflows.adapter import JSON, Route, Trusted
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
@@ -150,7 +150,7 @@ class Inbound:
         known = (trusted.issuer, trusted.keys_url)
         issuer = self._issuers.get(known)
         if issuer is None:
-            issuer = self._issuers[known] = Issuer(trusted.issuer, Keys(trusted.keys_url, ALGORITHMS))
+            issuer = self._issuers[known] = Issuer(trusted.issuer, KeySet(trusted.keys_url, ALGORITHMS))
         account = account_of(await issuer.claims(token, trusted.audience))
         if account not in trusted.accounts:
             raise NotAllowed(f"the account {account[:100]!r} is none of those that may call")

@@ -21,7 +21,7 @@ from mcp_workflows.access.audit import Audit, counting, silent
 from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
-from mcp_workflows.adapter.memory import Trial
+from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
@@ -223,22 +223,22 @@ class Workflows:
             raise EngineUnavailable(f"no answer within {LONGEST_LOOK:g} s") from None
 
     @asynccontextmanager
-    async def testing(self) -> AsyncGenerator[Trial]:
+    async def testing(self) -> AsyncGenerator[Script]:
         """For unit tests of your own server: no engine and no store of yours, but workflows that do as the test says.
 
-        Enter it before the server runs; see `Trial`.
+        Enter it before the server runs; see `Script`.
 
         Raises:
             ConfigError: the workflows are entered already.
         """
         if self.alive:
             raise ConfigError("testing() comes first: enter it before the server enters the workflows")
-        trial, own = Trial(), (self._engines, self._store)
+        script, own = Script(), (self._engines, self._store)
         with TemporaryDirectory() as folder:
-            self._engines = Engines({name: trial.adapter() for name in self._engines.names})
+            self._engines = Engines({name: ScriptedAdapter(script) for name in self._engines.names})
             self._store = open_store(f"sqlite:///{folder}/tasks.db")
             try:
-                yield trial
+                yield script
             finally:
                 self._engines, self._store = own
 

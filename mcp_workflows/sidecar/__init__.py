@@ -1,1 +1,4 @@
-"""The sidecar: a server with the configured tools alone, its configuration, telemetry and command line."""
+"""The sidecar: configuration, command line, HTTP application, and what operators see of it."""
+
+DISTRIBUTION = "mcp-workflows"
+"""The name of the distribution, and of its command."""

@@ -7,7 +7,6 @@ What it does not do is done around it: see `admitting`.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -16,56 +15,31 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken, TokenVerifier, principal_components
+from mcp.server.auth.provider import AccessToken, TokenVerifier
 from mcp.server.auth.routes import cors_middleware
 from mcp.server.auth.settings import AuthSettings as SdkSettings
-from pydantic import AnyHttpUrl, Field, PrivateAttr
+from pydantic import AnyHttpUrl
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_workflows.access import Principal, owner_id
+from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, record_of, silent
-from mcp_workflows.access.authn.identity import Identity, moment
+from mcp_workflows.access.authn.identity import Identity
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.access.rate_limits import network_of
 from mcp_workflows.errors import AccessError, IssuerUnavailable, TokenRefused
+from mcp_workflows.receiver.context import Admitted, principal_of
 
 logger = logging.getLogger(__name__)
 
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
-_NO_CLIENT: Final = ""  # the SDK wants one
 
 proxied_now: ContextVar[Identity | None] = ContextVar("mcp_workflows_proxied", default=None)
 peer_now: ContextVar[str | None] = ContextVar("mcp_workflows_peer", default=None)
-
-
-class Admitted(AccessToken):
-    """Who was let in, for the SDK; the token itself is not in it."""
-
-    token: str = Field(default="", repr=False)
-    _principal: Principal = PrivateAttr()
-
-    @classmethod
-    def of(cls, identity: Identity, principal: Principal) -> Admitted:
-        """What the SDK shall know of them: whose session it is, until when, with which scopes."""
-        found = cls(
-            client_id=identity.client or _NO_CLIENT,
-            scopes=sorted(identity.scopes),
-            expires_at=None if identity.expires is None else math.ceil(identity.expires.timestamp()),
-            subject=identity.subject,
-            claims={**identity.claims, "iss": identity.issuer},
-        )
-        found._principal = principal
-        return found
-
-    @property
-    def principal(self) -> Principal:
-        """Who they are."""
-        return self._principal
 
 
 class Admission(TokenVerifier):
@@ -196,23 +170,6 @@ class Admission(TokenVerifier):
         """The SDK's `WWW-Authenticate` with the scopes that are needed (RFC 6750, section 3)."""
         scopes = self._settings.required_scopes
         return f'{found}, scope="{" ".join(scopes)}"' if scopes and "scope=" not in found else found
-
-
-def principal_of(token: AccessToken, owner: Owner) -> Principal:
-    """Whom a token is about: one of ours, or one that a verifier of the server's own has let in."""
-    if isinstance(token, Admitted):
-        return token.principal
-    client, issuer, subject = principal_components(token)
-    everywhere = owner is Owner.SUBJECT and subject is not None
-    return Principal(
-        id=owner_id(client=None if everywhere else client, issuer=issuer, subject=subject),
-        issuer=issuer,
-        subject=subject,
-        client=client,
-        scopes=frozenset(token.scopes),
-        claims=token.claims or {},
-        expires=None if token.expires_at is None else moment(token.expires_at),
-    )
 
 
 def _address_now() -> str | None:

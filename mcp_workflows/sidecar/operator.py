@@ -32,8 +32,7 @@ from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, 
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
 from mcp_workflows.tasks.adopt import Adopted, Adoption, watched_arguments
-from mcp_workflows.tasks.answer import deliver_answers
-from mcp_workflows.tools.dialogue import fitting_answers
+from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
 from mcp_workflows.tools.tool import Tool
 
 AT_ONCE = 16  # looks at engines

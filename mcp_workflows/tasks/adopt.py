@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, same_workflow, start_options
+from mcp_workflows.adapter import JSON, Adopts, Execution, Ref, Status, digest, same_workflow
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, release
-from mcp_workflows.tasks.start import digest
 from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
 
 logger = logging.getLogger(__name__)
@@ -94,16 +93,6 @@ class Adoption:
         while (row := await self._store.create(task, caps)).expired(now):
             await changed(self._store, row, lambda old: release(old, now))
         return row
-
-
-def unwatchable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
-    """Why a tool cannot watch on this adapter (or its class), by the setting that is wrong."""
-    if tool.kind is not Kind.WATCH:
-        return
-    if not isinstance(adapter, Adopts):
-        yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
-    for name in sorted(start_options(adapter) & tool.options.keys()):
-        yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
 
 
 def _refuse_unsayable(execution_id: str) -> None:

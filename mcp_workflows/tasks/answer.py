@@ -5,18 +5,62 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.templates import Template
 from mcp_workflows.engines.registry import Engines, ref_of
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     EngineError,
     EngineRefused,
+    MappingError,
     RequestError,
     StoreError,
 )
 from mcp_workflows.store.protocol import Store, changed
 from mcp_workflows.task import Task, accept
+from mcp_workflows.tools.dialogue import Action, checked_response, invalid_response
+
+
+def fitting_answers(
+    task: Task, responses: Mapping[str, JSON], principal: Principal
+) -> Mapping[str, Mapping[str, JSON]]:
+    """Return the responses to open questions of the task as its adapter gets them, by key; the rest is ignored.
+
+    Raises:
+        RequestError: one does not fit its question, see `checked_response` and `sending`.
+    """
+    open_requests = task.seen.requests
+    given = {
+        key: checked_response(key, open_requests[key], responses[key]) for key in responses if key in open_requests
+    }
+    return {key: sent for key in given if (sent := sending(task, key, given[key], principal))}
+
+
+def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Principal) -> Mapping[str, JSON] | None:
+    """The response as its adapter gets it; to a gate with `send`, what to send in the engine's words.
+
+    None: a gate's question was only put aside, and stays open.
+
+    Raises:
+        RequestError: the gate cannot be declined, or its template does not work on this answer.
+    """
+    gate = task.gates.get(task.seen.requests[key].gate or "")
+    if gate is None:
+        return {name: value for name, value in response.items() if name != "send"}  # a gate's word, never a client's
+    action = Action(response["action"])
+    if action is Action.CANCEL:
+        return None
+    template = gate.send if action is Action.ACCEPT else gate.decline
+    if template is None:
+        raise invalid_response(key, "this question cannot be declined, only answered or left open")
+    answer = response.get("content") if action is Action.ACCEPT else None  # what declines was never checked
+    scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
+    try:
+        return {**response, "send": Template(template).render(scope, all_keys=True)}
+    except MappingError as error:
+        raise invalid_response(key, str(error)) from None
 
 
 async def deliver_answers(
@@ -27,7 +71,7 @@ async def deliver_answers(
     engines: Engines,
     clock: Callable[[], datetime],
 ) -> Task:
-    """Return the task once its engine has taken these answers (see `ask.fitting_answers`) and the store has that.
+    """Return the task once its engine has taken these answers (see `fitting_answers`) and the store has that.
 
     Raises:
         RequestError: the engine did not take them, or that it did could not be noted; the message says which.

@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from mcp_workflows.access import Authorizer, Principal, Verb, Wish, permits, person_of, reaches_others
+from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
 from mcp_workflows.access.audit import Audit, Event, Record, record_of, silent, task_hash
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.access.rate_limits import Meters
@@ -76,7 +76,7 @@ class Guard:
 
     async def offers(self, name: str, principal: Principal) -> bool:
         """Whether they may call a tool of this name at all; if not, that is put on record."""
-        if await self._may(Wish(principal=principal, verb=Verb.CALL, tool=name)):
+        if await self._may(AccessRequest(principal=principal, verb=Verb.CALL, tool=name)):
             return True
         self.denied(principal, tool=name, reason="may not call it")
         return False
@@ -85,12 +85,12 @@ class Guard:
         """The tools they may call."""
         if not self._ruled:
             return frozenset(self._tools)
-        wishes = [Wish(principal=principal, verb=Verb.CALL, tool=name) for name in self._tools]
+        wishes = [AccessRequest(principal=principal, verb=Verb.CALL, tool=name) for name in self._tools]
         return frozenset([wish.tool for wish in wishes if await self._may(wish)])
 
     async def starts(self, tool: Tool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
         """Whether they may call it with these arguments; only an authorizer looks at them."""
-        wish = Wish(principal=principal, verb=Verb.CALL, tool=tool.name, arguments=arguments)
+        wish = AccessRequest(principal=principal, verb=Verb.CALL, tool=tool.name, arguments=arguments)
         if await self._may(wish):
             return True
         self.denied(principal, tool=tool.name, reason="may not call it with these arguments")
@@ -113,7 +113,9 @@ class Guard:
         if self._authorizer is None and (tool is None or tool.allow is None):
             return _ALL if mine else NO_RIGHTS
         see, answer, cancel = [
-            await self._may(Wish(principal=principal, verb=verb, tool=task.tool, owner=task.owner, task_id=task.id))
+            await self._may(
+                AccessRequest(principal=principal, verb=verb, tool=task.tool, owner=task.owner, task_id=task.id)
+            )
             for verb in (Verb.SEE, Verb.ANSWER, Verb.CANCEL)
         ]
         return Rights(see=see, answer=answer, cancel=cancel)
@@ -122,11 +124,13 @@ class Guard:
         """Whether they may see a task of their own of this tool, which is there."""
         if not self._ruled:
             return True
-        return await self._may(Wish(principal=principal, verb=Verb.SEE, tool=tool, owner=principal.id, task_id=task_id))
+        return await self._may(
+            AccessRequest(principal=principal, verb=Verb.SEE, tool=tool, owner=principal.id, task_id=task_id)
+        )
 
     # --- both
 
-    async def _may(self, wish: Wish) -> bool:
+    async def _may(self, wish: AccessRequest) -> bool:
         tool = self._tools.get(wish.tool)
         allow = None if tool is None else tool.allow
         if not permits(allow, wish.verb, wish.principal, wish.owner):

@@ -13,7 +13,7 @@ from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Event
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.access.rate_limits import Meters
-from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -33,7 +33,6 @@ from mcp_workflows.tasks.idempotency import Same, key_of, opened, sameness
 from mcp_workflows.tasks.quotas import NO_MORE, caps_of, check_size
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.results import limit_result, tool_error
-from mcp_workflows.tasks.start import digest
 from mcp_workflows.tasks.wait import Caller, PlainCalls, Report, finished
 from mcp_workflows.telemetry import carried
 from mcp_workflows.tools.dialogue import (
@@ -47,7 +46,7 @@ from mcp_workflows.tools.dialogue import (
     write_dialogue,
 )
 from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool, on_behalf_of
-from mcp_workflows.wire.commands import Call, Capability, CapabilityNeeded, Created, Finished, Outcome, Questions
+from mcp_workflows.wire.commands import Call, CallOutcome, Capability, CapabilityNeeded, Created, Finished, Questions
 
 
 class Replies:
@@ -60,7 +59,7 @@ class Replies:
         self._door = door
         self._plain = PlainCalls(ledger)
 
-    async def of_new(self, tool: Tool, row: Task, call: Call, principal: Principal, report: Report) -> Outcome:
+    async def of_new(self, tool: Tool, row: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """What the client gets now that there is a task: that, or what comes of it."""
         self._meters.show(principal, row.id)
         caller = self._caller(principal)
@@ -78,7 +77,9 @@ class Replies:
             return finished(row)
         return Created(task=self._door.view(row, rights, principal))
 
-    async def of_answered(self, tool: Tool, task_id: str, call: Call, principal: Principal, report: Report) -> Outcome:
+    async def of_answered(
+        self, tool: Tool, task_id: str, call: Call, principal: Principal, report: Report
+    ) -> CallOutcome:
         """The next round of a plain call whose workflow asked a question."""
         task, _ = await self._door.found(task_id, principal, Verb.ANSWER)
         async with self._plain.attended(tool, task, self._caller(principal)):
@@ -104,7 +105,7 @@ class Replies:
             with self._ledger.until_stop():
                 yield
 
-    async def _awaited(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> Outcome:
+    async def _awaited(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """What comes of it, for who takes no task."""
         try:
             return await self._plain.outcome(tool, task, call, report, self._caller(principal))
@@ -164,7 +165,7 @@ class Calls:
         self._door = door
         self._replies = Replies(ledger=ledger, guard=guard, meters=meters, door=door)
 
-    async def call(self, call: Call, principal: Principal, report: Report) -> Outcome:
+    async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """`tools/call`: questions first, then a task or, for who takes none, the plain result.
 
         `report` hears each change while the call waits.
@@ -194,7 +195,9 @@ class Calls:
         """While a receiver puts these questions to the person at the client; see `Replies.asking`."""
         return self._replies.asking(self._tools[call.tool], asked, principal)
 
-    async def _call(self, tool: Tool, call: Call, dialogue: Dialogue, principal: Principal, report: Report) -> Outcome:
+    async def _call(
+        self, tool: Tool, call: Call, dialogue: Dialogue, principal: Principal, report: Report
+    ) -> CallOutcome:
         taken = take(tool, call.responses, dialogue)
         if isinstance(taken, Declined):
             return Finished(result=tool_error(f"{taken.name}: answered with {taken.action}; nothing was started"))
@@ -242,7 +245,7 @@ class Calls:
 
     async def _begin(
         self, tool: Tool, task: Task, same: Same, call: Call, principal: Principal, report: Report
-    ) -> Outcome:
+    ) -> CallOutcome:
         caps = caps_of(self._limits, tool, self._ledger.now())
         in_vain = self._meters.vain(principal)
         try:
@@ -264,7 +267,7 @@ class Calls:
         self._meters.started_nothing(principal)
         return Finished(result=tool_error(text))
 
-    async def _watch(self, tool: Tool, call: Call, principal: Principal, report: Report) -> Outcome:
+    async def _watch(self, tool: Tool, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """A task of an execution that runs already; from there on as if it had been started here."""
         self._meters.poll(principal)
         try:

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Final
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter import JSON, digest
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.tasks.start import Window, digest
+from mcp_workflows.tasks.start import Window
 from mcp_workflows.tools.dialogue import Dialogue
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call

@@ -17,7 +17,7 @@ import anyio
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, silent, status_record
 from mcp_workflows.access.limits import UNLIMITED, Limits
-from mcp_workflows.adapter import JSON, Execution, Failure, Status
+from mcp_workflows.adapter import JSON, Execution, Failure, Status, digest
 from mcp_workflows.engines.polling.poller import Listener, Watch
 from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
 from mcp_workflows.engines.registry import Engines, Sight, ref_of, sound
@@ -34,14 +34,13 @@ from mcp_workflows.errors import (
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
 from mcp_workflows.tasks.adopt import Adopted, Adoption
-from mcp_workflows.tasks.answer import deliver_answers, undelivered
+from mcp_workflows.tasks.answer import deliver_answers, fitting_answers, undelivered
 from mcp_workflows.tasks.cancel import Cancelling
 from mcp_workflows.tasks.cursors import read_cursor, write_cursor
 from mcp_workflows.tasks.maintenance import ClockCheck, Housekeeping, uptime
 from mcp_workflows.tasks.quotas import Room, keepable
-from mcp_workflows.tasks.start import Creation, Window, digest
+from mcp_workflows.tasks.start import Creation, Window
 from mcp_workflows.telemetry import about
-from mcp_workflows.tools.dialogue import fitting_answers
 
 logger = logging.getLogger(__name__)
 

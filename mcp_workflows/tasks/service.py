@@ -25,6 +25,7 @@ from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import (
     Acknowledged,
     Call,
+    CallOutcome,
     Cancel,
     Described,
     Document,
@@ -32,7 +33,6 @@ from mcp_workflows.wire.commands import (
     List,
     Listed,
     Listen,
-    Outcome,
     Questions,
     Read,
     TaskView,
@@ -69,7 +69,7 @@ class Bridge:
 
     # --- tools/call
 
-    async def call(self, call: Call, principal: Principal, report: Report) -> Outcome:
+    async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """`tools/call`: questions first, then a task or, for who takes none, the plain result.
 
         `report` hears each change while the call waits.

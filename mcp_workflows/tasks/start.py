@@ -8,8 +8,6 @@ nobody knows of is deleted if nothing was started. See docs/decisions/0014.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mcp_workflows.adapter import JSON, Adapter, Failure, Finds, Start, StartGuarantee, is_fleeting
+from mcp_workflows.adapter import Adapter, Failure, Finds, Start, StartGuarantee, is_fleeting
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
@@ -153,12 +151,6 @@ _GONE = "there is no such task any more: its start was given up, or it expired; 
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
-
-
-def digest(value: JSON) -> str:
-    """A name for a JSON value: 32 hexadecimal characters, the same for the same value."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,13 @@ import anyio
 
 from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
-from mcp_workflows.receiver.companions.text import narrate
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.view import final_result, view
 from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
 from mcp_workflows.tools.tool import Tool
-from mcp_workflows.wire.commands import Call, Finished, Outcome, Questions, TaskView
+from mcp_workflows.wire.commands import Call, CallOutcome, Finished, Questions, TaskView, Unfinished
 
 PATIENCE = 30.0  # seconds a plain call waits for an engine that gives no answer
 ABANDONING = 5.0  # seconds to cancel what a client has left
@@ -40,7 +39,7 @@ class PlainCalls:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, caller: Caller) -> Outcome:
+    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, caller: Caller) -> CallOutcome:
         """The plain result, for a client without tasks; a handle, if the tool hands over and it takes too long.
 
         Raises:
@@ -51,7 +50,7 @@ class PlainCalls:
         except EngineError as trouble:
             if tool.hands_over:
                 said = f"engine {task.engine} gives no answer: {trouble}"
-                return Finished(result=narrate(replace(self._view(await caller.lens(task)), message=said)))
+                return Unfinished(task=replace(self._view(await caller.lens(task)), message=said))
             text = f"Engine {task.engine} gives no answer, what was started there goes on: {trouble}"
             return Finished(result=tool_error(text))
         except ServerStopping:
@@ -64,7 +63,7 @@ class PlainCalls:
         if asks and call.takes_questions:
             return Questions(requests=task.seen.requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
         if tool.hands_over:
-            return Finished(result=narrate(self._view(task)))
+            return Unfinished(task=self._view(task))
         return _unanswerable(task)
 
     async def patiently(
@@ -112,12 +111,12 @@ class PlainCalls:
         return view(task, self._ledger.pace(task))
 
 
-def finished(task: Task) -> Outcome:
+def finished(task: Task) -> Finished:
     """What a plain call of a task that has ended returns."""
     return Finished(result=final_result(view(task, timedelta())))
 
 
-def _unanswerable(task: Task) -> Outcome:
+def _unanswerable(task: Task) -> Finished:
     """A workflow asks, and the client has neither a task to read the question from nor a way to ask a person."""
     text = f"{_workflow(task)} waits for an answer this client cannot give: {asked(task.seen.requests)}"
     return Finished(result=tool_error(text))

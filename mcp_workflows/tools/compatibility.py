@@ -6,14 +6,22 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter import GATE_WORDS, Adapter, can_terminate, cancels_at_once, gate_settings, is_fleeting
-from mcp_workflows.tasks.adopt import unwatchable
+from mcp_workflows.adapter import (
+    GATE_WORDS,
+    Adapter,
+    Adopts,
+    can_terminate,
+    cancels_at_once,
+    gate_settings,
+    is_fleeting,
+    start_options,
+)
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
 
 def misfits(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
     """What this adapter (or its class) cannot do for the tool, by the setting that asks for it."""
-    yield from unwatchable(tool, adapter)
+    yield from _unwatchable(tool, adapter)
     yield from _unendable(tool, adapter)
     if not is_fleeting(adapter, tool.options):
         return
@@ -29,6 +37,15 @@ def fitted(tool: Tool, adapter: object) -> Tool:
     if said or not is_fleeting(adapter, tool.options):
         return tool
     return tool.model_copy(update={"tasks": TaskSupport.FORBIDDEN})
+
+
+def _unwatchable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:
+    if tool.kind is not Kind.WATCH:
+        return
+    if not isinstance(adapter, Adopts):
+        yield "kind", "the adapter of this engine cannot watch executions that were started elsewhere"
+    for name in sorted(start_options(adapter) & tool.options.keys()):
+        yield name, "only matters when a workflow is started, and kind: watch starts none; leave it out"
 
 
 def _unendable(tool: Tool, adapter: object) -> Iterator[tuple[str, str]]:

@@ -10,12 +10,9 @@ from typing import Final, cast
 
 from pydantic import TypeAdapter
 
-from mcp_workflows.access import Principal
-from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import INVALID_PARAMS, MappingError, RequestError
-from mcp_workflows.task import Task
-from mcp_workflows.tasks.start import digest
 from mcp_workflows.tools.gates import ELICIT
 from mcp_workflows.tools.json_schema import Schema, violations
 from mcp_workflows.tools.questions import NAME_META
@@ -101,64 +98,25 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
         RequestError: it does not; the message names the key.
     """
     if not isinstance(response, Mapping):
-        raise _wrong(key, "must be an object")
+        raise invalid_response(key, "must be an object")
     found = cast("Mapping[str, JSON]", response)
     if request.method != ELICIT:
         return found
     action = found.get("action")
     if not isinstance(action, str) or action not in set(Action):
-        raise _wrong(key, f"action must be one of {', '.join(Action)}")
+        raise invalid_response(key, f"action must be one of {', '.join(Action)}")
     if action != Action.ACCEPT:
         return found
     content = found.get("content")
     if not isinstance(content, Mapping):
-        raise _wrong(key, "content must be an object when the action is accept")
+        raise invalid_response(key, "content must be an object when the action is accept")
     if wrong := violations(cast("Mapping[str, JSON]", request.params.get("requestedSchema", {})), content):
-        raise _wrong(key, f"content does not fit the question: {wrong[0]}")
+        raise invalid_response(key, f"content does not fit the question: {wrong[0]}")
     return found
 
 
-def fitting_answers(
-    task: Task, responses: Mapping[str, JSON], principal: Principal
-) -> Mapping[str, Mapping[str, JSON]]:
-    """Return the responses to open questions of the task as its adapter gets them, by key; the rest is ignored.
-
-    Raises:
-        RequestError: one does not fit its question, see `checked_response` and `sending`.
-    """
-    open_requests = task.seen.requests
-    given = {
-        key: checked_response(key, open_requests[key], responses[key]) for key in responses if key in open_requests
-    }
-    return {key: sent for key in given if (sent := sending(task, key, given[key], principal))}
-
-
-def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Principal) -> Mapping[str, JSON] | None:
-    """The response as its adapter gets it; to a gate with `send`, what to send in the engine's words.
-
-    None: a gate's question was only put aside, and stays open.
-
-    Raises:
-        RequestError: the gate cannot be declined, or its template does not work on this answer.
-    """
-    gate = task.gates.get(task.seen.requests[key].gate or "")
-    if gate is None:
-        return {name: value for name, value in response.items() if name != "send"}  # a gate's word, never a client's
-    action = Action(response["action"])
-    if action is Action.CANCEL:
-        return None
-    template = gate.send if action is Action.ACCEPT else gate.decline
-    if template is None:
-        raise _wrong(key, "this question cannot be declined, only answered or left open")
-    answer = response.get("content") if action is Action.ACCEPT else None  # what declines was never checked
-    scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
-    try:
-        return {**response, "send": Template(template).render(scope, all_keys=True)}
-    except MappingError as error:
-        raise _wrong(key, str(error)) from None
-
-
-def _wrong(key: str, text: str) -> RequestError:
+def invalid_response(key: str, text: str) -> RequestError:
+    """Return the error for a response that does not fit its input request."""
     return RequestError(INVALID_PARAMS, f"inputResponses[{key!r}]: {text}; nothing was applied", {"key": key})
 
 

@@ -179,4 +179,12 @@ class CapabilityNeeded:
     message: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """The call ends before its workflow: a client without tasks is told in text how to follow this one."""
+
+    task: TaskView
+
+
 Outcome: TypeAlias = Created | Finished | Questions | Described | Acknowledged | Document | CapabilityNeeded
+CallOutcome: TypeAlias = Outcome | Unfinished

@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from mcp_workflows_temporal.workflow import Answer, elicit, progress
+    from mcp_workflows_temporal_worker import Answer, elicit, progress
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 CONFIRM = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}

@@ -15,7 +15,7 @@ from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
     from activities import HOPELESS
-    from mcp_workflows_temporal.workflow import elicit, progress
+    from mcp_workflows_temporal_worker import elicit, progress
     from shop import Order, Shop
 
 APPROVAL_LIMIT = 500.0  # EUR; dearer orders need a person's word

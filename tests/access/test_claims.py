@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mcp_workflows.access.authn.claims import said
-from mcp_workflows.access.authn.identity import Reading
+from mcp_workflows.access.authn.identity import ClaimsReader
 from mcp_workflows.access.authn.settings import Owner, ProxySettings
-from mcp_workflows.access.authn.trusted_proxy import Proxied
+from mcp_workflows.access.authn.trusted_proxy import TrustedProxy
+from mcp_workflows.access.claims import claim_value
 from mcp_workflows.errors import ConfigError, TokenRefused
 from mcp_workflows.receiver.attach import swap
 from mcp_workflows.sidecar.checks import check
@@ -65,14 +65,14 @@ NAMED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "found"), NAMED, ids=[name[:40] for name, _ in NAMED])
 def test_a_name_is_a_claim_to_the_letter_or_else_a_path_through_objects(name: str, found: Any) -> None:
-    assert said(KEYCLOAK, name) == found
+    assert claim_value(KEYCLOAK, name) == found
 
 
 def test_a_claim_of_that_name_is_the_only_thing_that_is_read_whatever_stands_inside_another() -> None:
     """A partner's object must not add to what the claim says, and what it says must not come back by the path."""
     claims: list[Any] = [None, [], "", {}, ["staff"]]
     for claim in claims:
-        assert said({"a.roles": claim, "a": {"roles": ["approver"]}}, "a.roles") == claim
+        assert claim_value({"a.roles": claim, "a": {"roles": ["approver"]}}, "a.roles") == claim
 
 
 READING: Mapping[str, Any] = {"issuer": ISSUER, "audience": ["here"]}
@@ -86,10 +86,10 @@ def test_scopes_clients_and_subjects_can_be_inside_a_claim_and_may_grant_still_c
         "client_claims": ["act.app", "act.client"],
         "subject_claim": "act.sub",
     }
-    found = Reading(**READING, **paths).identity(token)
+    found = ClaimsReader(**READING, **paths).identity(token)
     assert (found.subject, found.client) == ("bob", "web")
     assert found.scopes == {"x", "approver", "staff"}
-    less = Reading(**READING, **paths, may_grant=frozenset({"staff"})).identity(token)
+    less = ClaimsReader(**READING, **paths, may_grant=frozenset({"staff"})).identity(token)
     assert less.scopes == {"staff"}
     assert found.principal(Owner.CLIENT).claims["realm_access"] == KEYCLOAK["realm_access"], "all of it is kept"
 
@@ -97,20 +97,20 @@ def test_scopes_clients_and_subjects_can_be_inside_a_claim_and_may_grant_still_c
 @pytest.mark.parametrize("inside", [{"sub": 7}, {"sub": ["bob"]}, {"sub": "a\nb"}, {"sub": {"sub": "bob"}}])
 def test_a_subject_inside_a_claim_must_be_a_name_as_any_other(inside: Mapping[str, Any]) -> None:
     with pytest.raises(TokenRefused, match=r"its act\.sub"):
-        Reading(**READING, subject_claim="act.sub").identity({**TOKEN, "act": inside})
+        ClaimsReader(**READING, subject_claim="act.sub").identity({**TOKEN, "act": inside})
 
 
 @pytest.mark.parametrize("inside", [None, {}, "bob", ["sub"], {"sub": None}])
 def test_a_token_that_says_nothing_there_names_nobody(inside: object) -> None:
     with pytest.raises(TokenRefused, match="names nobody"):
-        Reading(**READING, subject_claim="act.sub").identity({**TOKEN, "act": inside})
+        ClaimsReader(**READING, subject_claim="act.sub").identity({**TOKEN, "act": inside})
 
 
 def test_groups_of_a_proxy_are_words_and_nothing_is_inside_them() -> None:
-    proxied = Proxied(ProxySettings.model_validate({"peers": ["10.0.0.7"], "groups_header": "X-Groups"}))
+    proxied = TrustedProxy(ProxySettings.model_validate({"peers": ["10.0.0.7"], "groups_header": "X-Groups"}))
     found = proxied.identity({"x-forwarded-user": ["alice"], "x-groups": ["realm_access.roles, approver"]})
-    assert said(found.claims, "groups") == ["realm_access.roles", "approver"]
-    assert said(found.claims, "realm_access.roles") is None
+    assert claim_value(found.claims, "groups") == ["realm_access.roles", "approver"]
+    assert claim_value(found.claims, "realm_access.roles") is None
 
 
 # --- over HTTP

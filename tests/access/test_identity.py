@@ -13,10 +13,10 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows.access.authn.introspection import Introspected
+from mcp_workflows.access.authn.introspection import IntrospectionVerifier
 from mcp_workflows.access.authn.settings import AuthSettings, ProxySettings
-from mcp_workflows.access.authn.static_tokens import HandedOut, make_token, sha256_of
-from mcp_workflows.access.authn.trusted_proxy import Proxied
+from mcp_workflows.access.authn.static_tokens import StaticTokens, make_token, sha256_of
+from mcp_workflows.access.authn.trusted_proxy import TrustedProxy
 from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.errors import ConfigError, IssuerUnavailable, TokenRefused
 from mcp_workflows.sidecar.config.load import load_config
@@ -58,11 +58,11 @@ class Desk:
     def verifier(self, **more: Any) -> Verifier:
         return verifier(AuthSettings.model_validate({"introspection": [self.settings(**more)]}), HERE)
 
-    def timed(self, clock: Clock, *, now: Callable[[], datetime] = _now, **more: Any) -> Introspected:
+    def timed(self, clock: Clock, *, now: Callable[[], datetime] = _now, **more: Any) -> IntrospectionVerifier:
         """With clocks of the test's own."""
         asked = self.verifier(**more)
         [settings], [found] = asked.settings.introspection, asked.introspected
-        return Introspected(settings, found.reading, clock=clock, now=now)
+        return IntrospectionVerifier(settings, found.reading, clock=clock, now=now)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ async def test_a_token_handed_out_is_known_by_its_hash() -> None:
             await asked.verify(wrong)
     assert token not in repr(asked)
     assert len({make_token() for _ in range(100)}) == 100
-    assert HandedOut([]).find("") is None
+    assert StaticTokens([]).find("") is None
 
 
 PROXY: Mapping[str, Any] = {
@@ -269,12 +269,12 @@ PROXY: Mapping[str, Any] = {
     ],
 )
 def test_a_proxy_is_known_by_its_address(peer: str | None, trusted: bool) -> None:
-    assert Proxied(ProxySettings.model_validate(PROXY)).trusts(peer) is trusted
+    assert TrustedProxy(ProxySettings.model_validate(PROXY)).trusts(peer) is trusted
 
 
 def test_a_proxy_says_who_it_is() -> None:
     headers = {"x-forwarded-user": ["alice"], "x-groups": ["a, b"], "x-scopes": ["x y,z"], "x-client": ["app"]}
-    found = Proxied(ProxySettings.model_validate(PROXY)).identity(headers)
+    found = TrustedProxy(ProxySettings.model_validate(PROXY)).identity(headers)
     assert (found.issuer, found.subject, found.client) == ("proxy", "alice", "app")
     assert found.scopes == {"tasks", "x", "y", "z"}
     assert found.claims["groups"] == ["a", "b"]
@@ -294,7 +294,7 @@ def test_a_proxy_says_who_it_is() -> None:
 )
 def test_what_a_proxy_cannot_have_meant_is_refused(headers: Mapping[str, Sequence[str]], reason: str) -> None:
     with pytest.raises(TokenRefused, match=reason):
-        Proxied(ProxySettings.model_validate(PROXY)).identity(headers)
+        TrustedProxy(ProxySettings.model_validate(PROXY)).identity(headers)
 
 
 TOKEN = {"name": "ci", "sha256": "ab" * 32}

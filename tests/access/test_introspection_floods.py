@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_workflows.access.authn.introspection import Introspected
+from mcp_workflows.access.authn.introspection import IntrospectionVerifier
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
@@ -123,7 +123,7 @@ async def test_an_address_has_its_room_again_when_its_questions_are_answered(bus
 async def test_a_token_stays_known_while_its_issuer_cannot_be_asked(busy: Busy) -> None:
     busy.desk.answers["good"] = ALICE
     clock = Clock()
-    asked: Introspected = busy.desk.timed(clock, cache="10s")
+    asked: IntrospectionVerifier = busy.desk.timed(clock, cache="10s")
     await asked.verify("good")
     busy.desk.answers["good"] = None
     clock.now += 10

@@ -16,7 +16,7 @@ from anyio.abc import SocketStream
 
 from mcp_workflows.access.authn.fetch import MOST_BYTES
 from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, account_of
-from mcp_workflows.access.authn.jwks import FETCH_WITHIN, FRESH, KEPT, PAUSE, Keys
+from mcp_workflows.access.authn.jwks import FETCH_WITHIN, FRESH, KEPT, PAUSE, KeySet
 from mcp_workflows.errors import KeysUnavailable, TokenRefused
 from scripts.processes import free_port
 from tests.support.tokens import ACCOUNT, AUDIENCE, CLAIMS, ISSUER, KeyServer, Signer, by_hand, signer
@@ -43,7 +43,7 @@ class Bench:
     path: str
     server: KeyServer
     clock: Clock
-    keys: Keys
+    keys: KeySet
     issuer: Issuer
 
     @property
@@ -57,7 +57,7 @@ class Bench:
 @pytest.fixture
 def bench(key_server: KeyServer, request: pytest.FixtureRequest) -> Bench:
     path, clock = f"access-{abs(hash(request.node.nodeid))}", Clock()
-    keys = Keys(key_server.publish(path, GOOD), ALGORITHMS, clock=clock)
+    keys = KeySet(key_server.publish(path, GOOD), ALGORITHMS, clock=clock)
     return Bench(path=path, server=key_server, clock=clock, keys=keys, issuer=Issuer(ISSUER, keys))
 
 
@@ -222,7 +222,7 @@ async def test_what_is_no_list_of_keys_is_as_none(bench: Bench, body: bytes, cap
     bench.server.raw[bench.path] = body
     with pytest.raises((KeysUnavailable, TokenRefused)):
         await bench.read(GOOD.token())
-    assert isinstance(bench.keys, Keys)
+    assert isinstance(bench.keys, KeySet)
     assert all(record.name == "mcp_workflows.access.authn.jwks" for record in caplog.records)
 
 
@@ -231,7 +231,7 @@ async def test_a_server_of_keys_that_is_not_there_is_told_in_the_log(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(KeysUnavailable):
-        await Issuer(ISSUER, Keys(url, ALGORITHMS)).claims(GOOD.token(), AUDIENCE)
+        await Issuer(ISSUER, KeySet(url, ALGORITHMS)).claims(GOOD.token(), AUDIENCE)
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(f"the keys at {url} cannot be fetched: ")
@@ -295,6 +295,6 @@ async def test_keys_that_come_slowly_hold_up_nobody_for_longer_than_a_fetch_may_
         group.start_soon(listener.serve, drip)
         with anyio.fail_after(20):
             with pytest.raises(KeysUnavailable):
-                await Issuer(ISSUER, Keys(f"http://127.0.0.1:{port}", ALGORITHMS)).claims(GOOD.token(), AUDIENCE)
+                await Issuer(ISSUER, KeySet(f"http://127.0.0.1:{port}", ALGORITHMS)).claims(GOOD.token(), AUDIENCE)
             await ended.wait()  # nothing of it goes on
         group.cancel_scope.cancel()

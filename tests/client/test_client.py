@@ -21,7 +21,8 @@ from mcp_workflows import Ask, TasksClient, Tool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, idempotency
 from mcp_workflows.client.connection import Era, connect
-from mcp_workflows.errors import ServerUnreachable, TaskCancelled, TaskNotFound
+from mcp_workflows.client.errors import TaskNotFound
+from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 from scripts.processes import free_port
 from tests.support.served import memory_tools, serving, site
 from tests.support.stopwatch import stopwatch

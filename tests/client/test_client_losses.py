@@ -24,16 +24,10 @@ from temporalio.worker import Worker
 from mcp_workflows import TasksClient
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
+from mcp_workflows.client.errors import AnswerRejected, TaskExpired, TaskFailed
 from mcp_workflows.client.retries import SHORTEST_PAUSE_SECONDS
 from mcp_workflows.client.subscriptions import LISTENING_SECONDS, LONGEST_POLL_SECONDS, MAX_STREAMS, Changes
-from mcp_workflows.errors import (
-    AnswerRejected,
-    ClientError,
-    ServerUnreachable,
-    TaskCancelled,
-    TaskExpired,
-    TaskFailed,
-)
+from mcp_workflows.errors import ClientError, ServerUnreachable, TaskCancelled
 from mcp_workflows.testing import lossy_proxy
 from samples.conformance.workflows import ALL
 from scripts.processes import free_port

@@ -27,7 +27,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.service import Bridge
-from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Outcome, Update
+from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, List, Update
 from tests.support.here import elder
 from tests.support.in_memory import entered, line
 from tests.support.places import Counting
@@ -59,7 +59,7 @@ class Replica:
     engine: Counting
     records: list[Record]
 
-    async def call(self, tool: str, who: Principal = ANNA, *, key: str | None = None, **arguments: Any) -> Outcome:
+    async def call(self, tool: str, who: Principal = ANNA, *, key: str | None = None, **arguments: Any) -> CallOutcome:
         """`tools/call` of a client with tasks."""
 
         async def quiet(_: Execution) -> None:

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from mcp_workflows.receiver.log_limits import LIMITED, LineLimit
-from mcp_workflows.sidecar.cli.app import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
+from mcp_workflows.sidecar.cli.log import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
 from tests.support.in_memory import MODERN
 from tests.support.sidecars import Process, sidecar
 
@@ -177,6 +177,7 @@ def flood(server: Process) -> None:
             raw.recv(1000)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_sidecar_that_is_flooded_logs_a_few_lines_of_each_kind_and_their_number(tmp_path: Path) -> None:
     config = tmp_path / "workflows.yaml"
     config.write_text(CONFIG)

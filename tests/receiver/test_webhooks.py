@@ -415,6 +415,7 @@ def environment(folder: Path) -> Mapping[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
+@pytest.mark.usefixtures("processes")
 async def test_the_sidecar_is_called_where_it_serves_http(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_server: KeyServer
 ) -> None:
@@ -440,6 +441,7 @@ async def test_the_sidecar_is_called_where_it_serves_http(
     assert "xxxx" not in log
 
 
+@pytest.mark.usefixtures("processes")
 def test_on_stdio_the_log_says_that_nobody_can_call_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch)
     config = tmp_path / "workflows.yaml"

@@ -172,7 +172,7 @@ async def test_engines_tell_strangers_nothing(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Process, int]]:
+def process(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Process, int]]:
     config = tmp_path_factory.mktemp("ops") / "workflows.yaml"
     config.write_text(CONFIG)
     port = free_port()

@@ -20,7 +20,8 @@ from mcp.server.request_state import authenticated_principal
 from mcp_workflows.access import Principal, owner_id
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
-from mcp_workflows.sidecar.auth import Admission, Admitted, principal_of
+from mcp_workflows.receiver.context import Admitted, principal_of
+from mcp_workflows.sidecar.auth import Admission
 from tests.access.test_identity import ALICE, HERE, Desk
 from tests.access.test_identity import desk as desk
 from tests.support.here import OLD, Elder, hello

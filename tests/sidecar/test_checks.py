@@ -103,6 +103,7 @@ async def test_a_store_that_cannot_be_read_is_one_problem(config_file: Path) -> 
     assert "tasks" not in checkup.as_json()
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Path) -> None:
     tool = "tools:\n  " + "t" * 60 + ": {engine: here, workflow: ecko}\n"
     config_file.write_text(CONFIG.split("tools:")[0] + tool)

@@ -24,9 +24,9 @@ from mcp_workflows.adapter import Adapter, Finding, Gate, InputRequest, Ref, Sta
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.checks import Checkup, Kind, Row
+from mcp_workflows.sidecar.cli.app import say
 from mcp_workflows.sidecar.cli.format import brief, message_of, page, span, table, told, whole
 from mcp_workflows.sidecar.cli.main import main
-from mcp_workflows.sidecar.cli.progress import say
 from mcp_workflows.sidecar.operator import Operator, Wanted
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task

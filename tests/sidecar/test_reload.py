@@ -321,6 +321,7 @@ async def developing(config: Path) -> AsyncGenerator[Process]:
         process.stop()
 
 
+@pytest.mark.usefixtures("processes")
 async def test_clients_of_both_eras_hear_of_changed_tools(tmp_path: Path) -> None:
     config = tmp_path / "workflows.yaml"
     config.write_text(HEAD + HERE + ECHO)
@@ -355,6 +356,7 @@ async def _until_logged(process: Process, text: str) -> None:
     await until(lambda: text in process.log.read_text())
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_host_that_starts_it_itself_hears_of_changed_tools_too(tmp_path: Path, mode: Any) -> None:
     config = tmp_path / "workflows.yaml"

@@ -104,6 +104,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/tasks.db"
 
 
+@pytest.mark.usefixtures("processes")
 async def test_no_acknowledged_row_is_lost_when_the_writer_is_killed(url: str) -> None:
     with python(ENDLESS_WRITER, url) as writer:
         assert writer.stdout is not None
@@ -116,6 +117,7 @@ async def test_no_acknowledged_row_is_lost_when_the_writer_is_killed(url: str) -
     assert all(row is not None and row.handle == "handle" for row in rows)
 
 
+@pytest.mark.usefixtures("processes")
 def test_processes_that_open_a_new_file_at_once_share_it(url: str) -> None:
     first_users = [python(FIRST_USER, url) for _ in range(4)]
     for user in first_users:
@@ -130,6 +132,7 @@ def test_processes_that_open_a_new_file_at_once_share_it(url: str) -> None:
     assert len(set(said)) == 1
 
 
+@pytest.mark.usefixtures("processes")
 def test_processes_that_share_a_file_share_the_caps(url: str) -> None:
     greedy = [python(GREEDY, url) for _ in range(2)]
     for process in greedy:

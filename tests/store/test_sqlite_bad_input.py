@@ -206,6 +206,7 @@ def locked(path: Path, *options: str) -> Generator[subprocess.Popen[str]]:
         holder.communicate("\n")
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_lock_held_beyond_the_busy_timeout_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with SQLiteStore(f"sqlite:///{path}?busy_timeout_ms=100") as store:
@@ -223,6 +224,7 @@ async def test_a_lock_held_beyond_the_busy_timeout_is_unavailable(tmp_path: Path
         await store.check()
 
 
+@pytest.mark.usefixtures("processes")
 async def test_the_loop_turns_while_a_lock_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     created = make_task()
@@ -240,6 +242,7 @@ async def test_the_loop_turns_while_a_lock_is_waited_for(tmp_path: Path) -> None
                     await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_new_file_locked_by_another_process_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     with locked(path, "exclusive"), pytest.raises(StoreUnavailable, match=f"{path} is locked"):

@@ -56,14 +56,14 @@ class DevServer(EngineProcess):
 
 
 @pytest.fixture(scope="session")
-def dev_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def dev_server(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """One Temporal server for all tests that leave it as they found it."""
     with DevServer(tmp_path_factory.mktemp("temporal")) as server:
         yield server
 
 
 @pytest.fixture
-def own_dev_server(tmp_path: Path) -> Iterator[DevServer]:
+def own_dev_server(processes: None, tmp_path: Path) -> Iterator[DevServer]:
     """A Temporal server of this one test, to kill and to freeze."""
     with DevServer(tmp_path) as server:
         yield server

@@ -173,14 +173,14 @@ class GoogleEngine(EngineProcess):
 
 
 @pytest.fixture(scope="session")
-def google_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleEngine]:
+def google_engine(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleEngine]:
     """One engine for all tests of this process that leave nothing running."""
     with GoogleEngine(tmp_path_factory.mktemp("google")) as engine:
         yield engine
 
 
 @pytest.fixture
-def own_google_engine(tmp_path: Path) -> Iterator[GoogleEngine]:
+def own_google_engine(processes: None, tmp_path: Path) -> Iterator[GoogleEngine]:
     """An engine of this one test, to kill and to start again."""
     with GoogleEngine(tmp_path, keeps=True) as engine:
         yield engine

@@ -154,14 +154,14 @@ def any_aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="session")
-def stepfunctions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepFunctions]:
+def stepfunctions(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepFunctions]:
     """One engine for all tests of this process that leave nothing running."""
     with StepFunctions(tmp_path_factory.mktemp("stepfunctions")) as engine:
         yield engine
 
 
 @pytest.fixture
-def own_stepfunctions(tmp_path: Path) -> Iterator[StepFunctions]:
+def own_stepfunctions(processes: None, tmp_path: Path) -> Iterator[StepFunctions]:
     """An engine of this one test, to kill."""
     with StepFunctions(tmp_path) as engine:
         yield engine

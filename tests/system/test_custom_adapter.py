@@ -41,7 +41,7 @@ SAMPLE = ROOT / "samples" / "custom-adapter"
 DOCUMENT = ROOT / "docs" / "write-an-adapter.md"
 BIN = Path(sys.executable).parent
 
-ADAPTER_LINES = 150
+ADAPTER_LINES = 160
 TEST_LINES = 45
 LAWS = 20  # at least so many tests has the contract
 
@@ -322,7 +322,7 @@ def test_every_anchor_of_the_document_is_there() -> None:
 
 
 def test_every_capability_is_in_the_document() -> None:
-    tree = ast.parse((ROOT / "mcp_workflows" / "capabilities.py").read_text())
+    tree = ast.parse((ROOT / "mcp_workflows" / "adapter" / "capabilities.py").read_text())
     protocols = [
         node.name
         for node in tree.body

@@ -12,7 +12,8 @@ from mcp.client import Client
 
 from mcp_workflows import TasksClient
 from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
-from mcp_workflows.errors import TaskCancelled, TaskNotFound
+from mcp_workflows.client.errors import TaskNotFound
+from mcp_workflows.errors import TaskCancelled
 from scripts.processes import free_port, is_taken
 from tests.support.sidecars import COMMAND
 from tests.system.test_clients import ROOT, fastmcp

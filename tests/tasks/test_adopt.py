@@ -34,21 +34,22 @@ from mcp_workflows.sidecar.cli.serve import tell_what_is_hidden
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.adopt import unwatchable
 from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tools.compatibility import misfits
 from mcp_workflows.tools.tool import WATCH_INPUT, Kind
 from mcp_workflows.wire.commands import (
     Call,
+    CallOutcome,
     Cancel,
     CapabilityNeeded,
     Created,
     Finished,
     Get,
     List,
-    Outcome,
     Questions,
     TaskView,
+    Unfinished,
     Update,
 )
 from tests.support.config_files import ENGINES, load, problems
@@ -111,7 +112,7 @@ class House:
         plan = Start(workflow=workflow, arguments=[argument], key=uuid.uuid4().hex, created=datetime.now(UTC))
         return await self.engine.start(plan)
 
-    async def call(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> Outcome:
+    async def call(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"takes_tasks": True, "takes_questions": True, **more}
         command = Call(tool=tool, arguments={"execution_id": execution_id}, **settings)
         return await self.bridge.call(command, who, _quiet)
@@ -415,8 +416,8 @@ async def test_clients_without_tasks_wait_and_go_on_with_a_handle(here: House) -
     assert isinstance(done, Finished)
     assert done.result["structuredContent"] == {"slept": 0.1}
     handed = await here.call("impatient", await here.running("forever"), takes_tasks=False)
-    assert isinstance(handed, Finished)
-    assert handed.result["structuredContent"]["taskId"]
+    assert isinstance(handed, Unfinished)
+    assert handed.task.status is Status.RUNNING
     assert isinstance(await here.call("only_tasks", "x", takes_tasks=False), CapabilityNeeded)
 
 
@@ -517,7 +518,7 @@ def test_attaching_says_the_same() -> None:
     with pytest.raises(ConfigError, match="tool 'it': kind: the adapter of this engine cannot watch"):
         attach(server, tools=[tool], engines={"memory": NoAdoption(MemorySettings())})
     choosy = tool.model_copy(update={"options": {"queue": "q"}})
-    assert [place for place, _ in unwatchable(choosy, Choosy)] == ["queue"]
+    assert [place for place, _ in misfits(choosy, Choosy)] == ["queue"]
     assert attach(server, tools=[tool], engines={"memory": MemoryAdapter(MemorySettings())})
 
 

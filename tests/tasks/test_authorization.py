@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from mcp_workflows import Tool
-from mcp_workflows.access import Verb, Wish
+from mcp_workflows.access import AccessRequest, Verb
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import Ref
@@ -248,9 +248,9 @@ async def test_a_tool_that_had_rules_and_is_gone_leaves_its_owner_nothing_but_to
 
 
 async def test_an_authorizer_has_the_last_word_and_an_error_of_its_own_is_a_no(tmp_path: Path) -> None:
-    asked: list[Wish] = []
+    asked: list[AccessRequest] = []
 
-    async def authorizer(wish: Wish) -> bool:
+    async def authorizer(wish: AccessRequest) -> bool:
         asked.append(wish)
         if wish.principal.subject == "carol":
             raise RuntimeError("no policy loaded")

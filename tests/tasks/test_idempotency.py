@@ -27,7 +27,7 @@ from mcp_workflows.tasks.refresh import Ledger
 from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tools.questions import Ask
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
-from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, Outcome, Questions
+from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, Questions
 from mcp_workflows.wire.params import KEY_PATHS, OWN_KEY, KeyPath
 from tests.support.in_memory import MODERN, entered, line
 
@@ -66,7 +66,7 @@ class Here:
     engine: MemoryAdapter
     clock: Clock = field(default_factory=Clock)
 
-    async def outcome(self, tool: str, who: Principal = ADA, **more: Any) -> Outcome:
+    async def outcome(self, tool: str, who: Principal = ADA, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"arguments": {"a": 1}, "takes_tasks": True, "takes_questions": True, **more}
         return await self.bridge.call(Call(tool=tool, **settings), who, _quiet)
 

@@ -21,6 +21,7 @@ from mcp_workflows.adapter import Execution, Failure, Progress, Ref, Start, Stat
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, RequestError
+from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task, observe
 from mcp_workflows.tasks import cancel as cancelling
@@ -425,7 +426,7 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
         engine.faults.silent = frozenset({verb})
         command = Call(tool="forever", arguments={}, takes_tasks=False, takes_questions=False)
         with anyio.fail_after(10):
-            outcome = await bridge.call(command, ANONYMOUS, _quiet)
+            outcome = outcome_in_text(await bridge.call(command, ANONYMOUS, _quiet))
         assert isinstance(outcome, Finished)
         said = outcome.result["content"][0]["text"]
         assert ("gives no answer" in said, told in said) == (True, True)

@@ -81,7 +81,7 @@ class Disk:
 
 
 @pytest.fixture(params=["full", "read-only"])
-def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
+def disk(processes: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
     """A disk of its own that is really full, where we may mount one; a connection that may only read."""
     folder, kind = tmp_path / "disk", str(request.param)
     folder.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_workflows.access.authn.identity import Reading
+from mcp_workflows.access.authn.identity import ClaimsReader
 from mcp_workflows.errors import RequestError
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern
@@ -43,7 +43,7 @@ async def test_a_subscription_that_is_wrong_is_refused_as_what_it_is(
 
 @pytest.mark.parametrize(("exp", "over"), [(10**400, False), (-(10**400), True), (float("nan"), True), (1e300, False)])
 def test_a_time_beyond_all_calendars_is_late_or_long_ago(exp: float, *, over: bool) -> None:
-    reading = Reading(issuer="https://issuer.example", audience=["workflows"])
+    reading = ClaimsReader(issuer="https://issuer.example", audience=["workflows"])
     found = reading.identity({"aud": "workflows", "sub": "alice", "exp": exp})
     assert found.expires is not None
     assert (found.expires < datetime.now(UTC)) == over

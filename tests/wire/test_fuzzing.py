@@ -10,8 +10,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from mcp.shared.inbound import decode_header_value
 
-from mcp_workflows.access.authn.identity import Identity, Reading
-from mcp_workflows.access.authn.issuers import head_of, issuer_said
+from mcp_workflows.access.authn.identity import ClaimsReader, Identity
+from mcp_workflows.access.authn.issuers import read_header, read_issuer
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
 from mcp_workflows.receiver.companions.definitions import companions
@@ -157,7 +157,7 @@ CLAIMS: Final = odd(
 
 @lengths(200)
 def test_claims_name_somebody_or_are_refused(fuzz: Fuzz) -> None:
-    reading = Reading(issuer="https://issuer.example", audience=["workflows"], scope_claims=["scope", "scp"])
+    reading = ClaimsReader(issuer="https://issuer.example", audience=["workflows"], scope_claims=["scope", "scp"])
 
     def check(claims: Any) -> None:
         found: list[Identity] = []
@@ -175,9 +175,9 @@ def test_claims_name_somebody_or_are_refused(fuzz: Fuzz) -> None:
 @lengths(200)
 def test_what_is_no_token_says_of_no_issuer(fuzz: Fuzz) -> None:
     def check(token: str) -> None:
-        said = issuer_said(token)
+        said = read_issuer(token)
         assert said is None or isinstance(said, str)
-        assert refused(lambda: head_of(token, ["RS256"]), TokenRefused)
+        assert refused(lambda: read_header(token, ["RS256"]), TokenRefused)
 
     parts = st.tuples(odd(alg=TEXT, kid=NUMBERS), odd(iss=VALUES)).map(
         lambda both: by_hand(plain(both[0]), plain(both[1]))

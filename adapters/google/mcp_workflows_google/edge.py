@@ -17,7 +17,7 @@ import anyio.lowlevel
 from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.api_core.retry import AsyncRetry
 
-from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, Key
+from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_google.channels import EXECUTIONS, OURS, Clients
 from mcp_workflows_google.credentials import Credentials
@@ -187,7 +187,7 @@ class Edge:
             )
 
     def bucket(self, api: str, location: str | None = None) -> Bucket:
-        key = Key(
+        key = QuotaKey(
             endpoint=self._settings.emulator or "google",  # its endpoints all share one quota
             owner=self.project,  # by id or number, as the settings have it: resource names may have either
             place=self._settings.location if location in {None, self._settings.location} else _ELSEWHERE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_workflows.adapter.token_bucket import UNLIMITED, Limits
+from mcp_workflows.adapter.token_bucket import UNLIMITED, BucketLimits
 from mcp_workflows_google.settings import Quota
 
 PER_MINUTE: Final[Mapping[str, float]] = {
@@ -25,10 +25,10 @@ _AT_ONCE: Final = 1 / 6
 _MINUTE: Final = 60.0  # seconds
 
 
-def limits(api: str, quota: Quota | None) -> Limits:
+def limits(api: str, quota: Quota | None) -> BucketLimits:
     """What this process may use of an API; None: as much as it likes."""
     if quota is None or api not in PER_MINUTE:
         return UNLIMITED
     whole: float = getattr(quota, api) or PER_MINUTE[api]
     share = whole * quota.share / quota.replicas
-    return Limits(bucket=max(1.0, share * _AT_ONCE), refill=share * (1 - _AT_ONCE) / _MINUTE)
+    return BucketLimits(bucket=max(1.0, share * _AT_ONCE), refill=share * (1 - _AT_ONCE) / _MINUTE)

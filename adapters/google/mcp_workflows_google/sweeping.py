@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mcp_workflows.adapter import JSON, Execution, Ref
-from mcp_workflows.adapter.bulk_status import Listed, Listings, gently
+from mcp_workflows.adapter.bulk_status import ListEntry, Listings, gently
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.asking import asking
 from mcp_workflows_google.calls import Calls
@@ -51,9 +51,9 @@ async def describe_many(known: Listings, noting: Noting, refs: Sequence[Ref]) ->
     return seen
 
 
-def _listed(handle: str) -> Listed | None:
+def _listed(handle: str) -> ListEntry | None:
     try:
         found = ExecutionName.parse(handle)
     except EngineRefused:
         return None
-    return Listed(workflow=found.workflow.name, name=found.note)
+    return ListEntry(workflow=found.workflow.name, name=found.note)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from mcp_workflows.adapter.bulk_status import PAGE, Listed, ListingRefusedError, Listings
+from mcp_workflows.adapter.bulk_status import PAGE, ListEntry, ListingRefusedError, Listings
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.arns import ExecutionArn, Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
@@ -29,7 +29,7 @@ def listings(client: Client) -> Listings:
     return Listings(running, _listed, lambda: client.refill("list_executions"))
 
 
-def _listed(handle: str) -> Listed | None:
+def _listed(handle: str) -> ListEntry | None:
     """Return the machine of an execution, or None if the execution appears in no list."""
     try:
         found = ExecutionArn.parse(handle)
@@ -37,4 +37,4 @@ def _listed(handle: str) -> Listed | None:
         return None
     if found.express or found.label:
         return None
-    return Listed(workflow=Machine(place=found.place, name=found.machine).arn, name=handle)
+    return ListEntry(workflow=Machine(place=found.place, name=found.machine).arn, name=handle)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 
 from mcp_workflows.adapter import Allowance
-from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, Key
+from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_stepfunctions.arns import Place
 from mcp_workflows_stepfunctions.attempts import Attempts, send
@@ -262,7 +262,7 @@ class Client:
 
     def _bucket(self, operation: str) -> Bucket:
         where = self.endpoint if self.endpoint_is_custom else self.partition  # AWS has several endpoints for one quota
-        key = Key(endpoint=where, owner=self._account, place=self.region, operation=operation)
+        key = QuotaKey(endpoint=where, owner=self._account, place=self.region, operation=operation)
         return self._buckets.bucket(key, limits(operation, self.region, self._quota))
 
     def _api_call(self, kind: _CallKind, operation: str, params: Mapping[str, Any]) -> ApiCall:

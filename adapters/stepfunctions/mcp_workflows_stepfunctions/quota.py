@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_workflows.adapter.token_bucket import UNLIMITED, Limits
+from mcp_workflows.adapter.token_bucket import UNLIMITED, BucketLimits
 from mcp_workflows_stepfunctions.settings import Quota, Rate
 
 _WELL_SERVED: Final = frozenset({"us-east-1", "us-west-2", "eu-west-1"})
 
 
-def _limits(bucket: float, refill: float) -> Limits:
-    return Limits(bucket=bucket, refill=refill)
+def _limits(bucket: float, refill: float) -> BucketLimits:
+    return BucketLimits(bucket=bucket, refill=refill)
 
 
 # operation: (in AWS's largest Regions, elsewhere)
-DEFAULTS: Final[Mapping[str, tuple[Limits, Limits]]] = {
+DEFAULTS: Final[Mapping[str, tuple[BucketLimits, BucketLimits]]] = {
     "start_execution": (_limits(1300, 300), _limits(800, 150)),
     "describe_execution": (_limits(300, 15), _limits(250, 10)),
     "get_execution_history": (_limits(400, 20), _limits(400, 20)),
@@ -36,12 +36,12 @@ DEFAULTS: Final[Mapping[str, tuple[Limits, Limits]]] = {
 _OVERRIDES: Final[Mapping[str, str]] = {"send_task_success": "send_task", "send_task_failure": "send_task"}
 
 
-def limits(operation: str, region: str, quota: Quota | None) -> Limits:
+def limits(operation: str, region: str, quota: Quota | None) -> BucketLimits:
     """Return the share of this process in the quota of an operation; no limit if `quota` is None."""
     if quota is None or operation not in DEFAULTS:
         return UNLIMITED
     big, small = DEFAULTS[operation]
-    whole: Limits | Rate = big if region in _WELL_SERVED else small
+    whole: BucketLimits | Rate = big if region in _WELL_SERVED else small
     whole = getattr(quota, _OVERRIDES.get(operation, operation), None) or whole
     share = quota.share / quota.replicas
-    return Limits(bucket=max(1.0, whole.bucket * share), refill=whole.refill * share)
+    return BucketLimits(bucket=max(1.0, whole.bucket * share), refill=whole.refill * share)

@@ -21,7 +21,7 @@ from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from adapters.stepfunctions.tests.injecting import Answer, Injecting, injecting, sts_error
 from adapters.stepfunctions.tests.lag import many, watched_loop
 from adapters.stepfunctions.tests.refused import EXECUTION
-from mcp_workflows.adapter.token_bucket import Buckets, Key, Limits
+from mcp_workflows.adapter.token_bucket import BucketLimits, Buckets, QuotaKey
 from mcp_workflows.errors import ConfigError, EngineError, EngineRefused, EngineUnavailable
 from scripts.processes import free_port
 from tests.support.stepfunctions_engine import StepFunctions
@@ -148,8 +148,8 @@ def test_an_endpoint_of_awss_own_is_of_step_functions_alone() -> None:
 
 def test_all_endpoints_of_aws_have_one_quota() -> None:
     buckets, vpc = Buckets(), "https://vpce-1.states.eu-west-1.vpce.amazonaws.com"
-    key = Key(endpoint="aws", owner="123456789012", place="eu-west-1", operation="describe_execution")
-    buckets.bucket(key, Limits(bucket=150, refill=7.5)).throttled()
+    key = QuotaKey(endpoint="aws", owner="123456789012", place="eu-west-1", operation="describe_execution")
+    buckets.bucket(key, BucketLimits(bucket=150, refill=7.5)).throttled()
     for url in (None, vpc):
         given = StepFunctionsSettings(region="eu-west-1", account="123456789012", endpoint_url=url)
         with closing(open_boto3_clients(given)) as made:

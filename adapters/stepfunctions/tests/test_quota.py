@@ -6,7 +6,7 @@ import pytest
 from mcp_workflows_stepfunctions.quota import DEFAULTS, limits
 from mcp_workflows_stepfunctions.settings import Quota
 
-from mcp_workflows.adapter.token_bucket import UNLIMITED, Bucket, Buckets, Key, Limits
+from mcp_workflows.adapter.token_bucket import UNLIMITED, Bucket, BucketLimits, Buckets, QuotaKey
 
 
 class Clock:
@@ -23,7 +23,7 @@ def clock() -> Clock:
 
 
 def bucket(clock: Clock, size: float = 3, refill: float = 2) -> Bucket:
-    return Bucket(Limits(bucket=size, refill=refill), clock)
+    return Bucket(BucketLimits(bucket=size, refill=refill), clock)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def bucket(clock: Clock, size: float = 3, refill: float = 2) -> Bucket:
     ],
 )
 def test_half_of_aws_default_quotas_is_ours(operation: str, region: str, expected: tuple[float, float]) -> None:
-    assert limits(operation, region, Quota()) == Limits(bucket=expected[0], refill=expected[1])
+    assert limits(operation, region, Quota()) == BucketLimits(bucket=expected[0], refill=expected[1])
 
 
 def test_replicas_divide_the_share_and_one_call_at_once_is_always_left() -> None:
     quota = Quota(share=0.75, replicas=3)
-    assert limits("describe_execution", "us-east-1", quota) == Limits(bucket=75, refill=3.75)
+    assert limits("describe_execution", "us-east-1", quota) == BucketLimits(bucket=75, refill=3.75)
     assert limits("describe_state_machine_alias", "us-east-1", Quota(share=0.001)).bucket == 1
 
 
@@ -50,9 +50,9 @@ def test_an_account_with_other_quotas_says_so_per_api() -> None:
     quota = Quota.model_validate(
         {"describe_execution": {"bucket": 1000, "refill": 100}, "send_task": {"bucket": 8, "refill": 4}}
     )
-    assert limits("describe_execution", "us-east-1", quota) == Limits(bucket=500, refill=50)
+    assert limits("describe_execution", "us-east-1", quota) == BucketLimits(bucket=500, refill=50)
     for operation in ("send_task_success", "send_task_failure"):
-        assert limits(operation, "us-east-1", quota) == Limits(bucket=4, refill=2)
+        assert limits(operation, "us-east-1", quota) == BucketLimits(bucket=4, refill=2)
 
 
 def test_without_a_quota_and_for_apis_that_have_none_nothing_is_held_back(clock: Clock) -> None:
@@ -62,7 +62,7 @@ def test_without_a_quota_and_for_apis_that_have_none_nothing_is_held_back(clock:
     free.throttled()
     free.debit(10)
     assert [free.take(0) for _ in range(1000)] == [0] * 1000
-    free.limit(Limits(bucket=1, refill=1))
+    free.limit(BucketLimits(bucket=1, refill=1))
     assert [free.take(0) for _ in range(2)] == [0, None]
     free.limit(UNLIMITED)
     assert [free.take(0) for _ in range(2)] == [0, 0]
@@ -115,14 +115,14 @@ def test_it_never_stops_asking_altogether(clock: Clock) -> None:
 
 def test_engines_of_one_account_and_region_share_a_bucket_and_others_do_not(clock: Clock) -> None:
     all_of_them = Buckets(clock)
-    two = Limits(bucket=2, refill=1)
-    key = Key(endpoint="e", owner="1", place="r", operation="describe_execution")
+    two = BucketLimits(bucket=2, refill=1)
+    key = QuotaKey(endpoint="e", owner="1", place="r", operation="describe_execution")
     mine = all_of_them.bucket(key, two)
     assert all_of_them.bucket(key, two) is mine
-    other = Key(endpoint="e", owner="2", place="r", operation="describe_execution")
+    other = QuotaKey(endpoint="e", owner="2", place="r", operation="describe_execution")
     assert all_of_them.bucket(other, two) is not mine
     mine.take(0)
-    assert all_of_them.bucket(key, Limits(bucket=1, refill=1)).take(0) == 0
+    assert all_of_them.bucket(key, BucketLimits(bucket=1, refill=1)).take(0) == 0
     assert mine.take(0) is None
 
 

@@ -1,4 +1,4 @@
-"""TemporalAdapter: the four verbs, in front of one Temporal namespace."""
+"""TemporalAdapter: the four verbs, and further capabilities, for one Temporal namespace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import ClassVar, Self
 import anyio
 from pydantic import BaseModel
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
 
 from mcp_workflows.adapter import (
     JSON,
@@ -27,38 +26,37 @@ from mcp_workflows.adapter import (
     WorkflowSchema,
 )
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_temporal.cancelling import cancel
-from mcp_workflows_temporal.checks import check_engine, check_queue
+from mcp_workflows_temporal.answer import answer
+from mcp_workflows_temporal.bulk_status import describe_many
+from mcp_workflows_temporal.cancel import cancel, terminate
+from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.connection import Connection, Place
-from mcp_workflows_temporal.discovering import discover
-from mcp_workflows_temporal.embedding import embedded_files
-from mcp_workflows_temporal.explaining import explain
-from mcp_workflows_temporal.frontend import Frontend, Handle
-from mcp_workflows_temporal.gate_arguments import misfits, verify_arguments
-from mcp_workflows_temporal.gatekeeper import Gatekeeper
-from mcp_workflows_temporal.gates import GateSettings, is_gates
-from mcp_workflows_temporal.looking import look, open_questions
-from mcp_workflows_temporal.names import BAD_ANSWER, UNKNOWN_QUESTION
-from mcp_workflows_temporal.operating import adopt, terminate
+from mcp_workflows_temporal.describe import describe
+from mcp_workflows_temporal.gate_rules import GateSettings, is_gate_key
+from mcp_workflows_temporal.gates import Gates
+from mcp_workflows_temporal.long_poll import wait
 from mcp_workflows_temporal.options import START_OPTIONS, TemporalOptions, is_template
-from mcp_workflows_temporal.preview import preview
-from mcp_workflows_temporal.replaying import replay
-from mcp_workflows_temporal.request import request
-from mcp_workflows_temporal.schema import read_schema
 from mcp_workflows_temporal.settings import TemporalSettings, ui_root
-from mcp_workflows_temporal.starting import refuse_unwritable
-from mcp_workflows_temporal.starting import start as start_execution
-from mcp_workflows_temporal.sweeping import describe_many
-from mcp_workflows_temporal.verifying import named_in, verify
-from mcp_workflows_temporal.waiting import wait
+from mcp_workflows_temporal.start import refuse_unwritable, start_execution
+from mcp_workflows_temporal.start_request import read_start
+from mcp_workflows_temporal.tooling.adopt import adopt
+from mcp_workflows_temporal.tooling.check import check_engine, check_queue
+from mcp_workflows_temporal.tooling.discover import discover
+from mcp_workflows_temporal.tooling.embed import embedded_files
+from mcp_workflows_temporal.tooling.explain import explain
+from mcp_workflows_temporal.tooling.handler_arguments import misfits, verify_arguments
+from mcp_workflows_temporal.tooling.preview import preview
+from mcp_workflows_temporal.tooling.replay import replay
+from mcp_workflows_temporal.tooling.schema import read_schema
+from mcp_workflows_temporal.tooling.verify import read_references, verify
 
-SETTLE = 0.1  # seconds for the SDK's core to let go of ended calls: see `__aexit__`
+SETTLE = 0.1  # seconds for the SDK's core to release ended calls: see `__aexit__`
 
 
 class TemporalAdapter:
     """Temporal workflows as executions; connects with the first call.
 
-    Satisfies `Adapter`, and of `mcp_workflows.adapter` all that Temporal is good at.
+    Satisfies `Adapter`, and those protocols of `mcp_workflows.adapter.capabilities` that Temporal can.
     """
 
     Settings: ClassVar[type[BaseModel]] = TemporalSettings
@@ -78,13 +76,13 @@ class TemporalAdapter:
         self._connection: Connection | None = None
         self._opened: Frontend | None = None
         self._ui: str | None = None
-        self._gates = Gatekeeper()
+        self._gates = Gates()
         self._waits: set[anyio.CancelScope] = set()
-        self._waited = False
+        self._has_waited = False
 
     @classmethod
     def from_client(cls, client: Client, settings: TemporalSettings | None = None) -> Self:
-        """Use your own client, with its data converter and interceptors; it stays yours to look after.
+        """Use your own client, with its data converter and interceptors; the adapter does not close it.
 
         Of the settings only `task_queue`, `ui_url`, `timeout_seconds` and `max_input_bytes` count. Give the client a
         runtime that does not log to stdout if you speak MCP there: `runtime=connection.quiet_runtime()`.
@@ -94,32 +92,33 @@ class TemporalAdapter:
         return adapter
 
     async def __aenter__(self) -> Self:
-        """Read certificates and Temporal's own configuration; the engine is not needed.
+        """Read certificates and Temporal's own configuration; send no request.
 
         Raises:
-            ConfigError: something of that cannot be read.
+            ConfigError: one of these cannot be read.
         """
         timeout = timedelta(seconds=self._settings.timeout_seconds)
         if self._given is None:
             self._connection = connection = Connection(self._settings)
             self._opened = Frontend(await connection.open(), connection.place, timeout, connection.renew)
         else:
-            self._opened = Frontend(self._given, _place(self._given), timeout)
+            place = Place(address=self._given.service_client.config.target_host, namespace=self._given.namespace)
+            self._opened = Frontend(self._given, place, timeout)
         self._ui = ui_root(self._opened.place.address, self._settings.ui_url)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of the client.
+        """Release the client.
 
         The SDK has no close, and an interpreter that ends while its core still holds a call, even one just
-        cancelled, hangs or crashes (1.35): so nothing here ever leaves a call waiting, and the core gets a moment.
+        cancelled, hangs or crashes (1.35). So no call is left open, and the core gets a moment.
         """
         self._opened = None
         for scope in self._waits:
             scope.cancel()
-        if self._given is None or self._waited:
+        if self._given is None or self._has_waited:
             with anyio.CancelScope(shield=True):
                 if self._connection is not None:
                     await self._connection.aclose()
@@ -127,76 +126,77 @@ class TemporalAdapter:
 
     async def start(self, start: Start) -> str:
         """Start under the workflow id of the tool, or `mcp-{key}`; see `Adapter.start`."""
-        frontend, ready = self._frontend, request(start, self._settings.task_queue)
+        frontend, request = self._frontend, read_start(start, self._settings.task_queue)
         async with frontend.call():
-            return str(await start_execution(frontend, ready, self._settings.max_input_bytes))
-
-    def preview(self, start: Start) -> Mapping[str, JSON]:
-        """The StartWorkflowExecution that `start` would send; see `Previews.preview`."""
-        frontend, ready = self._frontend, request(start, self._settings.task_queue)
-        refuse_unwritable(frontend.converter(ready.id), ready.arguments, self._settings.max_input_bytes)
-        return preview(ready, frontend.place.namespace)
+            return str(await start_execution(frontend, request, self._settings.max_input_bytes))
 
     async def describe(self, ref: Ref) -> Execution:
-        """One DescribeWorkflowExecution, no worker; once closed, one more for the outcome. See `Adapter.describe`.
+        """Send one DescribeWorkflowExecution, no worker needed; once closed, one more request for the outcome.
 
-        For a tool with gates a little more, see `mcp-workflows docs gates`.
+        A tool with gates needs more requests, see `mcp-workflows docs gates`; see `Adapter.describe`.
         """
         frontend = self._frontend
         async with frontend.call():
-            gates = partial(self._gates.look, frontend, ref)
-            return await look(frontend, Handle.parse(ref.handle), self._ui, gates)
+            return await describe(
+                frontend, Handle.parse(ref.handle), self._ui, partial(self._gates.read, frontend, ref)
+            )
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Deliver answers as updates, validated by the workflow; as signals if no worker is up.
+        """Deliver answers as updates, which the workflow validates; as signals if no worker is up.
 
         Raises:
             EngineRefused: the workflow does not accept an answer.
             ExecutionNotFound, EngineUnavailable: see `Adapter.answer`.
         """
         frontend, handle = self._frontend, Handle.parse(ref.handle)
-        sent = (key for key, response in responses.items() if "send" in response)  # its own questions come without
-        gated = {key: responses[key] for key in sent if is_gates(key, ref.gates)}
+        sent = (key for key, response in responses.items() if "send" in response)  # only responses to gates have it
+        to_gates = {key: responses[key] for key in sent if is_gate_key(key, ref.gates)}
         async with frontend.call():
-            if gated:
-                await self._gates.answer(frontend, ref, gated)
-            if len(gated) < len(responses) or not gated:
-                await _answer(frontend, handle, responses)
+            if to_gates:
+                await self._gates.answer(frontend, ref, to_gates)
+            if len(to_gates) < len(responses) or not to_gates:
+                await answer(frontend, handle, responses)
 
     async def cancel(self, ref: Ref) -> None:
-        """Ask the whole chain of runs to stop, or send the tool's own signal for it; see `Adapter.cancel`."""
+        """Request the cancellation of the whole chain of runs, or send the tool's own signal; see `Adapter.cancel`."""
         frontend, signal = self._frontend, TemporalOptions.final(ref.options).cancel
         async with frontend.call():
             await cancel(frontend, Handle.parse(ref.handle), signal)
 
+    def preview(self, start: Start) -> Mapping[str, JSON]:
+        """Return the StartWorkflowExecution that `start` would send; see `Previews.preview`."""
+        frontend, request = self._frontend, read_start(start, self._settings.task_queue)
+        refuse_unwritable(frontend.converter(request.id), request.arguments, self._settings.max_input_bytes)
+        return preview(request, frontend.place.namespace)
+
     async def explain(self, ref: Ref) -> Explanation:
-        """Why it is where it is: attempts, last errors, who polls; a handful of calls. See `Explains.explain`."""
+        """Explain the state: attempts, last errors, pollers; some ten requests. See `Explains.explain`."""
         frontend, execution = self._frontend, await self.describe(ref)
         async with frontend.call():
-            gates = partial(self._gates.look, frontend, ref)
-            return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates, gates)
+            read_gates = partial(self._gates.read, frontend, ref)
+            return await explain(frontend, Handle.parse(ref.handle), execution, ref.gates, read_gates)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
-        """End the whole chain of runs without asking it; see `Terminates.terminate`."""
+        """Terminate the whole chain of runs; see `Terminates.terminate`."""
         frontend = self._frontend
         async with frontend.call():
             await terminate(frontend, Handle.parse(ref.handle), reason)
 
     async def adopt(self, execution_id: str) -> Ref:
-        """The execution with this workflow id, or `id/run id`; see `Adopts.adopt`."""
+        """Return the execution with this workflow id, or `id/run id`; see `Adopts.adopt`."""
         frontend = self._frontend
         async with frontend.call():
             return await adopt(frontend, execution_id)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """One ListWorkflowExecutions for every 200 of them; see `Sweeps.describe_many`."""
+        """Send one ListWorkflowExecutions for each 200 of them; see `Sweeps.describe_many`."""
         frontend = self._frontend
         async with frontend.call():
             return await describe_many(frontend, refs)
 
     async def wait(self, ref: Ref) -> None:
-        """A long poll for the end of the chain; see `Waits.wait`."""
-        frontend, handle, self._waited = self._frontend, Handle.parse(ref.handle), True
+        """Wait for the end of the chain with a long poll; see `Waits.wait`."""
+        frontend, handle, self._has_waited = self._frontend, Handle.parse(ref.handle), True
         with anyio.CancelScope() as scope:
             self._waits.add(scope)
             try:
@@ -207,11 +207,11 @@ class TemporalAdapter:
             raise EngineUnavailable("the adapter was closed while somebody waited")
 
     async def check_engine(self) -> Finding:
-        """Whether Temporal answers and has the namespace."""
+        """Check that Temporal answers and has the namespace."""
         return await check_engine(self._frontend)
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Whether somebody polls the workflow's task queue; the options as they are written, not filled in."""
+        """Check that somebody polls the workflow's task queue; options may have placeholders."""
         try:
             queue = TemporalOptions.written(options).task_queue or self._settings.task_queue
         except EngineRefused as error:
@@ -223,20 +223,20 @@ class TemporalAdapter:
     async def verify(
         self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
     ) -> Sequence[Finding]:
-        """Whether it has the signals, updates and queries that the tool names; see `Verifies.verify`."""
+        """Check that the workflow has the signals, updates and queries that the tool names; see `Verifies.verify`."""
         queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
-        named = await verify(self._frontend, workflow, queue, named_in(options, gates))
+        named = await verify(self._frontend, workflow, queue, read_references(options, gates))
         return [*named, *await verify_arguments(self._frontend, workflow, queue, gates)]
 
     async def discover(self) -> Sequence[Discovered]:
-        """The workflow types of the latest executions; see `Discovers.discover`."""
+        """Return the workflow types of the latest executions; see `Discovers.discover`."""
         frontend = self._frontend
         async with frontend.call():
             return await discover(frontend, self._settings.task_queue)
 
     @staticmethod
     def schema(reference: str) -> WorkflowSchema:
-        """The schemas of `module:WorkflowClass`, from the type hints of its `@workflow.run`.
+        """Return the schemas of `module:WorkflowClass`, from the type hints of its `@workflow.run`.
 
         Raises:
             ConfigError: see `Schemas.schema`.
@@ -245,17 +245,21 @@ class TemporalAdapter:
 
     @staticmethod
     def misfits(reference: str, gates: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, str]:
-        """The gates whose arguments the handlers of `module:WorkflowClass` do not take; see `ReadsHandlers.misfits`."""
+        """Return the gates whose arguments the handlers of `module:WorkflowClass` do not take.
+
+        Raises:
+            ConfigError: see `ReadsHandlers.misfits`.
+        """
         return misfits(reference, gates)
 
     @staticmethod
     def embeds() -> Mapping[str, str]:
-        """mcpwf.go and mcpwf.ts: how workflows in Go and TypeScript ask people and report progress."""
+        """Return mcpwf.go and mcpwf.ts, with which workflows in Go and TypeScript ask people and report progress."""
         return embedded_files()
 
     @staticmethod
     def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
-        """What clients would have seen, from `temporal workflow show -o json`.
+        """Return the changes that clients would have seen, from `temporal workflow show -o json`.
 
         Raises:
             ConfigError: see `Replays.replay`.
@@ -267,38 +271,3 @@ class TemporalAdapter:
         if self._opened is None:
             raise RuntimeError("enter the adapter first: async with TemporalAdapter(settings) as adapter")
         return self._opened
-
-
-async def _answer(frontend: Frontend, handle: Handle, responses: Mapping[str, JSON]) -> None:
-    """Answer what the workflow itself asked."""
-    open_keys = await open_questions(frontend, handle)
-    worker = True
-    for key in responses.keys() & open_keys.keys():
-        worker = worker and await _update(frontend, handle, key, responses[key])
-        if not worker:
-            await _signal(frontend, handle, key, responses[key])
-
-
-async def _update(frontend: Frontend, handle: Handle, key: str, response: JSON) -> bool:
-    """Whether that settled it; if not, no worker took it in time, or the workflow does not listen yet."""
-    try:
-        refusal = await frontend.update(handle, key, response)
-    except RPCError:
-        return False  # if it is more than a missing worker, the signal will say so
-    kind = refusal.application_failure_info.type if refusal else None
-    if refusal and kind == BAD_ANSWER:
-        raise EngineRefused(f"the workflow does not accept this answer: {refusal.message}")
-    return refusal is None or kind == UNKNOWN_QUESTION
-
-
-async def _signal(frontend: Frontend, handle: Handle, key: str, response: JSON) -> None:
-    try:
-        await frontend.signal(handle, key, response)
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        # It was there a moment ago: it has ended, and nobody waits for an answer any more.
-
-
-def _place(client: Client) -> Place:
-    return Place(address=client.service_client.config.target_host, namespace=client.namespace)

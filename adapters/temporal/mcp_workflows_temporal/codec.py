@@ -1,6 +1,7 @@
 """A payload codec behind HTTP, as `temporal --codec-endpoint` and the Web UI use it.
 
-The protocol: POST {endpoint}/encode and /decode, `Payloads` as protobuf JSON in and out, `X-Namespace` says whose.
+The protocol: POST {endpoint}/encode and /decode, `Payloads` as protobuf JSON in and out, the namespace in the header
+`X-Namespace`.
 Source: docs.temporal.io/codec-server.
 """
 
@@ -17,14 +18,14 @@ from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import PayloadCodec
 
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable
-from mcp_workflows_temporal.files import Files, read_secret
+from mcp_workflows_temporal.credentials import WatchedFiles, read_secret
 from mcp_workflows_temporal.settings import CodecServer
 
 logger = logging.getLogger(__name__)
 
-PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+RETRYABLE = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 LARGEST = 64 * 2**20  # bytes of an answer: Temporal's own messages end at 4 MiB, but payloads may be compressed
-OUR_WORDS: Mapping[int, str] = {
+TEXTS: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "it does not accept our credentials: check codec.auth",
     HTTPStatus.FORBIDDEN: "our credentials do not allow this: check codec.auth",
     HTTPStatus.NOT_FOUND: "it is not there: check codec.endpoint",
@@ -32,7 +33,7 @@ OUR_WORDS: Mapping[int, str] = {
 
 
 class RemoteCodec(PayloadCodec):
-    """The codec server of the settings, within a time; whoever opens it closes it.
+    """The codec server of the settings, each request bounded in time; close it with `aclose`.
 
     Raises:
         ConfigError: the file of its credentials cannot be read.
@@ -43,29 +44,29 @@ class RemoteCodec(PayloadCodec):
         self._namespace = namespace
         self._seconds = seconds
         self._file = server.auth_file
-        self._files = Files([server.auth_file] if server.auth_file else [])
+        self._files = WatchedFiles([server.auth_file] if server.auth_file else [])
         self._auth = read_secret(server.auth_file, "codec.auth_file") if server.auth_file else None
         self._auth = server.auth.get_secret_value() if server.auth else self._auth
         self._http = httpx2.AsyncClient(timeout=seconds)
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Through /encode.
+        """Encode payloads through /encode.
 
         Raises:
-            EngineRefused: it does not want to.
-            EngineUnavailable: it does not answer, or not as codec servers do; nothing was sent to Temporal.
+            EngineRefused: the server refuses.
+            EngineUnavailable: the server gives no answer, or an invalid one; nothing was sent to Temporal.
         """
-        return await self._ask("encode", payloads)
+        return await self._request("encode", payloads)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Through /decode; see `encode`."""
-        return await self._ask("decode", payloads)
+        """Decode payloads through /decode; see `encode`."""
+        return await self._request("decode", payloads)
 
-    async def _ask(self, verb: str, payloads: Sequence[Payload]) -> list[Payload]:
+    async def _request(self, verb: str, payloads: Sequence[Payload]) -> list[Payload]:
         if not payloads:
             return []
         answer = await self._post(verb, MessageToJson(Payloads(payloads=payloads), indent=None))
@@ -75,7 +76,7 @@ class RemoteCodec(PayloadCodec):
             raise self._unavailable(verb, "what it answers is no list of payloads") from None
         if len(found) != len(payloads):
             raise self._unavailable(verb, f"it answers {len(found)} payloads to {len(payloads)}")
-        if verb == "decode" and not all(payload.metadata.get("encoding") for payload in found):  # each must have one
+        if verb == "decode" and not all(payload.metadata.get("encoding") for payload in found):  # every payload has one
             raise self._unavailable(verb, "what it answers are no payloads")
         return found
 
@@ -112,15 +113,15 @@ class RemoteCodec(PayloadCodec):
         return self._auth
 
     def _refusal(self, verb: str, status: int) -> EngineRefused | EngineUnavailable:
-        """Only the status: what it says in the body may repeat what it was sent."""
-        words = OUR_WORDS.get(status, f"it answers {status}")
-        if status in PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        """Return the error for a status; the body is not used, as it may repeat the payloads."""
+        words = TEXTS.get(status, f"it answers {status}")
+        if status in RETRYABLE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return self._unavailable(verb, words)
-        return EngineRefused(f"{self._who(verb)}: {words}")
+        return EngineRefused(f"{self._server(verb)}: {words}")
 
     def _unavailable(self, verb: str, words: str) -> EngineUnavailable:
-        """What cannot be encoded has certainly not been sent."""
-        return EngineUnavailable(f"{self._who(verb)}: {words}", sent=verb != "encode")
+        """Return the error for no valid answer; what cannot be encoded was certainly not sent."""
+        return EngineUnavailable(f"{self._server(verb)}: {words}", sent=verb != "encode")
 
-    def _who(self, verb: str) -> str:
+    def _server(self, verb: str) -> str:
         return f"the codec server ({verb})"

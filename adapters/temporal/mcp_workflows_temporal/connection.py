@@ -1,4 +1,4 @@
-"""From settings to a client that connects on its first call, and never writes to our stdout."""
+"""From settings to a client that connects with its first call and never writes to stdout."""
 
 from __future__ import annotations
 
@@ -6,48 +6,55 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any, Final
 
-from temporalio.client import Client
+from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT
+from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import PayloadConverter
 from temporalio.envconfig import ClientConfigProfile, ClientConfigTLS, ClientConnectConfig
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RetryConfig
 
 from mcp_workflows.errors import ConfigError
 from mcp_workflows_temporal.codec import RemoteCodec
-from mcp_workflows_temporal.converters import load_converter
-from mcp_workflows_temporal.files import Files, read_secret
-from mcp_workflows_temporal.renewal import Renewal, check_certificates, sources
-from mcp_workflows_temporal.settings import ADDRESS, TemporalSettings, tls_table
-from mcp_workflows_temporal.tracing import Tracing
+from mcp_workflows_temporal.credentials import (
+    Renewal,
+    WatchedFiles,
+    certificate_files,
+    check_certificates,
+    read_secret,
+)
+from mcp_workflows_temporal.labels import as_mapping
+from mcp_workflows_temporal.settings import ADDRESS, TemporalSettings, load_converter, tls_table
 
 LOCALHOST = "localhost:7233"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 CORE_LOG = "temporal.core"
-CODEC_SHARE = 0.5  # of the total time: then it is known who was slow
+CODEC_SHARE = 0.5  # of the total time, so that a slow codec server is named as the cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the engine is, for messages and links; nothing secret in it."""
+    """The address and namespace of the engine, for messages and links; no secrets."""
 
     address: str
     namespace: str
 
     @property
     def is_local(self) -> bool:
-        """Whether the address is this machine's."""
+        """True if the address is a loopback address."""
         return self.address.rpartition(":")[0].strip("[]") in LOOPBACK
 
 
 def _no_retry(record: logging.LogRecord) -> bool:
-    """Whether it is more than another retry: those flood the log of an outage, which we tell ourselves."""
+    """Return False for the records of retries: they flood the log of an outage, which the adapter reports itself."""
     return " retried " not in record.getMessage()
 
 
 @cache
 def quiet_runtime() -> Runtime:
-    """The SDK's core with its log sent to Python logging: by default it writes to stdout, where MCP may be spoken."""
+    """Return a runtime that logs to Python logging: by default the SDK's core writes to stdout, where MCP may run."""
     logger = logging.getLogger(CORE_LOG)
     logger.addFilter(_no_retry)
     forwarding = LogForwardingConfig(logger=logger)
@@ -56,16 +63,18 @@ def quiet_runtime() -> Runtime:
 
 
 class Connection:
-    """One namespace of one Temporal, as the settings say it; nothing is called until somebody does.
+    """The connection to one namespace by the settings; it is made with the first call.
 
     Raises:
-        ConfigError: the profile or a file cannot be read, the address is none, or the data converter cannot be loaded.
+        ConfigError: the profile, a file or the data converter cannot be loaded, or the address is invalid.
     """
 
     def __init__(self, settings: TemporalSettings) -> None:
         self._settings = settings
         profile = merged_profile(settings)
-        files = Files([*sources(profile), *filter(None, (settings.api_key_file, settings.config_file))])
+        files = WatchedFiles(
+            [*certificate_files(profile), *filter(None, (settings.api_key_file, settings.config_file))]
+        )
         self._renewal = Renewal(files, lambda: _stable_config(settings), self._client)
         self.place = _place(self._renewal.config)
         self._codec = _codec(settings, self.place.namespace)
@@ -73,15 +82,15 @@ class Connection:
         self._converter = replace(converter, payload_codec=self._codec) if self._codec else converter
 
     async def open(self) -> Client:
-        """A client that connects with its first call."""
+        """Return a client that connects with its first call."""
         return await self._client(self._renewal.config)
 
     async def renew(self, client: Client) -> Client:
-        """The client to use from now on, if secrets or certificates have changed."""
+        """Return the client to use from now on: another one if certificates have changed."""
         return await self._renewal.renew(client)
 
     async def aclose(self) -> None:
-        """Close what is ours to close; the SDK's client has nothing."""
+        """Close the codec; the SDK's client has no close."""
         if self._codec:
             await self._codec.aclose()
 
@@ -93,11 +102,37 @@ class Connection:
             tls=config.get("tls"),
             rpc_metadata=config.get("rpc_metadata", {}),
             data_converter=self._converter,
-            interceptors=[Tracing()],
+            interceptors=[TraceHeader()],
             retry_config=_retry(self._settings.timeout_seconds),
             lazy=True,
             runtime=quiet_runtime(),
         )
+
+
+TRACE_HEADER: Final = "_tracer-data"
+_TRACE_FIELDS: Final = ("traceparent", "tracestate")
+
+
+class TraceHeader(Interceptor):
+    """Copies the trace context from the memo to the header where the SDKs' tracing interceptors look for it.
+
+    Source: https://github.com/temporalio/sdk-python/tree/main/temporalio/contrib/opentelemetry
+    """
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002  # the SDK's own name
+        """Wrap the SDK's own calls."""
+        return _Calls(next)
+
+
+class _Calls(OutboundInterceptor):
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:  # noqa: A002  # Any: a result of unknown type
+        """Start the workflow, with the header if there is a trace."""
+        context = as_mapping((input.memo or {}).get(MEMO_CONTEXT))
+        carrier = {name: context[name] for name in _TRACE_FIELDS if name in context}
+        if carrier:
+            [payload] = PayloadConverter.default.to_payloads([carrier])
+            input.headers = {**input.headers, TRACE_HEADER: payload}
+        return await super().start_workflow(input)
 
 
 def _place(config: ClientConnectConfig) -> Place:
@@ -114,7 +149,7 @@ def _codec(settings: TemporalSettings, namespace: str) -> RemoteCodec | None:
 
 
 def connect_config(settings: TemporalSettings) -> ClientConnectConfig:
-    """What the settings say, then the environment, then the profile in Temporal's configuration file.
+    """Return the connection: the settings first, then the environment, then the profile in Temporal's own file.
 
     Raises:
         ConfigError: the profile or a file it needs cannot be read.
@@ -130,7 +165,7 @@ def _read(profile: ClientConfigProfile) -> ClientConnectConfig:
 
 
 def _stable_config(settings: TemporalSettings) -> ClientConnectConfig:
-    """The same, with certificates that can be used and are not being replaced right now."""
+    """Return the connection, with certificates that can be used and are not being replaced right now."""
     profile = merged_profile(settings)
     config = _read(profile)
     check_certificates(profile)
@@ -140,7 +175,7 @@ def _stable_config(settings: TemporalSettings) -> ClientConnectConfig:
 
 
 def merged_profile(settings: TemporalSettings) -> ClientConfigProfile:
-    """What the settings say, over Temporal's own configuration.
+    """Return the settings merged over Temporal's own configuration.
 
     Raises:
         ConfigError: the profile or the file of the API key cannot be read.
@@ -172,5 +207,5 @@ def _profile(name: str | None, file: Path | None) -> ClientConfigProfile:
 
 
 def _retry(seconds: float) -> RetryConfig:
-    """Give up a little before the total time is over, so that the reason is known and not only the delay."""
+    """Return retries that end a little before the total time, so that the error names more than the delay."""
     return RetryConfig(max_elapsed_time_millis=int(seconds * 750))

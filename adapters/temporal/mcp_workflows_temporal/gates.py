@@ -1,199 +1,184 @@
-"""Gates in Temporal's words: when a workflow that was not written for us waits for a person, and how it is answered."""
+"""The gates of executions: which are open, and the delivery of their answers.
+
+The keys of questions are made of event ids, so a restart or another replica gives the same keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid5
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
+from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Gate, InputRequest
-from mcp_workflows.errors import EngineRefused
-from mcp_workflows_temporal.trail import Kind, Names, Trail, Word
+from mcp_workflows.adapter import JSON, Ref
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_temporal.client import Frontend, Handle, Run
+from mcp_workflows_temporal.diagnosis import FAILING_FROM
+from mcp_workflows_temporal.gate_history import HistoryReader, HistorySummary
+from mcp_workflows_temporal.gate_queries import GateQueries, QueryResult
+from mcp_workflows_temporal.gate_rules import (
+    CLOSED,
+    GateRequests,
+    Rule,
+    Sending,
+    event_filter,
+    event_of,
+    key_of,
+    read_rules,
+    read_sending,
+)
+from mcp_workflows_temporal.payloads import decode_failure
+from mcp_workflows_temporal.status import is_open, read_failure
 
-CLOSED = 0  # no event has this id
-BEGINNING = 1  # the event that starts a run
-
-
-class When(BaseModel):
-    """When the execution waits for a person; one of `after` and `query`."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={"oneOf": [{"required": ["after"]}, {"required": ["query", "equals"]}]},
-    )
-
-    after: str | None = Field(
-        default=None,
-        min_length=1,
-        description="An activity type: it waits once this activity completed, until an answer came. Needs no worker.",
-    )
-    query: str | None = Field(
-        default=None, min_length=1, description="A query of the workflow: it waits while this gives `equals`."
-    )
-    args: list[Any] = Field(default_factory=list[Any], description="Arguments of the query.")  # any JSON values
-    equals: Any = Field(default=None, description="What the query gives while it waits: any JSON value.")
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> Self:
-        if (self.after is None) == (self.query is None):
-            raise ValueError("write either {after: ActivityType} or {query: name, equals: value}")
-        given = self.model_fields_set
-        if self.after is not None and given & {"args", "equals"}:
-            raise ValueError("args and equals belong to a query, not to after")
-        if self.query is not None and "equals" not in given:
-            raise ValueError(f"say what the query {self.query!r} gives while it waits: equals")
-        return self
-
-
-class Sending(BaseModel):
-    """How an answer reaches the workflow; one of `signal` and `update`."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, json_schema_extra={"oneOf": [{"required": ["signal"]}, {"required": ["update"]}]}
-    )
-
-    signal: str | None = Field(
-        default=None, min_length=1, description="A signal: it is kept for the workflow even if no worker is up."
-    )
-    update: str | None = Field(
-        default=None, min_length=1, description="An update: the workflow may refuse it; needs a live worker."
-    )
-    args: list[Any] = Field(default_factory=list[Any], description="Its arguments, in order.")  # any JSON values
-
-    @field_validator("signal", "update")
-    @classmethod
-    def _is_plain(cls, name: str | None) -> str | None:
-        if name is not None and "{{" in name:
-            raise ValueError("the name must be plain, without {{placeholders}}: it is looked for in the history")
-        return name
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> Self:
-        if (self.signal is None) == (self.update is None):
-            raise ValueError("write either {signal: name} or {update: name}; args, a list, may stand beside it")
-        return self
-
-    @property
-    def word(self) -> Word:
-        """What it is in the history."""
-        kind = Kind.UPDATE if self.signal is None else Kind.SIGNAL
-        return Word(kind=kind, name=self.signal or self.update or "")
-
-
-class GateSettings(BaseModel):
-    """What a gate may be on Temporal; texts may hold {{placeholders}}."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    when: When = Field(description="When the execution waits for a person.")
-    send: Sending = Field(description="How the answer reaches it.")
-    decline: Sending | None = Field(default=None, description="How a refusal does.")
+ENDED_MEANWHILE = "AcceptedUpdateCompletedWorkflow"  # the workflow ended before the handler of its accepted update did
+REQUEST_IDS = UUID("c3bd4d0f-13b3-4a2c-9a3e-6c4c7a1f2f64")  # the UUID namespace of our request ids
+NOT_IN_TIME = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One gate, ready to be decided."""
+class Decision:
+    """The state of one gate now: open, closed, or unknown with a reason."""
 
-    name: str
-    when: When
-    words: frozenset[Word]  # what answers it
-    request: InputRequest
+    rule: Rule
+    key: str | None = None  # of the question, if it is open or may be
+    open: bool = False
+    problem: str | None = None
+    needs_worker: bool = False  # the problem: no worker answers
 
-    def opened(self, trail: Trail) -> int | None:
-        """The event that opened it, CLOSED, or None: what lies before this stretch must be read first.
 
-        Of a query gate this is the event that would open it, if the query says that it waits.
+class Gates:
+    """The gates of the executions of one namespace."""
+
+    def __init__(self) -> None:
+        self._histories = HistoryReader()
+        self._queries = GateQueries()
+
+    async def read(self, frontend: Frontend, ref: Ref, found: Described) -> GateRequests:
+        """Return the questions of an open execution's gates; send no request if nothing can have changed."""
+        if not ref.gates:
+            return GateRequests()
+        try:
+            rules = read_rules(ref.gates)
+        except EngineRefused as error:
+            return GateRequests(message=str(error))
+        decisions = await self._decide(Run.of(frontend, found), rules, ref.asked, fresh=False)
+        requests = {
+            each.key: replace(each.rule.request, gate=each.rule.name) for each in decisions if each.open and each.key
+        }
+        problems = [f"gate {each.rule.name}: {each.problem}" for each in decisions if each.problem]
+        needs_worker = any(each.needs_worker for each in decisions)
+        return GateRequests(requests=requests, message="; ".join(problems) or None, needs_worker=needs_worker)
+
+    async def answer(self, frontend: Frontend, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """Send each answer whose gate is still open; ignore the late ones.
+
+        Raises:
+            EngineRefused: the workflow does not accept an answer.
+            EngineUnavailable: the state of the gate is unknown, or no worker took the update.
         """
-        answered = self.answered(trail)
-        return self._after(trail, answered) if self.when.after is not None else self._queried(trail, answered)
+        rules, handle = read_rules(ref.gates), Handle.parse(ref.handle)
+        for key, response in responses.items():
+            found = await frontend.describe_chain(handle)
+            if not is_open(found):
+                return
+            run = Run.of(frontend, found)
+            decisions = await self._decide(run, rules, ref.asked, fresh=True)
+            asked = next((each for each in decisions if each.key == key), None)
+            if asked is None:
+                continue
+            if asked.problem and not asked.open:
+                raise EngineUnavailable(f"gate {asked.rule.name}: {asked.problem}")
+            if not asked.open:  # the key may open again, so an answer that is not sent must not count as sent
+                raise EngineRefused(f"gate {asked.rule.name}: the workflow does not wait for an answer now")
+            await self._send(run, handle, asked, read_sending(asked.rule.name, response.get("send")))
 
-    def answered(self, trail: Trail) -> int:
-        """The event of the latest answer in this stretch, or CLOSED."""
-        return max((trail.answers.get(word, CLOSED) for word in self.words), default=CLOSED)
+    async def _decide(
+        self, run: Run, rules: Sequence[Rule], asked: frozenset[str], *, fresh: bool
+    ) -> Sequence[Decision]:
+        """Decide by the history first, then by queries, so that no result is older than the event it is used for.
 
-    def _after(self, trail: Trail, answered: int) -> int | None:
-        completed = trail.completed.get(self.when.after or "", CLOSED)
-        latest = max(completed, answered)
-        unsure = not trail.whole and (not latest or any(event > latest for event in trail.ended.values()))
-        return None if unsure else (completed if completed > answered else CLOSED)
+        A query that nobody answers leaves the question as it was: open if its key is among those `asked`.
+        """
+        summary = await self._read_history(run, rules, patient=fresh)
+        decisions = [_by_history(run, rule, summary, asked) for rule in rules]
+        queried = [
+            each.rule for each in decisions if each.open and not each.problem and each.rule.when.query is not None
+        ]
+        results = await self._queries.ask(run, queried, fresh=fresh)
+        return [
+            _by_query(each, results[each.rule.name], asked) if each.rule.name in results else each for each in decisions
+        ]
 
-    def _queried(self, trail: Trail, answered: int) -> int | None:
-        """After the latest answer a new round begins; one that waits for its workflow task is not heeded yet."""
-        signals = (trail.answers.get(word, CLOSED) for word in self.words if word.kind is Kind.SIGNAL)
-        if max(signals, default=CLOSED) > trail.handled:
-            return CLOSED
-        return answered or (BEGINNING if trail.whole else None)
+    async def _send(self, run: Run, handle: Handle, asked: Decision, sending: Sending) -> None:
+        try:
+            if sending.signal is not None:
+                await run.frontend.signal(
+                    run.execution, sending.signal, sending.args, signal_request_id(run.execution, asked.key or "")
+                )
+            else:
+                await self._update(run, handle, asked, sending)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            # It was open a moment ago: that run has ended, and the answer is not needed any more.
 
+    async def _update(self, run: Run, handle: Handle, asked: Decision, sending: Sending) -> None:
+        name = sending.update or ""
+        try:
+            refusal = await run.frontend.update(run.execution, name, sending.args, asked.key or "")
+        except RPCError as error:
+            if error.status not in NOT_IN_TIME:
+                raise
+            found = await run.frontend.describe_chain(handle)
+            if await self._is_taken(run, found, asked.rule):
+                return
+            if found.pending_workflow_task.attempt >= FAILING_FROM:
+                text = (
+                    f"the workflow task that takes the answer (update {name}) fails: mcp-workflows tasks why says why"
+                )
+                raise EngineUnavailable(f"{text}; the answer may still be taken once that is mended") from None
+            text = f"no worker on task queue {run.queue} took the answer (update {name}) in time"
+            raise EngineUnavailable(f"{text}, and an update is not kept: answer again once a worker is up") from None
+        if refusal is not None and refusal.application_failure_info.type != ENDED_MEANWHILE:
+            reason = read_failure(await decode_failure(run.frontend.converter(run.execution.workflow_id), refusal)).text
+            raise EngineRefused(f"the workflow does not accept this answer: {reason}")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What gates add to a look: questions, and what keeps them from being known."""
+    async def _is_taken(self, run: Run, found: Described, rule: Rule) -> bool:
+        """Return whether a slow update was accepted after all: then it is in the history."""
+        now = Run.of(run.frontend, found)
+        summary = await self._read_history(now, (rule,), patient=True)
+        return rule.answering_event(summary) > run.length
 
-    requests: Mapping[str, InputRequest] = field(default_factory=dict[str, InputRequest])
-    message: str | None = None
-    needs_worker: bool = False  # no worker answered a query that decides one of them
+    async def _read_history(self, run: Run, rules: Sequence[Rule], *, patient: bool) -> HistorySummary:
+        def is_enough(summary: HistorySummary) -> bool:
+            return all(rule.opening_event(summary) is not None for rule in rules)
 
-
-def read_rules(gates: Mapping[str, Gate]) -> tuple[Rule, ...]:
-    """The gates of a task, as they were frozen.
-
-    Raises:
-        EngineRefused: one of them is none, now that its placeholders are filled in; says which and why.
-    """
-    return tuple(_rule(name, gate) for name, gate in gates.items())
-
-
-def _rule(name: str, gate: Gate) -> Rule:
-    written = {"when": gate.when, "send": gate.send, "decline": gate.decline}
-    try:
-        settings = GateSettings.model_validate(written)
-    except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_complaint(error)}") from None
-    sendings = (settings.send, settings.decline)
-    words = frozenset(sending.word for sending in sendings if sending is not None)
-    return Rule(name=name, when=settings.when, words=words, request=gate.request)
-
-
-def read_sending(name: str, send: JSON) -> Sending:
-    """How one answer is to be sent, filled in.
-
-    Raises:
-        EngineRefused: it is not a way to send.
-    """
-    try:
-        return Sending.model_validate(send)
-    except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_complaint(error)}") from None
-
-
-def _complaint(error: ValidationError) -> str:
-    wrong = error.errors(include_input=False, include_url=False)[0]
-    where, text = ".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, ")
-    return f"{where}: {text}" if where else text
-
-
-def names_of(rules: Iterable[Rule]) -> Names:
-    """What of a history these gates are about."""
-    listed = tuple(rules)
-    activities = frozenset(rule.when.after for rule in listed if rule.when.after is not None)
-    return Names(activities=activities, words=frozenset[Word]().union(*(rule.words for rule in listed)))
-
-
-def key_of(gate: str, event: int, run_id: str, first_run_id: str) -> str:
-    """The key of one round. Event ids begin again with each run of a chain, so later runs are named in it."""
-    return f"{gate}.{event}" if run_id == first_run_id else f"{gate}.{event}.{run_id}"
-
-
-def event_of(key: str, gate: str, run_id: str, first_run_id: str) -> int:
-    """The event in a key of this gate and run; CLOSED if it is a key of another one."""
-    number = key.removeprefix(f"{gate}.").partition(".")[0]
-    event = int(number) if number.isascii() and number.isdigit() else CLOSED
-    return event if key == key_of(gate, event, run_id, first_run_id) else CLOSED
+        return await self._histories.read(run, event_filter(rules), is_enough, patient=patient)
 
 
-def is_gates(key: str, gates: Mapping[str, Gate]) -> bool:
-    """Whether a key is of a gate; the workflow's own questions have a UUID."""
-    return any(key.startswith(f"{name}.") for name in gates)
+def signal_request_id(execution: WorkflowExecution, key: str) -> str:
+    """Return the request id of the signal that answers a question; Temporal drops a second signal with this id."""
+    return str(uuid5(REQUEST_IDS, f"{execution.workflow_id}/{execution.run_id}/{key}"))
+
+
+def _by_history(run: Run, rule: Rule, summary: HistorySummary, asked: frozenset[str]) -> Decision:
+    """Decide one gate by the history; a query gate is open only as far as its query agrees."""
+    event = rule.opening_event(summary)
+    if event is None:
+        read = summary.high - summary.low + 1
+        problem = f"the history is being read, {read} of {run.length} events so far"
+        answered = rule.answering_event(summary)
+        opened_by = {key: event_of(key, rule.name, run.execution.run_id, run.first_run_id) for key in asked}
+        last = next((key for key, event in opened_by.items() if event > answered), None)
+        return Decision(rule=rule, key=last, open=last is not None, problem=problem)
+    if event == CLOSED:
+        return Decision(rule=rule)
+    return Decision(rule=rule, key=key_of(rule.name, event, run.execution.run_id, run.first_run_id), open=True)
+
+
+def _by_query(possible: Decision, result: QueryResult, asked: frozenset[str]) -> Decision:
+    waits = possible.key in asked if result.waits is None else result.waits
+    return replace(possible, open=waits, problem=result.problem, needs_worker=result.needs_worker)

@@ -1,4 +1,4 @@
-"""What the end of a history tells: the last event, what failed last, when it was asked to stop, which timers run."""
+"""The end of a history: the last event, the last failure, a requested cancellation, the running timers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 
-from mcp_workflows_temporal.frontend import Frontend
+from mcp_workflows_temporal.client import Frontend
 
 TAIL = 250  # events: one page
 
@@ -29,37 +28,33 @@ class Tail:
     """The newest events of a run, newest first."""
 
     events: Sequence[HistoryEvent]
-    whole: bool  # whether there are no others
+    whole: bool  # there are no older events
 
     def newest(self, *kinds: str) -> HistoryEvent | None:
-        """The newest, of these kinds if any are given."""
+        """Return the newest event, of these kinds if any are given."""
         return next((event for event in self.events if not kinds or event.WhichOneof("attributes") in kinds), None)
 
     @property
     def timers(self) -> Sequence[datetime]:
-        """When each of the running timers fires, UTC, the next one first."""
+        """The times at which the running timers fire, UTC, the next one first."""
         return sorted(_running_timers(self.events))
 
 
 async def read_tail(frontend: Frontend, execution: WorkflowExecution, *, pages: int = 1) -> Tail:
-    """The end of a run's history: at most so many calls, however long it is."""
-    request = GetWorkflowExecutionHistoryReverseRequest(
-        namespace=frontend.client.namespace, execution=execution, maximum_page_size=TAIL
-    )
+    """Read the end of a run's history, in at most `pages` calls."""
     events: list[HistoryEvent] = []
+    token = b""
     for _ in range(pages):
-        page = await frontend.client.workflow_service.get_workflow_execution_history_reverse(
-            request, retry=True, timeout=frontend.timeout
-        )
+        page = await frontend.history_page(execution, TAIL, token)
         events += page.history.events
-        request.next_page_token = page.next_page_token
-        if not page.next_page_token:
+        token = page.next_page_token
+        if not token:
             break
-    return Tail(events=events, whole=not request.next_page_token)
+    return Tail(events=events, whole=not token)
 
 
 def event_name(event: HistoryEvent) -> str:
-    """`timer_started_event_attributes` -> `TimerStarted`, as Temporal's own UI says."""
+    """Return `TimerStarted` for `timer_started_event_attributes`, as in Temporal's own UI."""
     kind = (event.WhichOneof("attributes") or "unknown").removesuffix("_event_attributes")
     return "".join(word.capitalize() for word in kind.split("_"))
 

@@ -1,4 +1,4 @@
-"""What one tool may set; until a task is made of it, texts may hold {{placeholders}}."""
+"""The options of one tool; texts may hold {{placeholders}} until a task is made of it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused
 
 OPEN = "{{"
-FINAL = "final"  # the validation context in which nothing is left to be filled in
+FINAL = "final"  # the validation context once all templates are filled in
 MAX_ID_BYTES = 1000  # `limit.maxIDLength`
-OWN_IDS = "mcp-"  # how the workflow ids begin that we make up
+OWN_IDS = "mcp-"  # the beginning of default workflow ids
 MAX_FAIRNESS_KEY_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Templated:
-    """Marks a value that is no text, but may be written as a template: it is checked once that is filled in."""
+    """Marks a value that is no text but may be written as a template; it is validated once that is filled in."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # Any: a type
         inner = handler(source)
         written = SchemaSerializer(inner)
 
-        def write(value: Any) -> Any:  # Any: of whatever type is marked
+        def write(value: Any) -> Any:  # Any: of the marked type
             return value if isinstance(value, str) else written.to_python(value, mode="json")
 
         return core_schema.with_info_wrap_validator_function(
@@ -50,12 +50,12 @@ class Templated:
 
 
 def _unless_template(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """As it is while it is a template; Any: of whatever type is marked."""
+    """Return a template as it is, and validate any other value; Any: of the marked type."""
     return value if is_template(value) and info.context != FINAL else handler(value)
 
 
 def is_template(value: object) -> bool:
-    """Whether something is still to be filled in."""
+    """Return whether a value has placeholders to fill in."""
     return isinstance(value, str) and OPEN in value
 
 
@@ -64,14 +64,14 @@ Time = Annotated[Duration, Templated()]
 
 
 class OnExisting(StrEnum):
-    """What to do if there is an execution with the workflow id already."""
+    """The reaction to an existing execution with the workflow id."""
 
     REFUSE = "refuse"
     ADOPT = "adopt"
 
 
 class AttributeType(StrEnum):
-    """The type of a search attribute, in Temporal's words."""
+    """The types of search attributes, in Temporal's words."""
 
     TEXT = "Text"
     KEYWORD = "Keyword"
@@ -83,7 +83,7 @@ class AttributeType(StrEnum):
 
 
 class TypedAttribute(BaseModel):
-    """A search attribute whose type the value alone does not tell."""
+    """A search attribute with its type, for values that could be of several."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -97,7 +97,7 @@ AttributeValue = TypedAttribute | str | bool | int | float | list[str] | None
 
 
 class TemporalPriority(BaseModel):
-    """Who comes first on a task queue with a backlog."""
+    """The order on a task queue with a backlog."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -128,7 +128,7 @@ class Pinned(BaseModel):
 
 
 class CancelSignal(BaseModel):
-    """Cancelling by a signal, where that is the convention."""
+    """Cancellation by a signal, for workflows with that convention."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -137,7 +137,7 @@ class CancelSignal(BaseModel):
 
 
 class TemporalOptions(BaseModel):
-    """What one tool may set."""
+    """The options of one tool."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -171,10 +171,10 @@ class TemporalOptions(BaseModel):
 
     @classmethod
     def final(cls, options: Mapping[str, JSON]) -> Self:
-        """The options of a task, in which everything has been filled in.
+        """Read the options of a task, with all templates filled in.
 
         Raises:
-            EngineRefused: they are wrong now; nothing of their values is repeated.
+            EngineRefused: an option is invalid; the message has nothing of its value.
         """
         found = cls._read(options, FINAL)
         if complaint := next(found.complaints(), None):
@@ -183,10 +183,10 @@ class TemporalOptions(BaseModel):
 
     @classmethod
     def written(cls, options: Mapping[str, JSON]) -> Self:
-        """The options of a tool, which may still have placeholders.
+        """Read the options of a tool, which may have placeholders.
 
         Raises:
-            EngineRefused: they are wrong; nothing of their values is repeated.
+            EngineRefused: an option is invalid; the message has nothing of its value.
         """
         return cls._read(options, None)
 
@@ -200,7 +200,7 @@ class TemporalOptions(BaseModel):
             raise EngineRefused(f"options of the tool: {where}: {wrong['msg']}") from None
 
     def complaints(self) -> Iterator[str]:
-        """What only shows once everything has been filled in."""
+        """Yield the errors that can be found only once all templates are filled in."""
         if self.workflow_id is not None:
             yield from _complaints_about_id(self.workflow_id)
         key = self.priority.fairness_key if self.priority else None
@@ -208,7 +208,7 @@ class TemporalOptions(BaseModel):
             yield f"the fairness key of the tool is longer than {MAX_FAIRNESS_KEY_BYTES} bytes"
 
 
-START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel"}  # of no use for an execution that runs already
+START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel"}  # of no use for a running execution
 
 
 def _complaints_about_id(workflow_id: str) -> Iterator[str]:

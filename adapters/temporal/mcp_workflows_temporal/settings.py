@@ -1,21 +1,54 @@
-"""What can be set of a Temporal engine; of one tool on it, see `options`."""
+"""The settings of a Temporal engine; `options` has those of one tool."""
 
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from temporalio.converter import DataConverter
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows_temporal.converters import load_converter
 
 MAX_INPUT_BYTES = 2 * 1024 * 1024
 """Temporal's limit of one blob (`limit.blobSize.error`); a gRPC message over 4 MiB does not even arrive."""
 
 ADDRESS = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})$")
+
+
+IMPORT_ERRORS = (  # of code that is imported or called for the first time
+    ImportError,
+    SyntaxError,
+    NameError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    OSError,
+    LookupError,
+)
+
+
+def load_converter(reference: str) -> DataConverter:
+    """Return the DataConverter behind `module:attribute`: an instance, a class, or a function that returns one.
+
+    Raises:
+        ConfigError: there is no DataConverter.
+    """
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{reference!r} is not module:attribute")
+    try:
+        found: Any = getattr(import_module(module_name), name)  # Any: an attribute of unknown type
+        made: object = found if isinstance(found, DataConverter) or not callable(found) else found()
+    except IMPORT_ERRORS as error:
+        raise ConfigError(f"{reference} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(made, DataConverter):
+        raise ConfigError(f"{reference} is a {type(made).__name__}: a temporalio DataConverter is needed")
+    return made
 
 
 class TemporalTLS(BaseModel):
@@ -32,7 +65,7 @@ class TemporalTLS(BaseModel):
     @field_validator("server_root_ca_cert", "client_cert", "client_key")
     @classmethod
     def _is_a_file(cls, path: Path | None) -> Path | None:
-        """A path is told when it cannot be read, and so would be a key that somebody wrote in its place."""
+        """Refuse key material in place of a path: the message about an unreadable path shows it."""
         if path is not None and not str(path).isprintable():
             raise ValueError("name a PEM file; its content does not belong here")
         return path
@@ -44,7 +77,7 @@ class TemporalTLS(BaseModel):
         return self
 
 
-def _a_header(secret: SecretStr | None) -> SecretStr | None:
+def _header(secret: SecretStr | None) -> SecretStr | None:
     text = secret.get_secret_value() if secret else ""
     if not text.isascii() or not text.isprintable():
         raise ValueError("a header is one line of ASCII")
@@ -73,7 +106,7 @@ class CodecServer(BaseModel):
     @field_validator("auth")
     @classmethod
     def _auth_is_a_header(cls, auth: SecretStr | None) -> SecretStr | None:
-        return _a_header(auth)
+        return _header(auth)
 
     @model_validator(mode="after")
     def _auth_is_given_once(self) -> Self:
@@ -85,8 +118,8 @@ class CodecServer(BaseModel):
 class TemporalSettings(BaseModel):
     """One Temporal namespace.
 
-    What is not given comes from Temporal's own configuration: `TEMPORAL_*` in the environment, then the profile
-    in its TOML file, then `localhost:7233` and `default`.
+    A setting that is left out comes from Temporal's own configuration: `TEMPORAL_*` in the environment, then the
+    profile in its TOML file, then `localhost:7233` and `default`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -127,8 +160,8 @@ class TemporalSettings(BaseModel):
     @field_validator("api_key")
     @classmethod
     def _api_key_is_a_header(cls, api_key: SecretStr | None) -> SecretStr | None:
-        """The SDK sends one that is none to nobody, without a word."""
-        return _a_header(api_key)
+        """Refuse a key that is no header value: the SDK would send none, silently."""
+        return _header(api_key)
 
     @field_validator("data_converter")
     @classmethod
@@ -154,7 +187,7 @@ CLOUD = (".tmprl.cloud", ".api.temporal.io")
 
 
 def ui_root(address: str, ui_url: str | None) -> str | None:
-    """Where the Web UI of the engine at an address is, as far as one can know."""
+    """Return the URL of the Web UI of the engine at an address; None if it is unknown."""
     if ui_url:
         return ui_url.rstrip("/")
     host, _, port = address.rpartition(":")
@@ -164,7 +197,7 @@ def ui_root(address: str, ui_url: str | None) -> str | None:
 
 
 def ui_page(root: str | None, namespace: str, workflow_id: str, run_id: str) -> str | None:
-    """The page of one execution there."""
+    """Return the Web UI's page of one execution."""
     if root is None:
         return None
     parts = (quote(part, safe="") for part in (namespace, workflow_id, run_id))
@@ -172,7 +205,7 @@ def ui_page(root: str | None, namespace: str, workflow_id: str, run_id: str) -> 
 
 
 def tls_table(tls: bool | TemporalTLS) -> dict[str, Any]:  # Any: bool or DataSource, as ClientConfigTLS takes them
-    """The settings as the arguments of `temporalio.envconfig.ClientConfigTLS`."""
+    """Return the settings as the arguments of `temporalio.envconfig.ClientConfigTLS`."""
     if isinstance(tls, bool):
         return {"disabled": not tls}
     return {

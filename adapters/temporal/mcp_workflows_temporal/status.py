@@ -1,15 +1,16 @@
-"""Temporal's words into ours: states and failures."""
+"""Temporal's states and failures in the terms of the boundary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mcp_workflows_temporal_worker.contract import PROTOCOL_ERROR
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, FailureError, NexusOperationError
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from mcp_workflows.adapter import JSON, Failure, Status
-from mcp_workflows_temporal.names import PROTOCOL_ERROR
 
 STATUSES: Mapping[int, Status] = {
     State.WORKFLOW_EXECUTION_STATUS_RUNNING: Status.RUNNING,
@@ -21,26 +22,31 @@ STATUSES: Mapping[int, Status] = {
     State.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: Status.FAILED,
     State.WORKFLOW_EXECUTION_STATUS_PAUSED: Status.RUNNING,  # unknown to the SDK's own enum (1.35)
 }
-"""A state we do not know yet is RUNNING: nothing is declared ended that may go on."""
+"""An unknown state counts as RUNNING, so that nothing that may go on is declared ended."""
 
 
-def failure(error: BaseException) -> Failure:
-    """Why a workflow failed, in the words of whoever raised it: no class names, wrappers or stack traces."""
+def is_open(found: Described) -> bool:
+    """Return whether a described execution has not ended."""
+    return STATUSES.get(found.workflow_execution_info.status, Status.RUNNING) is Status.RUNNING
+
+
+def read_failure(error: BaseException) -> Failure:
+    """Return the reason of a failure in the words of its author: no class names, wrappers or stack traces."""
     chain = list(_causes(error))
-    speaking = [(cause, text) for cause in chain if (text := _words(cause))]
-    texts = [text for _, text in speaking]
+    with_text = [(cause, text) for cause in chain if (text := _text(cause))]
+    texts = [text for _, text in with_text]
     first = next((cause for cause in chain if isinstance(cause, ApplicationError)), None)
-    said = texts[0] if texts else "the workflow failed without a reason"
-    if len(texts) > 1 and texts[1] not in said:
-        said = f"{said}: {texts[1]}"
+    text = texts[0] if texts else "the workflow failed without a reason"
+    if len(texts) > 1 and texts[1] not in text:
+        text = f"{text}: {texts[1]}"
     code, data = _protocol_error(first)
-    return Failure(text=said, kind=_kind(first or (speaking[0][0] if speaking else error)), code=code, data=data)
+    return Failure(text=text, kind=_kind(first or (with_text[0][0] if with_text else error)), code=code, data=data)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """From the outside in, past wrappers; what lies behind an application error only if Temporal put it there.
+    """Yield the chain of causes from the outside in.
 
-    The Python exception that an author raised from is theirs, not for people.
+    It ends at an application error that was raised from a Python exception: that one is an internal detail.
     """
     while error is not None:
         yield error
@@ -50,8 +56,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = inner
 
 
-def _words(error: BaseException) -> str | None:
-    """What one link of the chain says; wrappers say nothing of their own."""
+def _text(error: BaseException) -> str | None:
+    """Return the text of one error in the chain; wrappers have none."""
     if isinstance(error, ActivityError | ChildWorkflowError | NexusOperationError):
         return None
     if isinstance(error, TemporalTimeoutError):
@@ -71,7 +77,7 @@ def _kind(error: BaseException) -> str | None:
 
 
 def _protocol_error(error: ApplicationError | None) -> tuple[int | None, JSON]:
-    """The code and data of an `McpError`; one without an integer code is an ordinary failure."""
+    """Return the code and data of an `McpError`; without an integer code it is an ordinary failure."""
     if error is None or error.type != PROTOCOL_ERROR or not error.details:
         return None, None
     code, *rest = error.details

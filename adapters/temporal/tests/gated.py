@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from mcp_workflows_temporal.workflow import elicit
+from mcp_workflows_temporal_worker import elicit
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 

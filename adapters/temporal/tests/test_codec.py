@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
-from mcp_workflows_temporal.decode import decode
+from mcp_workflows_temporal.payloads import decode
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter

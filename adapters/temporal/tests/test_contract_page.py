@@ -7,25 +7,26 @@ import re
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal import TemporalAdapter, names
-from mcp_workflows_temporal.forms import LIMITS, TYPES, form
+from mcp_workflows_temporal import TemporalAdapter
+from mcp_workflows_temporal_worker import contract
+from mcp_workflows_temporal_worker.forms import LIMITS, TYPES, form
 
 from adapters.temporal.tests.contract_page import PAGE, page_block
 
 WRITTEN_BY_WORKFLOWS = {
-    names.MEMO_INPUT,
-    names.MEMO_STATUS,
-    names.ANSWER_UPDATE,
-    names.ANSWER_SIGNAL,
-    names.UNKNOWN_QUESTION,
-    names.BAD_ANSWER,
-    names.BAD_QUESTION,
+    contract.MEMO_INPUT,
+    contract.MEMO_STATUS,
+    contract.ANSWER_UPDATE,
+    contract.ANSWER_SIGNAL,
+    contract.UNKNOWN_QUESTION,
+    contract.BAD_ANSWER,
+    contract.BAD_QUESTION,
 }
 NAME = re.compile(r"(?<![\w.])(?:mcp\.[a-z]+|mcp_answer\w*|Mcp[A-Z]\w+)(?![\w.])")
 
 
 def agreed() -> set[str]:
-    return {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    return {value for name, value in vars(contract).items() if name.isupper() and isinstance(value, str)}
 
 
 def code_names(page: str) -> set[str]:
@@ -39,7 +40,7 @@ def test_the_page_has_every_name_of_the_contract_and_no_other() -> None:
 
 def test_the_page_and_the_files_are_of_this_version() -> None:
     for text in (PAGE.read_text(), *TemporalAdapter.embeds().values()):
-        assert set(re.findall(r"Contract (\d+)", text)) == {str(names.CONTRACT)}
+        assert set(re.findall(r"Contract (\d+)", text)) == {str(contract.CONTRACT)}
 
 
 @pytest.mark.parametrize("language", ["go", "typescript"])

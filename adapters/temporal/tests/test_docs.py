@@ -18,7 +18,11 @@ from adapters.temporal.tests.scene import Scene
 from mcp_workflows.sidecar.config.load import load_config
 
 ROOT = Path(__file__).parents[3]
-PAGES = {"readme": ROOT / "adapters/temporal/README.md", "docs": ROOT / "docs/temporal.md"}
+PAGES = {
+    "readme": ROOT / "adapters/temporal/README.md",
+    "worker": ROOT / "adapters/temporal-worker/README.md",
+    "docs": ROOT / "docs/temporal.md",
+}
 
 
 def blocks(page: str, language: str) -> Sequence[str]:
@@ -37,7 +41,7 @@ def module(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:  
     return import_module(name)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ["readme", "docs"])
 def test_the_settings_in_the_examples_are_right(page: str) -> None:
     loaded: Any = YAML(typ="safe").load(block(page, "yaml"))  # pyright: ignore[reportUnknownMemberType]  # untyped stream
     engine = loaded["engines"]["orders"]
@@ -59,7 +63,7 @@ def test_the_other_examples_of_the_docs_are_whole_configurations(
         TemporalOptions.final(tool.frozen_options(scope))
 
 
-@pytest.mark.parametrize("page", ["readme"])
+@pytest.mark.parametrize("page", ["worker"])
 async def test_the_workflow_of_the_readme_ships_after_a_yes(scene: Scene, module: Any) -> None:
     assert TemporalAdapter.schema(f"{module.__name__}:FulfilOrder").args == (
         '{{[args."order_id", not_null(args."express", `false`)]}}'

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal.names import MEMO_INPUT
+from mcp_workflows_temporal_worker.contract import MEMO_INPUT
 from temporalio.common import RetryPolicy
 
 from adapters.temporal.tests.resets import current_run, reset_to_second_task
@@ -206,9 +204,3 @@ async def test_a_question_survives_a_reset_and_can_be_answered(scene: Scene) -> 
 async def memo_of(scene: Scene, ref: Ref) -> Mapping[str, Any]:
     description = await scene.client.get_workflow_handle(workflow_id(ref)).describe()
     return description.raw_description.workflow_execution_info.memo.fields
-
-
-def test_a_worker_that_imports_the_library_imports_nothing_of_the_server() -> None:
-    code = "import sys, mcp_workflows_temporal.workflow; print(sorted({'mcp', 'mcp_workflows'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"

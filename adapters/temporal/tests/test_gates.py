@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.polling import QUERIES_AT_ONCE
+from mcp_workflows_temporal.gate_queries import QUERIES_AT_ONCE
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -506,10 +506,10 @@ async def test_the_history_is_read_only_when_it_has_grown(scene: Scene, counted:
 async def test_a_long_history_is_read_in_bounded_pages_and_never_twice(
     scene: Scene, counted: tuple[Scene, Calls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 20)
-    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 4)
+    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 20)
+    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 4)
     for patience in ("NEVER_BEGUN_AFTER", "NO_WORKER_AFTER"):  # a slow machine takes long for 245 signals to nobody
-        monkeypatch.setattr(f"mcp_workflows_temporal.reasons.{patience}", timedelta(hours=1))
+        monkeypatch.setattr(f"mcp_workflows_temporal.diagnosis.{patience}", timedelta(hours=1))
     replica, calls = counted
     async with shop(scene):
         ref = await start(scene, "ShipOrder", "A1")
@@ -544,8 +544,8 @@ async def test_while_a_replica_reads_the_history_a_question_is_as_it_was_last(
         await handled(scene, ref)
     for _ in range(40):
         await tell(scene, ref, "noise")
-    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 5)
-    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 1)
+    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 1)
     of_others = {"approve.7.another-run", "veto.7", "approve.x"}
     for asked, shown in ((of_others, []), ({*of_others, key}, [key])):
         seen = await other.adapter.describe(replace(ref, asked=frozenset(asked)))
@@ -564,8 +564,8 @@ async def test_an_answer_reads_as_much_history_as_it_takes(
         await handled(scene, ref)
     for _ in range(40):
         await tell(scene, ref, "noise")
-    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGE", 5)
-    monkeypatch.setattr("mcp_workflows_temporal.trail_reader.PAGES_PER_LOOK", 1)
+    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 5)
+    monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 1)
     await other.adapter.answer(ref, {key: yes(True)})
     assert (await signals(scene, ref))[-1] == "approve"
 

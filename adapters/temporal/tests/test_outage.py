@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.calls import ERRORS, translate
+from mcp_workflows_temporal.client import ERRORS, translate
 from mcp_workflows_temporal.connection import Place
 from temporalio.service import RPCError, RPCStatusCode
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from mcp_workflows_temporal import TemporalAdapter
-from mcp_workflows_temporal.schema import read_schema
 from mcp_workflows_temporal.settings import TemporalSettings
+from mcp_workflows_temporal.tooling.schema import read_schema
 
 from adapters.temporal.tests.scene import Scene
 from mcp_workflows.adapter.templates import Template

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings, files
+from mcp_workflows_temporal import TemporalAdapter, TemporalOptions, TemporalSettings, credentials
 from mcp_workflows_temporal.connection import connect_config
 from mcp_workflows_temporal.settings import ui_page, ui_root
 from pydantic import ValidationError
@@ -160,10 +160,10 @@ def test_ids_are_quoted_in_links() -> None:
 
 
 def test_a_secret_that_only_now_may_be_read_counts_as_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(credentials, "CHECK_EVERY", 0.0)
     secret = tmp_path / "key"
     secret.write_text("hush")
-    watched = files.Files([secret])
+    watched = credentials.WatchedFiles([secret])
     assert not watched.changed()
     deadline = time.monotonic() + 60
     while not watched.changed():  # the clock of a file system ticks every few milliseconds

@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.names import MEMO_DIGEST
-from mcp_workflows_temporal.request import digest
 from mcp_workflows_temporal.settings import MAX_INPUT_BYTES
+from mcp_workflows_temporal.start_request import digest
+from mcp_workflows_temporal_worker.contract import MEMO_DIGEST
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import PayloadConverter
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.calls import call
+from mcp_workflows_temporal.client import call
 from mcp_workflows_temporal.connection import Place
 
 from adapters.temporal.tests.scene import PATIENCE

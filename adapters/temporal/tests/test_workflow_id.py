@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_temporal.names import MEMO_CONTEXT, MEMO_KEY
+from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_KEY
 
 from adapters.temporal.tests.scene import Scene, open_adapter, plan, workflow_id
 from mcp_workflows.adapter import Ref, Start, Status

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from mcp_workflows_temporal.workflow import progress
+from mcp_workflows_temporal_worker import progress
 from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import RetryPolicy

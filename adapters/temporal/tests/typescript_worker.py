@@ -73,7 +73,7 @@ Factory = Callable[[DevServer, str], TypeScriptWorker]
 
 
 @pytest.fixture(scope="session")
-def typescript_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def typescript_project(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workflows with mcpwf.ts beside them, as an author has them, bundled; skipped without Node and npm."""
     project = tmp_path_factory.mktemp("typescript")
     packages = installed_packages()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from mcp_workflows_temporal.workflow import elicit, progress
+from mcp_workflows_temporal_worker import elicit, progress
 from pydantic import BaseModel
 from temporalio import activity, workflow
 from temporalio.api.common.v1 import Payload

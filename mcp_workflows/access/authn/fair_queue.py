@@ -1,4 +1,4 @@
-"""Who is asked about next, of all whose tokens only their issuer can read: strangers keep nobody else waiting."""
+"""A fair queue for questions to an issuer about tokens: unknown callers keep no others waiting."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import anyio
 
 from mcp_workflows.errors import IssuerUnavailable
 
-MOST_QUESTIONS: Final = 32  # under way at once, of each kind: whoever likes can send made-up tokens
-MOST_WAITING: Final = 256  # to be asked
-MOST_OF_ONE: Final = 144  # under way and waiting about tokens that never were good, from one address: half of all
+MOST_QUESTIONS: Final = 32  # in progress at once, of each kind: anybody can send made-up tokens
+MOST_WAITING: Final = 256  # for a place
+MOST_OF_ONE: Final = 144  # in progress and waiting, of one address, about tokens that never were good: half of all
 
 Asker: TypeAlias = Callable[[], str | None]
-"""Where the token at hand comes from; None: nobody knows, and it counts for nobody."""
+"""Returns the address that the current token comes from; None: unknown, and it counts for no address."""
 
 _TOO_MANY: Final = "it has too many questions to answer"
 
 
 def nobody() -> None:
-    """No address."""
+    """Return no address."""
 
 
-class Turns:
-    """Turns to ask one issuer: some for tokens that were good before, and others for all that may be made up."""
+class FairQueue:
+    """The queue of one issuer, with places for tokens that were good before and others for all that may be made up."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._known = anyio.CapacityLimiter(MOST_QUESTIONS)
         self._strangers = anyio.CapacityLimiter(MOST_QUESTIONS)
-        self._of: Counter[str] = Counter()  # questions of strangers, by address; as many as there are now
+        self._of: Counter[str] = Counter()  # current questions about unknown tokens, by address
 
     @asynccontextmanager
     async def taken(self, *, known: bool) -> AsyncGenerator[None]:
-        """While it is asked about one token; `known`: which was good before.
+        """Take a place while the issuer is asked about one token; `known`: the token was good before.
 
         Raises:
             IssuerUnavailable: too many wait already.

@@ -1,4 +1,4 @@
-"""What issuers serve, read with bounds: whoever they are, they neither fill our memory nor make us wait."""
+"""Bounded reading of JSON from issuers: no answer fills our memory or makes us wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN: Final = {"accept": "application/json", "accept-encoding": "identity"}
 
 
 def https_url(text: str) -> str:
-    """The URL, if it is one that what must not be read or exchanged on its way may be sent to.
+    """Return the URL, if secrets may be sent to it.
 
     Raises:
         ValueError: it is neither https nor on this very machine, or no URL of a server.
@@ -43,25 +43,25 @@ def https_url(text: str) -> str:
     return text
 
 
-class Fetching:
-    """Reads JSON from servers, never for longer or more than that; follows no redirect."""
+class JsonFetcher:
+    """Reads JSON from servers within bounds of time and size; follows no redirect."""
 
     def __init__(self) -> None:
         self._trusting: ssl.SSLContext | None = None  # reading the certificates takes its time
 
     async def get(self, url: str) -> Any:  # Any: a JSON value
-        """What is at this URL.
+        """Return the JSON at this URL.
 
         Raises:
-            IssuerUnavailable: nothing that could be read.
+            IssuerUnavailable: it could not be read.
         """
         return await self._json(httpx2.Request("GET", url, headers=_PLAIN))
 
     async def post(self, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> Any:  # Any: a JSON value
-        """What is answered to this form.
+        """Return the JSON answer to this form.
 
         Raises:
-            IssuerUnavailable: nothing that could be read.
+            IssuerUnavailable: it could not be read.
         """
         return await self._json(httpx2.Request("POST", url, data=dict(form), headers={**_PLAIN, **headers}))
 
@@ -90,7 +90,7 @@ class Fetching:
 
 
 async def _bounded(response: httpx2.Response) -> bytes:
-    """Its body, as far as any of these may go: more is sent by somebody else, or to fill our memory."""
+    """Return the body, up to the size of any good answer: a longer one is not from there, or fills our memory."""
     if response.status_code != _OK:
         raise IssuerUnavailable(f"it answers {response.status_code}")
     body = bytearray()

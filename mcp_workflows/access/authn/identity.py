@@ -1,4 +1,4 @@
-"""What a verified token says of who came with it; pure."""
+"""The identity of a caller, read from the claims of a verified token; pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from mcp_workflows.access.authn.claims import said
 from mcp_workflows.access.authn.issuers import shortened
 from mcp_workflows.access.authn.settings import Owner
+from mcp_workflows.access.claims import claim_value
 from mcp_workflows.access.principal import Principal, owner_id
 from mcp_workflows.errors import TokenRefused
 
 LONGEST_NAME: Final = 512  # characters of a subject or a client
 _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
-_SECRET_CLAIMS: Final = frozenset({"jti", "at_hash", "c_hash", "nonce", "cnf"})  # of the token, not of whom it names
+_SECRET_CLAIMS: Final = frozenset({"jti", "at_hash", "c_hash", "nonce", "cnf"})  # about the token, not about the person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who somebody is, by one token."""
+    """The identity that one token proves."""
 
     issuer: str
     subject: str | None
@@ -35,17 +35,17 @@ class Identity:
             raise TokenRefused("it names nobody: neither a subject nor a client")
 
     def owner(self, owner: Owner) -> str:
-        """The id of whom they are. A token without a subject stays its client's alone."""
+        """Return the owner id. A token without a subject belongs to its client alone."""
         everywhere = owner is Owner.SUBJECT and self.subject is not None
         return owner_id(client=None if everywhere else self.client, issuer=self.issuer, subject=self.subject)
 
     def still_covers(self, before: Identity) -> bool:
-        """Whether it is the same one, who has lost nothing of what they were let in with."""
+        """True if it is the same identity and has lost no scope since `before`."""
         same = (self.issuer, self.subject, self.client) == (before.issuer, before.subject, before.client)
         return same and self.scopes >= before.scopes
 
     def principal(self, owner: Owner, recheck: Callable[[], Awaitable[Principal | None]] | None = None) -> Principal:
-        """As the rest of the house knows them."""
+        """Return the principal for the rest of the package."""
         return Principal(
             id=self.owner(owner),
             issuer=self.issuer,
@@ -59,27 +59,27 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How the claims of one issuer are read."""
+class ClaimsReader:
+    """The rules for reading the claims of one issuer."""
 
     issuer: str
     audience: Sequence[str]
     scope_claims: Sequence[str] = ("scope",)
     client_claims: Sequence[str] = ("client_id", "azp")
     subject_claim: str = "sub"
-    may_grant: frozenset[str] | None = None  # None: whatever it says
+    may_grant: frozenset[str] | None = None  # None: all that it says
     skew: float = 30.0  # seconds
 
     def identity(self, claims: Mapping[str, Any]) -> Identity:  # Any: JSON values
-        """Who the claims are about; they have been verified but for issuer and audience.
+        """Return the identity that the claims name; they were verified, except for issuer and audience.
 
         Raises:
-            TokenRefused: they are of another issuer or for somebody else, or they name nobody.
+            TokenRefused: they are of another issuer or for another audience, or they name nobody.
         """
         if claims.get("iss", self.issuer) != self.issuer:
             raise TokenRefused(f"its issuer is {shortened(claims['iss'])}, not {self.issuer!r}")
         self._check_audience(claims.get("aud"))
-        granted = frozenset(scope for name in self.scope_claims for scope in _words(said(claims, name)))
+        granted = frozenset(scope for name in self.scope_claims for scope in _words(claim_value(claims, name)))
         clients = (_name(claims, name) for name in self.client_claims)
         return Identity(
             issuer=self.issuer,
@@ -97,8 +97,8 @@ class Reading:
             raise TokenRefused(f"{text} {' or '.join(map(repr, self.audience))}")
 
 
-def words_of(text: str) -> Collection[str]:
-    """Scopes as they are written in one line."""
+def split_scopes(text: str) -> Collection[str]:
+    """Split a line of scopes."""
     return [word for word in re.split(r"[ ,]+", text) if word]
 
 
@@ -110,7 +110,7 @@ def _words(value: object) -> Iterator[str]:
 
 
 def _name(claims: Mapping[str, Any], name: str) -> str | None:  # Any: JSON values
-    found = said(claims, name)
+    found = claim_value(claims, name)
     if found is None or found == "":
         return None
     if not isinstance(found, str) or len(found) > LONGEST_NAME:
@@ -121,7 +121,7 @@ def _name(claims: Mapping[str, Any], name: str) -> str | None:  # Any: JSON valu
 
 
 def _expiry(exp: object, skew: float) -> datetime | None:
-    """PyJWT has looked at it; an introspection endpoint can say anything."""
+    """Read `exp`. PyJWT has checked it in JWTs; an introspection endpoint can send anything."""
     if exp is None:
         return None
     if isinstance(exp, bool) or not isinstance(exp, int | float):
@@ -130,5 +130,5 @@ def _expiry(exp: object, skew: float) -> datetime | None:
 
 
 def moment(seconds: float) -> datetime:
-    """A time of a token; what is too late for a calendar is its last day, and what is no number has long passed."""
+    """Return a time of a token, at most the last day of the calendar; what is no number has long passed."""
     return datetime.fromtimestamp(min(seconds, _LATEST) if seconds >= 0 else 0, UTC)

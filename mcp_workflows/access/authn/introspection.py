@@ -1,4 +1,4 @@
-"""Tokens that only their issuer can read: it is asked about each (RFC 7662), and believed for a moment."""
+"""Opaque tokens: their issuer is asked about each (RFC 7662), and its answer is kept for a moment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from urllib.parse import quote_plus
 
 import anyio
 
-from mcp_workflows.access.authn.fair_queue import Asker, Turns, nobody
-from mcp_workflows.access.authn.fetch import Fetching
-from mcp_workflows.access.authn.identity import Identity, Reading
+from mcp_workflows.access.authn.fair_queue import Asker, FairQueue, nobody
+from mcp_workflows.access.authn.fetch import JsonFetcher
+from mcp_workflows.access.authn.identity import ClaimsReader, Identity
 from mcp_workflows.access.authn.issuers import LONGEST_TOKEN
 from mcp_workflows.access.authn.settings import ClientAuth, IntrospectionSettings
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
@@ -26,7 +26,7 @@ MOST_ANSWERS: Final = 10_000  # kept; the oldest goes first
 AGAIN: Final = 1.0  # seconds until one that did not answer is asked again about the same token
 
 Found: TypeAlias = Identity | str | IssuerUnavailable
-"""Who it is, why it is nobody, or why that cannot be told."""
+"""The identity, the reason why there is none, or the error that leaves it open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,35 +41,35 @@ class _Asking:
     found: Found | None = None
 
 
-class Introspected:
-    """The tokens of one issuer, which is asked once for all who come with the same."""
+class IntrospectionVerifier:
+    """Verifies the tokens of one issuer, which is asked once for all requests with the same token."""
 
     def __init__(
         self,
         settings: IntrospectionSettings,
-        reading: Reading,
+        reading: ClaimsReader,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         asker: Asker = nobody,
     ) -> None:
-        """`clock` counts seconds, `now` tells the time, `asker` who comes with the token at hand."""
+        """`clock` counts seconds, `now` tells the time, `asker` returns the address of the current token's caller."""
         self.issuer, self.prefix, self.endpoint = settings.issuer, settings.prefix, settings.endpoint
         self._settings = settings
         self.reading = reading
         self._clock, self._now = clock, now
-        self._fetching = Fetching()
-        # by the hash of the token, which is not kept; of those that were good when it last could be told
+        self._fetching = JsonFetcher()
+        # by the hash of the token, which is not kept; of tokens that were good at the last answer
         self._good: OrderedDict[bytes, _Answer] = OrderedDict()
         self._others: OrderedDict[bytes, _Answer] = OrderedDict()  # apart: made-up tokens push out no good one
         self._asking: dict[bytes, _Asking] = {}
-        self._turns = Turns(asker)
+        self._turns = FairQueue(asker)
 
     async def verify(self, token: str) -> Identity:
-        """Who came with it.
+        """Return the identity that the token proves.
 
         Raises:
-            TokenRefused, IssuerUnavailable: it is not good, or that cannot be told.
+            TokenRefused, IssuerUnavailable: the token is not good, or the issuer cannot be asked.
         """
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise TokenRefused("it is too long, or no token")
@@ -83,7 +83,7 @@ class Introspected:
         return found
 
     async def look(self) -> str:
-        """Whether it could be asked now, for people: it is asked about a token that nobody has.
+        """Say for people that the issuer could be asked now; ask about a token that nobody has.
 
         Raises:
             IssuerUnavailable: it could not.
@@ -97,7 +97,7 @@ class Introspected:
         while (asking := self._asking.get(name)) is not None:
             await asking.done.wait()
             if asking.found is not None:
-                return asking.found  # None: who asked has left before it was answered
+                return asking.found  # None: the request that asked was cancelled before the answer
         kept = self._good.get(name) or self._others.get(name)
         if kept is not None and self._clock() < kept.until:
             return kept.found

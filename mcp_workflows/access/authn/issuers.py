@@ -1,4 +1,4 @@
-"""The tokens by which callers prove who they are: who issued them, and by which keys that shows."""
+"""JwtVerifier tokens: their headers, claims and issuers, verified with PyJWT."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import jwt
 
-from mcp_workflows.access.authn.jwks import Keys
+from mcp_workflows.access.authn.jwks import KeySet
 from mcp_workflows.errors import TokenRefused
 
-ALGORITHMS: Final = ("ES256", "RS256")  # those of workflows that call
+ALGORITHMS: Final = ("ES256", "RS256")  # of workflows that call us
 LEEWAY: Final = 30.0  # seconds that clocks may differ
 LONGEST_TOKEN: Final = 8192  # characters
 
@@ -23,39 +23,39 @@ _REASONS: Final[Mapping[type[Exception], str]] = {
     jwt.ImmatureSignatureError: "it is not valid yet",
     jwt.InvalidAlgorithmError: "its algorithm is not that of its key",
 }
-"""What PyJWT finds wrong, in words that hold nothing of the token; all else is no token."""
+"""The defects that PyJWT finds, in words that hold nothing of the token; with any other it is no token."""
 
 
 class Issuer:
-    """Who signs OpenID Connect tokens, to the letter of `iss`; verifies them.
+    """An issuer of OpenID Connect tokens, named exactly as in `iss`; verifies them.
 
     Source: OpenID Connect Core 1.0, section 3.1.3.7.
     """
 
-    def __init__(self, name: str, keys: Keys) -> None:
+    def __init__(self, name: str, keys: KeySet) -> None:
         self._name = name
         self._keys = keys
 
     async def claims(self, token: str, audience: str) -> Mapping[str, Any]:  # Any: JSON values
-        """What a good token for this audience says.
+        """Return the claims of a good token for this audience.
 
         Raises:
-            TokenRefused, KeysUnavailable: it is not good, or that cannot be told.
+            TokenRefused, KeysUnavailable: the token is not good, or the keys cannot be had.
         """
-        head = head_of(token, ALGORITHMS)
+        head = read_header(token, ALGORITHMS)
         if head.key is None:
             raise TokenRefused("it names no key")
         key = await self._keys.get(head.key, head.algorithm)
-        claims = decoded(token, key, leeway=LEEWAY, required=_REQUIRED)
+        claims = decode_token(token, key, leeway=LEEWAY, required=_REQUIRED)
         if claims["iss"] != self._name:
             raise TokenRefused(f"its issuer is {shortened(claims['iss'])}, not {self._name!r}")
-        if claims["aud"] not in (audience, [audience]):  # one more could use it here in our caller's name
+        if claims["aud"] not in (audience, [audience]):  # another audience could use it here in our caller's name
             raise TokenRefused(f"its audience is {shortened(claims['aud'])}, not {audience!r}")
         return claims
 
 
 def account_of(claims: Mapping[str, Any]) -> str:  # Any: JSON values
-    """The account that a token names: its verified email address.
+    """Return the account that a token names: its verified email address.
 
     Raises:
         TokenRefused: it names none.
@@ -69,19 +69,19 @@ def account_of(claims: Mapping[str, Any]) -> str:  # Any: JSON values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What a token says of its own signature; nobody has verified it yet."""
+class TokenHeader:
+    """The header of a token, not verified yet."""
 
     algorithm: str
     key: str | None
     kind: str | None  # `typ`
 
 
-def head_of(token: str, algorithms: Collection[str]) -> Head:
-    """Of what nobody has verified yet; nothing is fetched for what can be no good token.
+def read_header(token: str, algorithms: Collection[str]) -> TokenHeader:
+    """Read the header of a token that is not verified yet; nothing is fetched for one that cannot be good.
 
     Raises:
-        TokenRefused: it is no token, or signed in another way.
+        TokenRefused: it is no token, or signed with another algorithm.
     """
     if len(token) > LONGEST_TOKEN:
         raise TokenRefused("it is too long")
@@ -94,11 +94,11 @@ def head_of(token: str, algorithms: Collection[str]) -> Head:
         raise TokenRefused(f"its algorithm is none of {', '.join(algorithms)}")
     if not isinstance(key, str | None) or not isinstance(kind, str | None):
         raise TokenRefused("it is no token")
-    return Head(algorithm=algorithm, key=key, kind=kind)
+    return TokenHeader(algorithm=algorithm, key=key, kind=kind)
 
 
-def issuer_said(token: str) -> str | None:
-    """Who a token says to be from, to know who can tell whether that is so; None: it says nothing that can be read."""
+def read_issuer(token: str) -> str | None:
+    """Return the issuer that a token claims, to find out which verifier to ask; None if it cannot be read."""
     if len(token) > LONGEST_TOKEN:
         return None
     try:
@@ -109,13 +109,13 @@ def issuer_said(token: str) -> str | None:
     return issuer if isinstance(issuer, str) else None
 
 
-def decoded(
+def decode_token(
     token: str, key: jwt.PyJWK, *, leeway: float, required: Sequence[str]
 ) -> Mapping[str, Any]:  # Any: JSON values
-    """What it says, if its signature is right and it is neither too early nor too late for it.
+    """Return the claims, if the signature is right and the token is valid now.
 
     Raises:
-        TokenRefused: it is not so, or one of the claims is missing. Issuer and audience are not looked at.
+        TokenRefused: it is not so, or a required claim is missing. Issuer and audience are not checked here.
     """
     try:
         found: Mapping[str, Any] = jwt.decode(
@@ -123,7 +123,7 @@ def decoded(
             key,
             algorithms=[key.algorithm_name],
             leeway=leeway,
-            options={"require": list(required), "verify_aud": False, "verify_iss": False},  # that we do, and say more
+            options={"require": list(required), "verify_aud": False, "verify_iss": False},  # checked by us
         )
     except jwt.MissingRequiredClaimError:
         raise TokenRefused(f"it must have {', '.join(required)}") from None
@@ -133,5 +133,5 @@ def decoded(
 
 
 def shortened(value: object) -> str:
-    """A value that somebody else made up, for the log."""
+    """Return the beginning of a foreign value, for the log."""
     return repr(value)[:100]

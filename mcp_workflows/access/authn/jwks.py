@@ -1,4 +1,4 @@
-"""The public keys of issuers of tokens: read from what they publish, and kept for as long as that is safe."""
+"""The public keys of token issuers (JWKS): fetched, and kept for as long as that is safe."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import anyio
 import jwt
 from anyio import to_thread
 
-from mcp_workflows.access.authn.fetch import ANSWER_WITHIN, Fetching
+from mcp_workflows.access.authn.fetch import ANSWER_WITHIN, JsonFetcher
 from mcp_workflows.errors import IssuerUnavailable, KeysUnavailable, TokenRefused
 
 logger = logging.getLogger(__name__)
 
 FRESH: Final = 300.0  # seconds until the keys are fetched again
 KEPT: Final = 24 * 3600.0  # seconds for which known keys are good while they cannot be fetched
-PAUSE: Final = 5.0  # seconds at least between two fetches, whoever asks for whatever key
+PAUSE: Final = 5.0  # seconds at least between two fetches, for any key
 FETCH_WITHIN: Final = ANSWER_WITHIN  # seconds for all of it
 
 ASYMMETRIC: Final[Mapping[tuple[str, str | None], Sequence[str]]] = {
@@ -29,41 +29,41 @@ ASYMMETRIC: Final[Mapping[tuple[str, str | None], Sequence[str]]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""What can be signed with keys of each kind: with public keys only, so that nobody can sign who can verify."""
+"""The algorithms of each kind of key. All are asymmetric, so that a verifier cannot sign."""
 
 _GARBAGE: Final = (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError)  # PyJWT lets some through
 
-Locate: TypeAlias = Callable[[Fetching], Awaitable[str]]
+Locate: TypeAlias = Callable[[JsonFetcher], Awaitable[str]]
 """Finds the URL of the keys; raises IssuerUnavailable."""
 Known: TypeAlias = Mapping[str | None, Mapping[str, jwt.PyJWK]]
 """Keys by name (`kid`; None: one that has no name) and algorithm."""
 
 
-class Keys:
-    """The public keys of an issuer of tokens (a JWKS), as they were fetched last.
+class KeySet:
+    """The public keys of a token issuer (a JWKS), as they were fetched last.
 
-    Fetched once for all who wait. PyJWT's client is not used: it reads whatever comes, for as long as it comes, and
-    once its memory is over, keys that are known are good no more while they cannot be fetched again.
+    They are fetched once for all requests that wait. PyJWT's client is not used: it reads without bounds, and once its
+    cache is over, known keys are no longer good while they cannot be fetched again.
     """
 
     def __init__(
         self, at: str | Locate, algorithms: Sequence[str], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Fetch nothing yet. `at`: the URL, or how to find it. `clock` counts seconds."""
+        """Fetch nothing yet. `at` is the URL, or a function that finds it. `clock` counts seconds."""
         self._at = at
         self._algorithms = algorithms
         self._clock = clock
-        self._fetching = Fetching()
+        self._fetching = JsonFetcher()
         self._lock = anyio.Lock()
         self._known: Known = {}
-        self._tried = self._fetched = -math.inf  # when it was begun last, and when last with success
+        self._tried = self._fetched = -math.inf  # the beginnings of the last fetch and of the last good one
 
     async def get(self, name: str | None, algorithm: str) -> jwt.PyJWK:
-        """The key of this name (`kid`) for this algorithm; without a name, the only one there is.
+        """Return the key of this name (`kid`) for this algorithm; without a name, the only one there is.
 
         Raises:
             TokenRefused: the issuer has no such key.
-            KeysUnavailable: it cannot be told now.
+            KeysUnavailable: the keys cannot be fetched now.
         """
         begun = self._clock()
         good = self._find(name, begun)
@@ -85,10 +85,10 @@ class Keys:
         raise TokenRefused("its issuer has no such key")
 
     async def look(self) -> int:
-        """How many keys there are now, for those who want to know beforehand.
+        """Return the number of keys now, for a check beforehand.
 
         Raises:
-            KeysUnavailable: none can be had; why.
+            KeysUnavailable: none can be had; the message has the reason.
         """
         try:
             with anyio.fail_after(FETCH_WITHIN):
@@ -106,7 +106,7 @@ class Keys:
         return self._known.get(name)
 
     async def _fetch(self) -> None:
-        """Whoever asked may leave meanwhile: others wait for it too."""
+        """Fetch the keys, even if the request that asked is cancelled: others wait for them, too."""
         begun = self._tried = self._clock()
         with anyio.move_on_after(FETCH_WITHIN, shield=True) as scope:
             try:
@@ -127,7 +127,7 @@ class Keys:
 
 
 def _read_keys(found: Any, algorithms: Sequence[str]) -> Known:  # Any: a JSON value
-    """Those that are good for verifying; one that is not spoils no other."""
+    """Return the keys that are good for verifying; a bad one is left out."""
     written: object = cast("Mapping[str, object]", found).get("keys") if isinstance(found, dict) else None
     if not isinstance(written, list):
         raise IssuerUnavailable("it is no list of keys")
@@ -145,7 +145,7 @@ def _read_keys(found: Any, algorithms: Sequence[str]) -> Known:  # Any: a JSON v
 
 
 def _usable(jwk: dict[str, Any], algorithms: Sequence[str]) -> Iterable[tuple[str, jwt.PyJWK]]:
-    """A key by its algorithms: the one it names, or all that its kind can."""
+    """Return a key by its algorithms: the one it names, or all of its kind."""
     if (jwk.get("use") or "sig") != "sig" or "verify" not in (jwk.get("key_ops") or ["verify"]):
         return
     kind = (str(jwk.get("kty")), None if jwk.get("kty") == "RSA" else str(jwk.get("crv")))

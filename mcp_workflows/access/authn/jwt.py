@@ -1,4 +1,4 @@
-"""Tokens that everybody can read and only their issuer can have signed: JWTs as access tokens (RFC 9068)."""
+"""JWTs as access tokens (RFC 9068), and the metadata of their issuers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from mcp_workflows.access.authn.fetch import Fetching, https_url
-from mcp_workflows.access.authn.identity import Identity, Reading
-from mcp_workflows.access.authn.issuers import decoded, head_of
-from mcp_workflows.access.authn.jwks import Keys
+from mcp_workflows.access.authn.fetch import JsonFetcher, https_url
+from mcp_workflows.access.authn.identity import ClaimsReader, Identity
+from mcp_workflows.access.authn.issuers import decode_token, read_header
+from mcp_workflows.access.authn.jwks import KeySet
 from mcp_workflows.access.authn.settings import IssuerSettings
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 
@@ -20,32 +20,32 @@ _OPENID: Final = ".well-known/openid-configuration"
 _OAUTH: Final = ".well-known/oauth-authorization-server"
 
 
-class Signed:
-    """The tokens of one issuer."""
+class JwtVerifier:
+    """Verifies the tokens of one issuer."""
 
     def __init__(
-        self, settings: IssuerSettings, reading: Reading, *, clock: Callable[[], float] = time.monotonic
+        self, settings: IssuerSettings, reading: ClaimsReader, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._algorithms = [each.value for each in settings.algorithms]
         self._reading = reading
         self.issuer = settings.issuer
-        at = settings.jwks_url or Discovery(settings.issuer)
-        self.keys = Keys(at, self._algorithms, clock=clock)
+        at = settings.jwks_url or MetadataLocator(settings.issuer)
+        self.keys = KeySet(at, self._algorithms, clock=clock)
 
     async def verify(self, token: str) -> Identity:
-        """Who came with it.
+        """Return the identity that the token proves.
 
         Raises:
-            TokenRefused, KeysUnavailable: it is not good, or that cannot be told.
+            TokenRefused, KeysUnavailable: the token is not good, or the keys cannot be had.
         """
-        head = head_of(token, self._algorithms)
+        head = read_header(token, self._algorithms)
         if head.kind is not None and head.kind.lower() not in _KINDS:  # made for something else: RFC 8725, section 3.11
             raise TokenRefused("it is no access token by its typ")
         key = await self.keys.get(head.key, head.algorithm)
-        return self._reading.identity(decoded(token, key, leeway=self._reading.skew, required=_REQUIRED))
+        return self._reading.identity(decode_token(token, key, leeway=self._reading.skew, required=_REQUIRED))
 
     async def look(self) -> str:
-        """Whether tokens could be verified now, for people.
+        """Say for people that tokens could be verified now.
 
         Raises:
             KeysUnavailable: they could not.
@@ -54,8 +54,8 @@ class Signed:
         return f"{self.keys} can be had: {count}"
 
 
-class Discovery:
-    """Finds where an issuer has its keys: by its metadata, which must be its own to the letter.
+class MetadataLocator:
+    """Finds the URL of an issuer's keys in its metadata, which must name exactly that issuer.
 
     Sources: OpenID Connect Discovery 1.0, section 4; RFC 8414, sections 3 and 3.3; the MCP authorization specification.
     """
@@ -63,11 +63,11 @@ class Discovery:
     def __init__(self, issuer: str) -> None:
         self._issuer = issuer
 
-    async def __call__(self, fetching: Fetching) -> str:
-        """The URL of its keys.
+    async def __call__(self, fetching: JsonFetcher) -> str:
+        """Return the URL of its keys.
 
         Raises:
-            IssuerUnavailable: it has no metadata that could be taken.
+            IssuerUnavailable: it has no usable metadata.
         """
         failures: list[str] = []
         for url in metadata_urls(self._issuer):
@@ -94,7 +94,7 @@ class Discovery:
 
 
 def metadata_urls(issuer: str) -> list[str]:
-    """Where the metadata of an issuer can be, the likeliest first."""
+    """Return the URLs where the metadata of an issuer can be, the likeliest first."""
     parts = urlsplit(issuer)
     path = parts.path.strip("/")
     after = [f"{path}/{_OPENID}"] if path else []

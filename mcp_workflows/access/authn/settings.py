@@ -1,4 +1,4 @@
-"""Who is let in over HTTP, as workflows.yaml says it: `server.auth`."""
+"""The settings of `server.auth` in workflows.yaml."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from mcp_workflows.access.authn.claims import ClaimName
 from mcp_workflows.access.authn.fetch import https_url
+from mcp_workflows.access.claims import ClaimName
 from mcp_workflows.units import parse_duration
 
 _SCOPE = r"^[\x21\x23-\x5B\x5D-\x7E]+$"  # RFC 6749, section 3.3
@@ -30,12 +30,12 @@ _NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  #
 
 
 def one_or_more(value: object) -> object:
-    """A text alone is a list of one."""
+    """Return a text alone as a list of one."""
     return [value] if isinstance(value, str) else value
 
 
 def _server(url: str) -> str:
-    """The URL of a whole server or of a part of it, without a slash at its end."""
+    """Return the URL of a server, or of a part of it, without a slash at its end."""
     if "?" in https_url(url):
         raise ValueError("must be a URL without a ?query")
     if url.rstrip("/").endswith("/mcp"):
@@ -44,7 +44,7 @@ def _server(url: str) -> str:
 
 
 def _issuer(url: str) -> str:
-    """To the letter, the slash at its end too: so it stands in tokens."""
+    """Return the URL unchanged, with a slash at its end if it has one: it must equal `iss` in tokens."""
     if "?" in https_url(url):
         raise ValueError("must be a URL without a ?query")
     return url
@@ -70,7 +70,7 @@ ShortTime: TypeAlias = Annotated[
 
 
 class Algorithm(StrEnum):
-    """How tokens may be signed: so that nobody can sign who can verify."""
+    """The algorithms of token signatures. All are asymmetric, so that a verifier cannot sign."""
 
     RS256 = "RS256"
     RS384 = "RS384"
@@ -85,21 +85,21 @@ class Algorithm(StrEnum):
 
 
 class Owner(StrEnum):
-    """Whose tasks those are that are created with a token."""
+    """The owner of the tasks that are created with a token."""
 
     CLIENT = "client"
     SUBJECT = "subject"
 
 
 class ClientAuth(StrEnum):
-    """How we prove to an introspection endpoint who we are (RFC 6749, section 2.3.1)."""
+    """The way to authenticate ourselves at an introspection endpoint (RFC 6749, section 2.3.1)."""
 
     BASIC = "basic"
     POST = "post"
 
 
 class _Claims(BaseModel):
-    """What of an answer or a token says what."""
+    """The claims of a token, or of an answer about one, and their meaning."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -122,7 +122,7 @@ class _Claims(BaseModel):
 
 
 class IssuerSettings(_Claims):
-    """Who issues tokens that we verify ourselves: JWTs (RFC 9068)."""
+    """An issuer of tokens that we verify ourselves: JWTs (RFC 9068)."""
 
     issuer: IssuerUrl = Field(description="Its URL, to the letter as `iss` in its tokens, slash at the end or not.")
     jwks_url: HttpsUrl | None = Field(
@@ -137,7 +137,7 @@ class IssuerSettings(_Claims):
 
 
 class IntrospectionSettings(_Claims):
-    """Whom to ask about tokens that nobody can read (RFC 7662)."""
+    """An issuer that is asked about opaque tokens (RFC 7662)."""
 
     issuer: IssuerUrl = Field(description="Who issued them: part of who somebody is.")
     endpoint: HttpsUrl = Field(description="Its introspection endpoint.")
@@ -161,7 +161,7 @@ class IntrospectionSettings(_Claims):
 
 
 class TokenSettings(BaseModel):
-    """A token that was handed to somebody, known by its hash only; `mcp-workflows token` makes one."""
+    """A token that was handed out, known by its hash only; `mcp-workflows token` makes one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -181,7 +181,7 @@ class TokenSettings(BaseModel):
 
 
 class ProxySettings(BaseModel):
-    """A proxy that has checked who it is, and says so in headers; believed by its address only."""
+    """A proxy that has authenticated the caller and says so in headers; trusted by its address only."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -208,7 +208,7 @@ class ProxySettings(BaseModel):
 
     @property
     def claims(self) -> frozenset[str]:
-        """Those that come of its headers."""
+        """The claims that come from its headers."""
         return frozenset({"sub"} if self.groups_header is None else {"sub", "groups"})
 
     @field_validator("peers")
@@ -236,7 +236,7 @@ class ProxySettings(BaseModel):
 
 
 class AuthSettings(BaseModel):
-    """Who is let in over HTTP: whoever proves in one of these ways who they are."""
+    """The ways in which callers over HTTP can prove their identity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -279,17 +279,17 @@ class AuthSettings(BaseModel):
 
     @property
     def sources(self) -> int:
-        """How many name subjects, each its own."""
+        """The number of sources that name subjects, each its own."""
         return self.claiming + bool(self.tokens)
 
     @property
     def claiming(self) -> int:
-        """How many say claims of them."""
+        """The number of sources that have claims."""
         issuers = {each.issuer for each in self.issuers} | {each.issuer for each in self.introspection}
         return len(issuers) + (self.proxy is not None)
 
     def says(self, claim: str) -> bool:
-        """Whether anybody who is let in could have this claim; tokens by hand have none."""
+        """True if a caller could have this claim; static tokens have none."""
         return bool(self.issuers or self.introspection) or (self.proxy is not None and claim in self.proxy.claims)
 
 

@@ -1,4 +1,4 @@
-"""Tokens that were handed out by hand, of which only the hash is known here; and how one is made; no I/O."""
+"""Static tokens: only their hashes are known here; no I/O."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mcp_workflows.access.authn.identity import Identity
 from mcp_workflows.access.authn.settings import TokenSettings
 
 ISSUER: Final = "token"  # no issuer's URL is like that
-_MARK: Final = "mcpw_"  # so that those who look for secrets in code find it
+_MARK: Final = "mcpw_"  # so that scanners for secrets find it
 
 
-class HandedOut:
+class StaticTokens:
     """The tokens in the configuration."""
 
     def __init__(self, tokens: Sequence[TokenSettings]) -> None:
@@ -26,15 +26,15 @@ class HandedOut:
         }
 
     def find(self, token: str) -> Identity | None:
-        """Whose it is. How long the look-up takes tells something of hashes only, never of a token."""
+        """Return the identity of a token. The time of the look-up depends on hashes only, never on a token."""
         return self._known.get(sha256_of(token))
 
 
 def make_token() -> str:
-    """A new one, of 32 random bytes: nobody can guess it, nor find it from its hash."""
+    """Make a token of 32 random bytes, which nobody can guess or find from its hash."""
     return f"{_MARK}{secrets.token_urlsafe(32)}"
 
 
 def sha256_of(token: str) -> str:
-    """What is known here of a token."""
+    """Return the hash by which a token is known."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""A proxy in front that has checked who it is: its headers count if they come from its own address, and only then."""
+"""A proxy that authenticates callers: its headers count only if they come from its own address."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mcp_workflows.access.authn.identity import LONGEST_NAME, Identity, words_of
+from mcp_workflows.access.authn.identity import LONGEST_NAME, Identity, split_scopes
 from mcp_workflows.access.authn.settings import ProxySettings
 from mcp_workflows.errors import TokenRefused
 
 _MOST_WORDS: Final = 1000  # scopes or groups of one request
 
 
-class Proxied:
-    """What headers say, and whose headers those are."""
+class TrustedProxy:
+    """The identity that the headers of the proxy name."""
 
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
         self._peers = [ipaddress.ip_network(each) for each in settings.peers]
 
     def claims_to_say(self, headers: Mapping[str, Sequence[str]]) -> bool:
-        """Whether there is a header that would say who it is, whoever sent it."""
+        """True if a header names a caller, even if somebody else sent it."""
         return self._settings.subject_header in headers
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether the other end of the socket is the proxy: an address, and never what a header says of it."""
+        """True if the other end of the socket is the proxy: by its address, never by a header."""
         try:
             address = ipaddress.ip_address(peer or "")
         except ValueError:
@@ -34,10 +34,10 @@ class Proxied:
         return any((mapped or address) in network or address in network for network in self._peers)
 
     def identity(self, headers: Mapping[str, Sequence[str]]) -> Identity:
-        """Who the proxy says it is.
+        """Return the identity that the proxy names.
 
         Raises:
-            TokenRefused: it says so twice (then somebody else has, too), or nothing that could be a name.
+            TokenRefused: a header is there twice (then somebody else has sent one, too), or is no name.
         """
         settings = self._settings
         subject = _one(headers, settings.subject_header)
@@ -45,12 +45,12 @@ class Proxied:
             raise TokenRefused(f"the header {settings.subject_header} is empty")
         groups = _listed(headers, settings.groups_header, ",")
         claims: dict[str, Any] = {"sub": subject} | ({} if groups is None else {"groups": groups})
-        said = frozenset(words_of(" ".join(_listed(headers, settings.scopes_header, ",") or ())))
+        named = frozenset(split_scopes(" ".join(_listed(headers, settings.scopes_header, ",") or ())))
         return Identity(
             issuer=settings.issuer,
             subject=subject,
             client=_one(headers, settings.client_header),
-            scopes=said | frozenset(settings.scopes),
+            scopes=named | frozenset(settings.scopes),
             claims=claims,
         )
 
@@ -68,7 +68,7 @@ def _listed(headers: Mapping[str, Sequence[str]], name: str | None, sign: str) -
 
 
 def _single(headers: Mapping[str, Sequence[str]], name: str | None) -> str | None:
-    """Several headers of one name would be one list (RFC 9110, section 5.3), but somebody else could have sent one."""
+    """Return the only value. Several headers of one name are one list (RFC 9110, 5.3), but one may be forged."""
     if name is None or not (values := headers.get(name)):
         return None
     if len(values) > 1:

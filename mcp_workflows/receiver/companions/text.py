@@ -14,13 +14,18 @@ from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fractions
 from mcp_workflows.receiver.companions.definitions import Name
 from mcp_workflows.tools.questions import example_of, short_key
-from mcp_workflows.wire.commands import Listed, ProtocolError, TaskView
+from mcp_workflows.wire.commands import CallOutcome, Finished, Listed, Outcome, ProtocolError, TaskView, Unfinished
 from mcp_workflows.wire.params import progress_text
 from mcp_workflows.wire.v2025_11_25 import STATUS
 
 _OVER: Final = "nothing: the task has ended"
 _LONGEST_MESSAGE: Final = 200  # characters of a message in a list
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def outcome_in_text(outcome: CallOutcome) -> Outcome:
+    """Return the outcome with an unfinished workflow as a result that tells of its task."""
+    return Finished(result=narrate(outcome.task)) if isinstance(outcome, Unfinished) else outcome
 
 
 def narrate(task: TaskView, *, lead: str = "") -> dict[str, Any]:

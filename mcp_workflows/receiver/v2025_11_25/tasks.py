@@ -38,7 +38,7 @@ from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tasks.service import Bridge
 from mcp_workflows.tasks.view import final_result, withdrawn_result
 from mcp_workflows.wire import v2025_11_25 as wire
-from mcp_workflows.wire.commands import Call, Outcome, Questions, TaskView, Update
+from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
 from mcp_workflows.wire.params import Params, takes_forms
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
@@ -59,7 +59,7 @@ class InCore:
 
     # --- tools/call
 
-    async def call(self, ctx: Context, call: Call, principal: Principal, *, patience: timedelta | None) -> Outcome:
+    async def call(self, ctx: Context, call: Call, principal: Principal, *, patience: timedelta | None) -> CallOutcome:
         """The call, its questions put to the person on its own stream, those of the workflow for no longer than that.
 
         A question that stays open although it was asked is not asked again, unless the answer did not fit: then the

@@ -1,49 +1,81 @@
-"""The application the commands hang on, and what they share: the configuration, the log."""
+"""The command line: a module per command, imported when the command is called.
+
+Importing all commands takes seconds. So the help lists them from the table that shells complete from.
+"""
 
 from __future__ import annotations
 
-import atexit
-import logging
-import os
-import sys
-from enum import StrEnum
+import gc
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
-from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.log_limits import LINES, escaped
-from mcp_workflows.sidecar.config.load import Config, load_config
-from mcp_workflows.sidecar.config.models import DISTRIBUTION
+from mcp_workflows.sidecar import DISTRIBUTION
+from mcp_workflows.sidecar.cli.completion import table
+
+MODULES: Final[Mapping[str, str]] = {
+    "call": "call",
+    "check": "check",
+    "serve": "serve",
+    "connect": "connect",
+    "schema": "connect",
+    "dev": "dev",
+    "docs": "docs",
+    "import": "import_",
+    "init": "init",
+    "new-adapter": "new_adapter",
+    "helper": "helper",
+    "iam": "iam",
+    "replay": "replay",
+    "token": "token",
+    "config": "config",
+    "tasks": "tasks",
+    "store": "store",
+}
+"""The module of each command, in the order of the help."""
+
+
+class CommandLine(TyperGroup):
+    """All commands: each as an outline until it is called."""
+
+    def get_params(self, ctx: Any) -> list[Any]:  # Any: Click's context and parameters, or Typer's copies of them
+        return _without_types(super().get_params(ctx), ctx)
+
+    def list_commands(self, ctx: Any) -> list[str]:  # Any: see above
+        return list(MODULES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # Any: see above; a command of Click's or of the copy
+        if cmd_name in self.commands or cmd_name not in MODULES:
+            return super().get_command(ctx, cmd_name)
+        return TyperCommand(cmd_name, help=table()["commands"][cmd_name]["help"])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # Any: see above
+        self.load(args[:1])
+        return super().resolve_command(ctx, args)
+
+    def load(self, names: Sequence[str]) -> None:
+        """Import the modules of these commands."""
+        gc.disable()  # imports leave no garbage, and looking for it takes 0.2 s of two
+        for name in names:
+            if name in MODULES:
+                import_module(f"mcp_workflows.sidecar.cli.{MODULES[name]}")
+                self.commands[name] = _registered(name)
+        gc.enable()
+
 
 app = typer.Typer(
+    cls=CommandLine,
     name=DISTRIBUTION,
     help="Your workflow engine's executions as MCP tasks, in every MCP host.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-
-class LogLevel(StrEnum):
-    """How much is said on standard error."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-DEFAULT_CONFIG = Path("workflows.yaml")
-_OPTION = typer.Option("--config", "-c", help=f"The configuration. Default: {DEFAULT_CONFIG}.", show_default=False)
-ConfigOption = Annotated[Path, _OPTION]
-"""`-c CONFIG`, of every command that reads a configuration."""
-ConfigArgument = Annotated[Path | None, typer.Argument(help="The configuration, as with -c.", show_default=False)]
-"""`[CONFIG]`, of commands that take no other argument; goes with `ConfigInstead`, and both through `either`."""
-ConfigInstead = Annotated[Path | None, _OPTION]
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,22 +93,28 @@ def options(
     """Your workflow engine's executions as MCP tasks, in every MCP host."""
 
 
-def command_line() -> TyperGroup:
-    """All commands, with one style of help."""
+@lru_cache
+def _registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's copy of it
+    """Return a command whose module has been imported, with the metavars of its help."""
     root = get_command(app)
-    assert isinstance(root, TyperGroup), "there are several commands"
-    commands = [*root.commands.values(), root]
-    for command in commands:
-        if isinstance(command, TyperGroup):
-            commands.extend(command.commands.values())
-        context = typer.Context(command)
-        for param in command.get_params(context):
-            if isinstance(param, TyperArgument):
-                param.metavar = param.metavar or param.name.upper()
-                param.__class__ = _Argument
-            elif isinstance(param, TyperOption) and _TYPES_ARE_SHOWN:
-                param.metavar = _placeholder(param, context)
-    return root
+    assert isinstance(root, TyperGroup), "the callback makes it a group"
+    command = root.commands[name]
+    for each in [command, *(command.commands.values() if isinstance(command, TyperGroup) else ())]:
+        context = typer.Context(each)
+        _without_types(each.get_params(context), context)
+    return command
+
+
+def _without_types(params: Iterable[Any], ctx: Any) -> list[Any]:  # Any: see above
+    """Return parameters as the help shows them, without their Python types."""
+    params = list(params)
+    for param in params:
+        if isinstance(param, TyperArgument):
+            param.metavar = param.metavar or param.name.upper()
+            param.__class__ = _Argument
+        elif isinstance(param, TyperOption) and _TYPES_ARE_SHOWN:
+            param.metavar = _placeholder(param, ctx)
+    return params
 
 
 _TYPES_ARE_SHOWN = hasattr(TyperArgument, "display_type_rich")  # by Typers that show `<bool>` and `<str>`
@@ -95,70 +133,18 @@ class _Argument(TyperArgument):
 
 
 def _placeholder(option: TyperOption, context: typer.Context) -> str:
-    """The value of an option in the help: nothing for a flag, `<a|b>` for a choice, else `TOOL` for `--tool`."""
+    """Return the value of an option in the help: none for a flag, `<a|b>` for a choice, else `TOOL` for `--tool`."""
     if option.is_flag:
         return ""
     choices = option.display_type(context).replace("list[", "").replace("]", "")
     return option.metavar or (choices if "|" in choices else option.opts[0].lstrip("-").upper())
 
 
-def either(argument: Path | None, option: Path | None) -> Path:
-    """The configuration of a command that takes it as `[CONFIG]` and as `-c CONFIG`.
-
-    Raises:
-        typer.BadParameter: there are two.
-    """
-    if argument and option and argument.resolve() != option.resolve():
-        raise typer.BadParameter(f"there are two configurations, {argument} and -c {option}: give one of them")
-    return option or argument or DEFAULT_CONFIG
+def say(text: str, *, err: bool = False) -> None:
+    """Print text that may contain what workflows, engines and clients wrote."""
+    typer.echo(harmless(text), err=err)
 
 
-def existing(config: Path) -> Path:
-    """The same path, if there is something.
-
-    Raises:
-        ConfigError: nobody named a file, and the one that is read then does not exist.
-    """
-    if config == DEFAULT_CONFIG and not config.exists():
-        raise ConfigError(
-            f"{config}: no such file in this folder; write a first one with `{DISTRIBUTION} init`, "
-            "or say where yours is: -c CONFIG"
-        )
-    return config
-
-
-def load(config: Path) -> Config:
-    """Load it; workflows written as `module:attribute` may be beside it.
-
-    Raises:
-        ConfigError: it does not exist, or something in it is wrong.
-    """
-    existing(config)
-    sys.path.insert(0, str(config.parent.resolve()))
-    return load_config(config, os.environ)
-
-
-def log(level: LogLevel) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(_says_no_payload)
-    handler.addFilter(_limits_others)
-    logging.basicConfig(handlers=[handler], level=level.upper())
-    atexit.register(LINES.tell)
-
-
-class _Lines(logging.Formatter):
-    """Further lines of a record (a trace) are indented, so that none looks like a record of its own."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return "\n  ".join(escaped(line) for line in super().format(record).split("\n"))
-
-
-def _limits_others(record: logging.LogRecord) -> bool:
-    """Bound what other libraries log of remote parties; our own loggers bound what they must: see `log_limits`."""
-    return record.name.startswith("mcp_workflows.") or LINES.filter(record)
-
-
-def _says_no_payload(record: logging.LogRecord) -> bool:
-    """At debug, libraries tell what they send and receive, whole: only we are heard there."""
-    return record.levelno >= logging.INFO or record.name.startswith("mcp_workflows")
+def harmless(text: str) -> str:
+    """Replace control characters: text from a server must not steer the terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)

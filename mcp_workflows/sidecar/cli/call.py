@@ -19,9 +19,11 @@ from mcp_workflows.client.connection import Begun, Connection, Era, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.sidecar.app import Looking, Sidecar, build, exporting_of
-from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
+from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
 from mcp_workflows.sidecar.cli.dry_run import preview
+from mcp_workflows.sidecar.cli.log import LogLevel, log
 from mcp_workflows.sidecar.cli.options import Order, check_usage, is_it_running, left_behind, read_json, read_token
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
 from mcp_workflows.sidecar.cli.prompts import Answer, Answers

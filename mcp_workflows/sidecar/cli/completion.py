@@ -10,6 +10,7 @@ import glob
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
@@ -18,8 +19,7 @@ import typer
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-ASKED_BY_SHELL = "_MCP_WORKFLOWS_COMPLETE"  # the variable of the environment that Typer's scripts for shells set
-COMMAND = "mcp-workflows"
+from mcp_workflows.sidecar import DISTRIBUTION
 
 Table: TypeAlias = Mapping[str, Any]  # Any: JSON, see `scripts/completion.py`
 
@@ -30,8 +30,14 @@ def complete() -> None:
     Raises:
         SystemExit: always, with the exit code that the shell's script expects.
     """
-    table: Table = json.loads(Path(__file__).with_name("completion.json").read_text("utf-8"))
-    _group(table)(prog_name=COMMAND)
+    _group(table())(prog_name=DISTRIBUTION)
+
+
+@lru_cache
+def table() -> Table:
+    """Return the commands and their options."""
+    found: Table = json.loads(Path(__file__).with_name("completion.json").read_text("utf-8"))
+    return found
 
 
 def _group(table: Table) -> typer.Typer:

@@ -14,12 +14,14 @@ from typing import Annotated
 import typer
 
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
-from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG, ConfigOption, app, load
+from mcp_workflows.sidecar.cli.app import app
+from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
 from mcp_workflows.sidecar.cli.serve import DEFAULT_HOST, DEFAULT_PORT
 from mcp_workflows.sidecar.config.includes import variables_of
 from mcp_workflows.sidecar.config.load import config_schema
-from mcp_workflows.sidecar.config.models import DISTRIBUTION, ServerSettings, team_schema
+from mcp_workflows.sidecar.config.models import ServerSettings, team_schema
 from mcp_workflows.sidecar.host_snippets import Host, OverHttp, OverStdio, Variable, login_of, snippet
 
 _SAY_URL = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"

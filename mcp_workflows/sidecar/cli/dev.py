@@ -12,7 +12,9 @@ import anyio
 import typer
 
 from mcp_workflows.sidecar.app import Address, run_http, run_stdio
-from mcp_workflows.sidecar.cli.app import ConfigArgument, ConfigInstead, LogLevel, app, either, load, log
+from mcp_workflows.sidecar.cli.app import app
+from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
+from mcp_workflows.sidecar.cli.log import LogLevel, log
 from mcp_workflows.sidecar.cli.serve import (
     DEFAULT_HOST,
     DEFAULT_PORT,

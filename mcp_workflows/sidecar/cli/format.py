@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mcp_workflows.adapter import Status, asked
 from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
-from mcp_workflows.sidecar.cli.progress import harmless
+from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.sidecar.operator import Look
 from mcp_workflows.task import Task
 

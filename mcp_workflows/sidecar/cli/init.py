@@ -16,21 +16,13 @@ import typer
 
 from mcp_workflows.adapter import JSON, Adapter, Discovered, Discovers, first_settings, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError, WorkflowsError
-from mcp_workflows.sidecar.cli.app import (
-    DEFAULT_CONFIG,
-    ConfigArgument,
-    ConfigInstead,
-    LogLevel,
-    app,
-    either,
-    load,
-    log,
-)
+from mcp_workflows.sidecar import DISTRIBUTION
+from mcp_workflows.sidecar.cli.app import app, say
+from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigArgument, ConfigInstead, either, load
 from mcp_workflows.sidecar.cli.import_ import discover
-from mcp_workflows.sidecar.cli.progress import say
+from mcp_workflows.sidecar.cli.log import LogLevel, log
 from mcp_workflows.sidecar.config.draft import draft, draft_engine
 from mcp_workflows.sidecar.config.load import Engine, load_engines
-from mcp_workflows.sidecar.config.models import DISTRIBUTION
 from mcp_workflows.sidecar.config.problems import did_you_mean
 
 MOST_LISTED = 20  # workflows that are listed to choose from

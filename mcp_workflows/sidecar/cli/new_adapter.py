@@ -15,8 +15,8 @@ import typer
 
 from mcp_workflows.adapter import installed_adapters
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.config.models import DISTRIBUTION
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40

@@ -11,11 +11,11 @@ from typing import Any
 import mcp_types as types
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG
+from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.arguments import Schema, WrongUsage, read_pair
+from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answer, Answers, Key, fields_of
-from mcp_workflows.sidecar.config.models import DISTRIBUTION
 from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.task import Task
 from mcp_workflows.tools.questions import name_of

@@ -14,9 +14,9 @@ import typer
 
 from mcp_workflows.access import is_loopback
 from mcp_workflows.client.connection import Era
-from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG
+from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.arguments import WrongUsage
-from mcp_workflows.sidecar.config.models import DISTRIBUTION
+from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import anyio
-import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mcp_workflows.adapter import Progress as Steps
 from mcp_workflows.client import TaskState
+from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.wire.params import status_message
 
 MAX_WAITING = 20  # lines: of what happens during a long prompt, the last are shown after it
@@ -127,13 +127,3 @@ class Screen:
             if not typed:  # the cursor is behind the prompt still: what follows begins a line of its own
                 self._console.print()
         return typed.rstrip("\r\n") if typed else None
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """Print a line (or lines) that may hold what workflows, engines and clients wrote."""
-    typer.echo(harmless(text), err=err)
-
-
-def harmless(text: str) -> str:
-    """Without control characters: what a server says must not steer the terminal."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.client import TaskState
 from mcp_workflows.errors import TaskCancelled
-from mcp_workflows.sidecar.cli.progress import harmless
+from mcp_workflows.sidecar.cli.app import harmless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,11 @@ from mcp_workflows.access.audit import Audit
 from mcp_workflows.adapter import JSON, Explanation, can_terminate
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
+from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import exporting_of
-from mcp_workflows.sidecar.cli.app import DEFAULT_CONFIG, ConfigOption, LogLevel, app, load, log
+from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage
+from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
 from mcp_workflows.sidecar.cli.format import (
     STATUSES,
     State,
@@ -33,11 +35,11 @@ from mcp_workflows.sidecar.cli.format import (
     told,
     whole,
 )
+from mcp_workflows.sidecar.cli.log import LogLevel, log
 from mcp_workflows.sidecar.cli.open_questions import OpenQuestion, answer_to, command, open_questions
-from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen, say
+from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
 from mcp_workflows.sidecar.cli.prompts import Action
 from mcp_workflows.sidecar.config.load import Config
-from mcp_workflows.sidecar.config.models import DISTRIBUTION
 from mcp_workflows.sidecar.operator import Look, Operator, Wanted
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tools.tool import Tool

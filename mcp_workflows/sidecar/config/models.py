@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -31,13 +31,13 @@ from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
 from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.config.cancel_option import CANCEL, cancel_entry
 from mcp_workflows.sidecar.config.includes import POLICY, Include
 from mcp_workflows.sidecar.config.problems import known_keys
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import Laying, as_found
 from mcp_workflows.sidecar.request_headers import exact_origin, host, origin
-from mcp_workflows.sidecar.telemetry.audit_log import Payload
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tools.gates import ToolGate
@@ -48,6 +48,9 @@ from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
 _FOR_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: so are secrets mounted in Kubernetes
 _LARGEST: Final = 100_000  # bytes; a thousand keys would fit
+
+Payload = Literal["arguments", "results"]
+"""The parts of a call that the audit log may contain."""
 
 
 class EncryptionSettings(BaseModel):
@@ -113,7 +116,6 @@ def read_keys(path: Path) -> list[str]:
 
 logger = logging.getLogger(__name__)
 
-DISTRIBUTION = "mcp-workflows"
 SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
 TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
 

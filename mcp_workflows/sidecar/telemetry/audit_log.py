@@ -28,9 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.models import Payload
 from mcp_workflows.telemetry import Telemetry, trace_id
-
-Payload = Literal["arguments", "results"]
 
 
 class AuditEvent(BaseModel):

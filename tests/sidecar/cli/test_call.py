@@ -179,7 +179,7 @@ def here(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 
 @pytest.fixture
-def shell(folder: Path) -> Shell:
+def shell(processes: None, folder: Path) -> Shell:
     return Shell(folder, {})
 
 
@@ -427,6 +427,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_no_status_line_is_printed_into_a_prompt_and_the_last_ones_follow_it() -> None:
     terminal, other = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", PROMPT], stdin=other, stdout=other, stderr=other) as process:
@@ -506,6 +507,7 @@ def test_a_dry_run_shows_what_would_be_sent_and_leaves_no_trace(here: Here) -> N
 # --- over HTTP
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Here) -> None:
     with sidecar(here.folder / "workflows.yaml") as process:
         begun = here.call("ask", "--no-wait", "--url", process.url)
@@ -524,6 +526,7 @@ def test_a_task_of_a_server_is_started_left_and_come_back_to(here: Here) -> None
         assert "no MCP server answers there" in here.call("echo", "a=1", "--url", process.url + "/no").err
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_server_that_asks_who_calls_is_shown_a_token_from_a_file(here: Here) -> None:
     auth = f"auth: {{tokens: [{{name: ci, sha256: {sha256_of('secret')}, subject: alice}}]}}"
     config = CONFIG.replace("{name: calls}", f"{{name: calls, {auth}}}")
@@ -650,7 +653,7 @@ def _until(condition: Callable[[], bool], within: float = 60) -> None:
 def test_every_command_of_the_page_does_what_it_says(orders: Shell) -> None:
     port = free_port()
     with _sidecar_of(orders, port):
-        calls = [shlex.split(line.replace("8931", str(port)))[2:] for line in lines(CALLING)]
+        calls = [shlex.split(line.replace("8931", str(port)))[2:] for line in lines(CALLING) if " call " in line]
         quoted, shipped, approved, over_http, planned = [orders.call(*words) for words in calls]
         waited, came_back, _ = [_run(script.replace("8931", str(port)), orders) for script in blocks(CALLING, "python")]
     assert quoted.json == over_http.json

@@ -231,12 +231,14 @@ def test_serving_beyond_this_machine_is_refused(terminal: Terminal, config_file:
     assert "--unsafe-no-auth" in ended.err
 
 
+@pytest.mark.usefixtures("processes")
 def test_serving_on_stdio_ends_with_its_client_and_prints_nothing_else(config_file: Path) -> None:
     command = [COMMAND, "serve", str(config_file)]
     ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "")
 
 
+@pytest.mark.usefixtures("processes")
 def test_serving_over_http_ends_quietly_when_interrupted(config_file: Path) -> None:
     port = free_port()
     arguments = ["serve", str(config_file), "--http", f":{port}", "--log-level", "warning"]
@@ -494,6 +496,7 @@ def test_connect_cursor_names_a_variable_that_is_set(terminal: Terminal, tmp_pat
     assert entry["env"]["REGION"] == "${env:REGION}"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_shell_fills_in_the_variables_of_the_inspectors_command_line(terminal: Terminal, tmp_path: Path) -> None:
     config = tmp_path / "outside.yaml"
     config.write_text(VARIABLES)
@@ -744,6 +747,7 @@ def test_docs_says_what_there_is_instead(terminal: Terminal, page: str, told: st
     assert ended.err.endswith(told)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
 def test_docs_shows_a_page_in_the_pager_of_a_terminal(tmp_path: Path) -> None:
     shown = tmp_path / "shown"

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperArgument
 
-from mcp_workflows.__main__ import main
-from mcp_workflows.sidecar.cli.completion import ASKED_BY_SHELL
+from mcp_workflows.__main__ import ASKED_BY_SHELL, main
 from scripts.completion import TABLE, text
 from tests.support.sidecars import COMMAND
 
@@ -98,6 +97,7 @@ def test_the_table_has_all_commands_and_options() -> None:
     assert TABLE.read_text("utf-8") == text(), "write it again: .venv/bin/python -m scripts.completion"
 
 
+@pytest.mark.usefixtures("processes")
 def test_completing_loads_nothing_that_takes_long(tmp_path: Path) -> None:
     (tmp_path / "workflows.yaml").write_text(CONFIG)
     env = {ASKED_BY_SHELL: "complete_bash", "COMP_WORDS": "mcp-workflows call w", "COMP_CWORD": "2"}
@@ -112,6 +112,7 @@ main()
     assert (done.stdout.strip(), done.stderr.strip()) == ("wait", "set()")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_bash_completes_with_the_script_that_is_shown(tmp_path: Path) -> None:
     (tmp_path / "workflows.yaml").write_text(CONFIG)

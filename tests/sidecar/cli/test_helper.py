@@ -47,6 +47,7 @@ def test_what_there_is_not_is_said_with_what_there_is(words: list[str], complain
         ask(*words)
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_is_a_command_and_its_error_has_no_stack_trace() -> None:
     ended = subprocess.run([COMMAND, "helper", "cobol"], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")

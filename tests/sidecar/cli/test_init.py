@@ -141,6 +141,7 @@ def test_every_adapter_makes_a_first_configuration_while_its_engine_is_away(fold
     assert "    # input: {" in folder.written.read_text()
 
 
+@pytest.mark.usefixtures("processes")
 def test_at_a_terminal_it_asks_for_what_the_options_leave_open(folder: Folder) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, b"memory\necho, sleep\n")

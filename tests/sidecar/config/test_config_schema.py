@@ -82,6 +82,7 @@ def test_the_sample_in_the_reference_loads(tmp_path: Path) -> None:
     assert load(tmp_path, rest.partition("```")[0]).tools[0].name == "fulfil_order"
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_reference_is_made_from_the_models() -> None:
     command = [sys.executable, "-m", "scripts.config_reference", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

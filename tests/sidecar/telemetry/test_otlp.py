@@ -71,6 +71,7 @@ class Collector:
                 yield from (metric.name for scope in resource.scope_metrics for metric in scope.metrics)
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_collector_gets_traces_and_metrics(tmp_path: Path) -> None:
     collector = Collector()
     async with serving(collector.app) as url:

@@ -1,0 +1,147 @@
+"""Credentials in files: read, watched for changes, and renewed while the adapter runs.
+
+A new API key goes into the client in use; new certificates need a new client.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfigProfile, ClientConfigTLS, ClientConnectConfig
+
+from mcp_workflows.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+CHECK_EVERY = 2.0  # seconds
+
+Stamp = tuple[int, int, int, int] | None  # times, size and inode; None: there is no such file
+
+
+class WatchedFiles:
+    """Files whose content may change, checked at most every two seconds."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._stamps = self._stat()
+        self._checked = time.monotonic()
+
+    def changed(self) -> bool:
+        """Return whether any file has changed since the last call."""
+        now = time.monotonic()
+        if not self._paths or now - self._checked < CHECK_EVERY:
+            return False
+        before, self._stamps, self._checked = self._stamps, self._stat(), now
+        return self._stamps != before
+
+    def _stat(self) -> Sequence[Stamp]:
+        return [_stamp(path) for path in self._paths]
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # ctime: a change of permissions counts
+
+
+def read_secret(path: Path, setting: str) -> str:
+    """Return the one line of text in a file, without the white space around it.
+
+    Raises:
+        ConfigError: the file cannot be read, is empty, or has more than a line; the message has nothing of its content.
+    """
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"{setting}: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{setting}: {path} is no text") from None
+    if not secret or not secret.isprintable() or not secret.isascii():
+        raise ConfigError(
+            f"{setting}: {path} must hold one line of text (ASCII), and {'more' if secret else 'nothing'} is there"
+        )
+    return secret
+
+
+class Renewal:
+    """The configuration of a client, read again when a file has changed.
+
+    A new file that cannot be used, half-written for example, is logged, and the old configuration stays in use.
+    """
+
+    def __init__(
+        self,
+        files: WatchedFiles,
+        read: Callable[[], ClientConnectConfig],
+        make: Callable[[ClientConnectConfig], Awaitable[Client]],
+    ) -> None:
+        """Take `read`, which returns the current configuration, and `make`, which returns a client for one."""
+        self._files = files
+        self._read = read
+        self._make = make
+        self._config = read()
+
+    @property
+    def config(self) -> ClientConnectConfig:
+        """The configuration of the client in use."""
+        return self._config
+
+    async def renew(self, client: Client) -> Client:
+        """Return the client to use from now on: the same, perhaps with a new API key, or a new one."""
+        if not self._files.changed():
+            return client
+        try:
+            config = self._read()
+        except ConfigError as error:
+            logger.warning("%s; what was read before stays in use", error)
+            return client
+        before, self._config = self._config, config
+        if config.get("tls") != before.get("tls"):
+            logger.info("new TLS files: connecting anew")
+            return await self._make(config)
+        if config.get("api_key") != before.get("api_key"):
+            logger.info("new API key: in use")
+            client.api_key = config.get("api_key")
+        return client
+
+
+def certificate_files(profile: ClientConfigProfile) -> Sequence[Path]:
+    """Return the files that a profile takes its certificates from."""
+    tls = profile.tls or ClientConfigTLS()
+    found = (tls.server_root_ca_cert, tls.client_cert, tls.client_private_key)
+    return [source for source in found if isinstance(source, Path)]
+
+
+def check_certificates(profile: ClientConfigProfile) -> None:
+    """Load the certificates of a profile once, since a file that is being written cannot be used.
+
+    Raises:
+        ConfigError: a file cannot be used; the message has nothing of its content.
+    """
+    tls = profile.tls
+    if tls is None or tls.disabled:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # the handshake decides how strong keys must be
+    if isinstance(tls.server_root_ca_cert, Path):
+        _try_load("server_root_ca_cert", lambda: context.load_verify_locations(cafile=tls.server_root_ca_cert))
+    if isinstance(tls.client_cert, Path) and isinstance(tls.client_private_key, Path):
+        pair = (tls.client_cert, tls.client_private_key)
+        _try_load("client_cert and client_key", lambda: context.load_cert_chain(*pair, password=""))
+
+
+def _try_load(setting: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except ssl.SSLError as error:
+        why = (error.reason or "no PEM file of that kind").lower().replace("_", " ")
+        raise ConfigError(f"the TLS file of {setting} cannot be used: {why}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read the TLS file of {setting}: {error.strerror}") from None

@@ -1,0 +1,447 @@
+"""What ran lately, a draft of tools for it, and whether workflows have what their tools name."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
+from mcp_workflows_temporal.tooling.activities import is_typo, nearest
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from adapters.temporal.tests.handlers import Anything, Gated, Mailed, send_approval_mail, write_log
+from adapters.temporal.tests.scene import PATIENCE, Scene, connect, open_adapter
+from mcp_workflows.adapter import Discovered, Discovers, Finding, Verifies
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.config.load import load_config
+from scripts.processes import free_port
+from tests.support.dev_server import DevServer
+from tests.support.sidecars import COMMAND
+
+GATE = {
+    "when": {"query": "status", "equals": "waiting"},
+    "send": {"signal": "approve"},
+    "decline": {"update": "reject"},
+}
+
+
+@pytest.fixture(scope="module")
+def empty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    """A server that nobody has started anything on."""
+    with DevServer(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
+
+
+@pytest.fixture
+async def own(empty_server: DevServer) -> AsyncIterator[Scene]:
+    client = await connect(empty_server)
+    scene = Scene.new(client)
+    async with open_adapter(empty_server, scene.queue) as adapter:
+        yield scene.on(adapter)
+
+
+def worker(scene: Scene) -> Worker:
+    activities = [send_approval_mail, write_log]
+    return Worker(scene.client, task_queue=scene.queue, workflows=[Gated, Anything, Mailed], activities=activities)
+
+
+async def begin(scene: Scene, kind: str, count: int = 1, queue: str | None = None) -> None:
+    for _ in range(count):
+        await scene.client.start_workflow(kind, id=f"wf-{uuid.uuid4()}", task_queue=queue or scene.queue)
+
+
+async def verified(scene: Scene, kind: str, *, gates: Any = None, **options: Any) -> Mapping[bool, list[str]]:
+    """What is found, by whether it is no problem; a worker that is slow to answer is asked again."""
+    found = await scene.adapter.verify(kind, options, {"ship": GATE} if gates is None else gates)
+    with anyio.fail_after(PATIENCE):
+        while any("no worker answers" in finding.text for finding in found):
+            found = await scene.adapter.verify(kind, options, {"ship": GATE} if gates is None else gates)
+    return {ok: [finding.text for finding in found if (finding.ok is not False) is ok] for ok in (True, False)}
+
+
+async def until_seen(scene: Scene, kind: str) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not [row async for row in scene.client.list_workflows(f"WorkflowType = '{kind}'")]:
+            await anyio.sleep(0.05)
+
+
+def test_the_adapter_can_discover_and_verify() -> None:
+    adapter = TemporalAdapter(TemporalSettings())
+    assert isinstance(adapter, Discovers)
+    assert isinstance(adapter, Verifies)
+
+
+async def test_workflow_types_seen_lately_are_discovered_the_most_frequent_first(own: Scene) -> None:
+    kinds = {name: f"{name}-{uuid.uuid4().hex}" for name in ("often", "once")}
+    await begin(own, kinds["once"], queue="elsewhere")
+    await begin(own, kinds["often"], 3)
+    await until_seen(own, kinds["once"])
+    await until_seen(own, kinds["often"])
+    found = [each for each in await own.adapter.discover() if each.workflow in kinds.values()]
+    assert [(each.workflow, each.options) for each in found] == [
+        (kinds["often"], {}),
+        (kinds["once"], {"task_queue": "elsewhere"}),
+    ]
+    assert all(each.last_seen is not None for each in found)
+
+
+async def test_a_paused_execution_hides_no_other(scene: Scene, client: Client, tmp_path: Path) -> None:
+    kind = f"Paused-{uuid.uuid4().hex}"
+    handle = await client.start_workflow(kind, id=f"wf-{uuid.uuid4()}", task_queue=scene.queue)
+    config = client.service_client.config
+    temporal = str(Path(COMMAND).with_name("temporal"))
+    command = [temporal, "workflow", "pause", "-w", handle.id, "--address", config.target_host, "--reason", "test"]
+    await anyio.run_process(command)
+    found: list[Discovered] = []
+    with anyio.fail_after(PATIENCE):
+        while not found:
+            found = [each for each in await scene.adapter.discover() if each.workflow == kind]
+    assert found[0].executions == 1
+
+
+async def test_an_engine_that_is_down_cannot_be_discovered() -> None:
+    async with TemporalAdapter(TemporalSettings(address=f"127.0.0.1:{free_port()}", task_queue="q")) as adapter:
+        with pytest.raises(EngineUnavailable, match="connection refused"):
+            await adapter.discover()
+
+
+async def test_what_the_workflow_has_is_fine(own: Scene) -> None:
+    async with worker(own):
+        await begin(own, "Shop.FulfilOrder")
+        await until_seen(own, "Shop.FulfilOrder")
+        assert await verified(own, "Shop.FulfilOrder", cancel={"signal": "approve"}) == {True: [], False: []}
+
+
+async def test_what_it_does_not_have_is_a_problem_with_what_was_meant(own: Scene) -> None:
+    wrong = {"when": {"query": "state", "equals": 1}, "send": {"signal": "aprove"}, "decline": {"update": "no"}}
+    async with worker(own):
+        await begin(own, "Shop.FulfilOrder")
+        await until_seen(own, "Shop.FulfilOrder")
+        problems = (await verified(own, "Shop.FulfilOrder", gates={"ship": wrong}, cancel={"signal": "stop"}))[False]
+    assert sorted(problem.split(":")[0] for problem in problems) == [
+        "cancel.signal",
+        "gates.ship.decline.update",
+        "gates.ship.send.signal",
+        "gates.ship.when.query",
+    ]
+    assert any("has no signal 'aprove'; did you mean 'approve'? (it has: approve)" in text for text in problems)
+
+
+async def test_a_placeholder_is_not_looked_for(own: Scene) -> None:
+    gate = {"when": {"after": "Notify{{args.region}}"}, "send": {"signal": "approve"}, "decline": None}
+    async with worker(own):
+        await begin(own, "Shop.FulfilOrder")
+        await until_seen(own, "Shop.FulfilOrder")
+        found = await verified(own, "Shop.FulfilOrder", gates={"ship": gate}, cancel={"signal": "{{name}}"})
+    assert found == {True: [], False: []}
+
+
+async def test_without_a_worker_it_could_not_be_verified(dev_server: DevServer, client: Client) -> None:
+    scene = Scene.new(client)
+    kind = f"Nobody-{uuid.uuid4().hex}"
+    await begin(scene, kind)
+    await until_seen(scene, kind)
+    async with open_adapter(dev_server, scene.queue, timeout_seconds=8) as adapter:
+        found = await adapter.verify(kind, {}, {"ship": GATE})
+    text = "could not be verified (query status, signal approve, update reject): no worker answers a query"
+    assert found == [Finding(ok=None, text=text)]
+
+
+async def test_a_type_never_seen_is_a_note(own: Scene) -> None:
+    async with worker(own):
+        await begin(own, "Shop.FulfilOrder")
+        await until_seen(own, "Shop.FulfilOrder")
+        found = await verified(own, "Shop.FulfillOrder", gates={})
+    text = "no execution of workflow type Shop.FulfillOrder has been seen in namespace default"
+    assert found == {True: [f"{text}; did you mean 'Shop.FulfilOrder'?"], False: []}
+
+
+async def test_a_name_with_a_quote_in_it_is_only_a_name(own: Scene) -> None:
+    kind = "It's' OR 'a'='a"
+    assert (await verified(own, kind, gates={}))[True][0].startswith(f"no execution of workflow type {kind} has")
+
+
+async def test_a_dynamic_handler_cannot_be_told_from_the_one_that_is_named(own: Scene) -> None:
+    kind = f"Anything-{uuid.uuid4().hex}"
+    async with worker(own):
+        await begin(own, kind)
+        await until_seen(own, kind)
+        found = await verified(own, kind, gates={}, cancel={"signal": "stop"})
+    text = "could not be verified (signal stop): a dynamic handler takes every signal"
+    assert found == {True: [text], False: []}
+
+
+# --- activities that gates wait for
+
+
+def after(activity: str) -> Mapping[str, Any]:
+    """The gates of a tool."""
+    return {"ship": {"when": {"after": activity}, "send": {"signal": "approve"}, "decline": None}}
+
+
+async def mailed(scene: Scene) -> str:
+    """The id of an execution of `Mailed` that has sent its mail and can be found."""
+    execution = await scene.client.start_workflow(Mailed.run, id=f"wf-{uuid.uuid4()}", task_queue=scene.queue)
+    with anyio.fail_after(PATIENCE):
+        while not any(
+            event.HasField("activity_task_completed_event_attributes")
+            for event in (await execution.fetch_history()).events
+        ):
+            await anyio.sleep(0.03)
+        while not [row async for row in scene.client.list_workflows(f"WorkflowId = '{execution.id}'")]:
+            await anyio.sleep(0.03)
+    return execution.id
+
+
+IN = "in {n} of workflow Mailed"
+MEANT = "did you mean 'send_approval_mail'? (seen: send_approval_mail)"
+
+
+@pytest.mark.parametrize(
+    ("activity", "ok", "said"),
+    [
+        ("send_approval_mail", True, None),
+        ("send_aproval_mail", False, f"no activity 'send_aproval_mail' {IN}; {MEANT}"),
+        ("SendApprovalMail", False, f"no activity 'SendApprovalMail' {IN}; {MEANT}"),
+        ("WriteLog", False, "'WriteLog' runs as a local activity, and no gate can see that"),
+        ("Charge", True, f"could not be verified: no activity 'Charge' {IN} (seen: send_approval_mail)"),
+        ("send_approval_call", True, f"could not be verified: no activity 'send_approval_call' {IN}; {MEANT}"),
+    ],
+)
+async def test_the_activity_of_a_gate_is_looked_for_in_recent_histories(
+    scene: Scene, activity: str, ok: bool, said: str | None
+) -> None:
+    async with worker(scene):
+        await mailed(scene)
+        found = await verified(scene, "Mailed", gates=after(activity))
+    texts = [re.sub("the latest ([0-9]+ executions|execution)", "{n}", text) for text in found[ok]]
+    assert texts == ([] if said is None else [f"gates.ship.when.after: {said}"])
+    assert found[not ok] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "slip"),
+    [
+        ("NotifyAprover", "NotifyApprover", True),
+        ("NotfiyApprover", "NotifyApprover", True),
+        ("NotifyApprovar", "NotifyApprover", True),
+        ("notify_approver", "NotifyApprover", True),
+        ("NotifyAprovar", "NotifyApprover", False),
+        ("ShipA", "ShipB", False),
+        ("ChargeCard", "ChargeCards", False),
+        ("Notify", "NotifyApprover", False),
+    ],
+)
+def test_a_slip_is_one_letter_before_the_last(name: str, other: str, slip: bool) -> None:
+    assert (is_typo(name, other), is_typo(other, name)) == (slip, slip)
+
+
+def test_names_that_differ_in_numbers_are_not_near() -> None:
+    assert nearest("Remind2", ["Remind1", "Charge"]) is None
+
+
+async def test_the_activity_is_looked_for_without_a_worker(scene: Scene, dev_server: DevServer) -> None:
+    async with worker(scene):
+        await mailed(scene)
+    async with open_adapter(dev_server, scene.queue, timeout_seconds=2) as adapter:
+        found = await adapter.verify("Mailed", {}, after("send_aproval_mail"))
+    assert [finding.ok for finding in found] == [False, None]
+    assert "did you mean 'send_approval_mail'?" in found[0].text
+    assert found[1].text == "could not be verified (signal approve): no worker answers a query"
+
+
+async def test_what_another_gate_names_is_not_what_was_meant(scene: Scene) -> None:
+    gates = {**after("send_approval_mail"), "again": after("send_approval_xmail")["ship"]}
+    async with worker(scene):
+        await mailed(scene)
+        found = await verified(scene, "Mailed", gates=gates)
+    assert found[False] == []
+    assert "gates.again.when.after: could not be verified: no activity 'send_approval_xmail'" in found[True][0]
+
+
+async def test_an_execution_that_has_ended_is_looked_at_behind_many_that_have_just_begun(
+    own: Scene, empty_server: DevServer
+) -> None:
+    async with worker(own):
+        execution = own.client.get_workflow_handle(await mailed(own))
+        await execution.signal("approve")
+        await execution.result()
+    await begin(own, "Mailed", 25)
+    running = "WorkflowType = 'Mailed' AND ExecutionStatus = 'Running'"
+    with anyio.fail_after(PATIENCE):
+        while len([row async for row in own.client.list_workflows(running)]) < 25:
+            await anyio.sleep(0.03)
+    async with open_adapter(empty_server, own.queue, timeout_seconds=2) as adapter:
+        found = await adapter.verify("Mailed", {}, after("send_approval_mail"))
+    assert [finding.text for finding in found] == ["could not be verified (signal approve): no worker answers a query"]
+
+
+async def test_without_any_history_nothing_can_tell(own: Scene) -> None:
+    found = await verified(own, f"Nobody-{uuid.uuid4().hex}", gates=after("send_approval_mail"))
+    assert found[False] == []
+    assert found[True][0].startswith(
+        "could not be verified (activity send_approval_mail, signal approve): it takes one: no execution of workflow"
+    )
+
+
+# --- the command line
+
+CONFIG = """\
+server: {{name: import}}
+engines:
+  shop: {{adapter: temporal, address: "{address}", task_queue: {queue}}}
+  here: {{adapter: memory}}
+tools:
+  fulfil_order:
+    engine: shop
+    workflow: Configured
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_a_drafted_tool_loads_once_it_is_uncommented(own: Scene, empty_server: DevServer, tmp_path: Path) -> None:
+    config = tmp_path / "workflows.yaml"
+    config.write_text(CONFIG.format(address=empty_server.address, queue=own.queue))
+    for kind in ("Shop.FulfilOrder", "fulfilOrder", "FulfilOrder", "Configured", "null", "12", "${A} 'b' \u00e4\n#: x"):
+        await begin(own, kind)
+    await begin(own, "Elsewhere", queue="true")
+    await until_seen(own, "Elsewhere")
+    done = await anyio.to_thread.run_sync(run, "import", "shop", "-c", str(config))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "# Configured is there already: fulfil_order" in done.stdout
+    assert all(line.startswith("  # ") for line in done.stdout.split("tools:\n")[1].splitlines() if line)
+    drafted = re.sub(r"(?m)^  # ", "  ", done.stdout.split("tools:\n")[1])
+    config.write_text(config.read_text() + drafted)
+    tools = {tool.name: tool for tool in load_config(config, {}).tools}
+    assert {
+        "fulfil_order",
+        "fulfil_order_2",
+        "fulfil_order_3",
+        "shop_fulfil_order",
+        "workflow",
+        "12",
+    } <= tools.keys() | {"workflow"}
+    by_workflow = {tool.workflow: tool for tool in tools.values()}
+    assert {
+        "Shop.FulfilOrder",
+        "fulfilOrder",
+        "FulfilOrder",
+        "null",
+        "12",
+        "${A} 'b' \u00e4\n#: x",
+    } <= by_workflow.keys()
+    assert by_workflow["Elsewhere"].options == {"task_queue": "true"}
+    assert by_workflow["FulfilOrder"].options == {}
+
+
+async def test_importing_needs_no_tools_yet(own: Scene, empty_server: DevServer, tmp_path: Path) -> None:
+    config = tmp_path / "workflows.yaml"
+    config.write_text(CONFIG.format(address=empty_server.address, queue=own.queue).split("tools:")[0])
+    await begin(own, "First")
+    await until_seen(own, "First")
+    done = await anyio.to_thread.run_sync(run, "import", "shop", "-c", str(config))
+    assert done.returncode == 0
+    assert "  # first:  # 1 execution, last started 20" in done.stdout
+
+
+async def test_a_first_configuration_has_the_chosen_workflows_as_tools_and_the_others_as_a_draft(
+    own: Scene, empty_server: DevServer, tmp_path: Path
+) -> None:
+    await begin(own, "Chosen")
+    await begin(own, "Other")
+    for kind in ("Chosen", "Other"):
+        await until_seen(own, kind)
+    config = tmp_path / "workflows.yaml"
+    words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"task_queue={own.queue}"]
+    done = await anyio.to_thread.run_sync(run, "init", *words, "--workflow", "Chosen", "-c", str(config))
+    assert done.returncode == 0, done.stderr
+    assert [(tool.name, tool.workflow) for tool in load_config(config, {}).tools] == [("chosen", "Chosen")]
+    assert "  # other:  # 1 execution, last started 20" in config.read_text()
+    again = ["-c", str(config), "--force"]
+    done = await anyio.to_thread.run_sync(run, "init", *words, "--workflow", "Chosn", *again)
+    assert "note: no workflow 'Chosn' has been seen there; did you mean 'Chosen'?" in done.stderr
+
+
+async def test_at_a_terminal_the_workflows_of_an_engine_are_chosen_by_number(
+    own: Scene, empty_server: DevServer, tmp_path: Path
+) -> None:
+    await begin(own, "Frequent", count=3)
+    await until_seen(own, "Frequent")
+    config = tmp_path / "workflows.yaml"
+    ours, theirs = pty.openpty()
+    os.write(ours, b"\n1\n")  # the namespace, the workflow
+    words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"task_queue={own.queue}"]
+    command = partial(subprocess.run, [COMMAND, "init", *words, "-c", str(config)], timeout=60, check=False)
+    done = await anyio.to_thread.run_sync(partial(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs))
+    asked = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0, asked
+    [first] = re.findall(r"\b1\. (\w+)", asked)
+    assert [tool.workflow for tool in load_config(config, {}).tools] == [first]
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [
+        (
+            "shop",
+            "is the Temporal server running at 127.0.0.1:{port}? Start it: temporal server start-dev",
+        ),
+        ("shopp", "no engine named 'shopp'; did you mean 'shop'? (engines: here, shop)"),
+        ("here", "engine here: the adapter 'memory' cannot list workflows"),
+    ],
+)
+def test_importing_what_cannot_be_ends_with_one_line(
+    tmp_path: Path,
+    engine: str,
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    config = tmp_path / "workflows.yaml"
+    config.write_text(CONFIG.format(address=f"127.0.0.1:{port}", queue="q"))
+    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "import", engine, "-c", str(config)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (1, "")
+    assert printed.err.strip().endswith(complaint.format(port=port))
+    assert len(printed.err.splitlines()) == 1
+
+
+async def test_check_says_what_the_gates_name_and_the_workflow_lacks(
+    own: Scene, empty_server: DevServer, tmp_path: Path
+) -> None:
+    config = tmp_path / "workflows.yaml"
+    config.write_text(
+        CONFIG.format(address=empty_server.address, queue=own.queue).replace("Configured", "Mailed")
+        + "    cancel: {signal: stop}\n    gates:\n      ship:\n        when: {after: send_aproval_mail}\n"
+        + "        ask: {message: Ship?, schema: {type: object, properties: {ok: {type: boolean}}}}\n"
+        + "        send: {signal: aprove}\n"
+    )
+    async with worker(own):
+        await mailed(own)
+        done = await anyio.to_thread.run_sync(run, "check", str(config))
+    assert done.returncode == 1, done.stdout
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("tool")]
+    assert f"{config}:14: gates.ship.send.signal: workflow Mailed has no signal 'aprove'; did you mean 'appr" in line
+    assert f"{config}:9: cancel.signal: workflow Mailed has no signal 'stop' (it has: approve)" in line
+    assert f"{config}:12: gates.ship.when.after: no activity 'send_aproval_mail' in " in line
+    assert "did you mean 'send_approval_mail'?" in line

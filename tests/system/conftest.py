@@ -1,0 +1,10 @@
+"""Fixtures of the tests of the whole system."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def whole_system(processes: None) -> None:
+    """Permit every test here to start processes: sidecars, engines, workers and clients run as they do for users."""
