@@ -42,6 +42,7 @@ def test_a_port_that_is_taken_is_said_to_be(stepfunctions: StepFunctions) -> Non
         server().check_port("127.0.0.1", stepfunctions.port)
 
 
+@pytest.mark.usefixtures("processes")
 def test_without_moto_it_says_what_to_install() -> None:
     hidden = (
         "import sys; sys.modules['moto'] = None; sys.argv = ['local'];"
@@ -100,6 +101,7 @@ def typed(part: str) -> str:
     return next(line for block in blocks("sh") for line in block.splitlines() if part in line)
 
 
+@pytest.mark.usefixtures("processes")
 async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answered_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_file_that_cannot_be_deployed_is_said_to_be(
         server().deploy_file(file, "us-east-1")
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_page_lists_every_option() -> None:
     command = [sys.executable, "-m", "mcp_workflows_stepfunctions_local", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

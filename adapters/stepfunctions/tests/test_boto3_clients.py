@@ -251,6 +251,7 @@ SSO = "sso_start_url = https://acme.awsapps.com/start\nsso_region = eu-west-1\ns
     ],
     ids=["sso", "sso session", "web identity", "no program", "foolish program", "failing program", "no source profile"],
 )
+@pytest.mark.usefixtures("processes")
 async def test_a_profile_without_credentials_of_use_is_told_by_the_first_call(
     monkeypatch: pytest.MonkeyPatch,
     server: Injecting,
