@@ -29,7 +29,6 @@ TWICE: Mapping[str, str] = {}
 
 NOT_YET: tuple[str, ...] = (
     "adapters/google/",
-    "adapters/stepfunctions/",
     "mcp_workflows/engines/",
     "mcp_workflows/receiver/",
     "mcp_workflows/sidecar/",

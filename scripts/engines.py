@@ -121,7 +121,7 @@ class StepFunctionsLocal:
 
     def command(self) -> Command:
         """The server; it calls itself with boto3."""
-        argv = [sys.executable, "-m", "mcp_workflows_stepfunctions.local", "--port", str(self._port)]
+        argv = [sys.executable, "-m", "mcp_workflows_stepfunctions_local", "--port", str(self._port)]
         return Command(name="engine", argv=argv, cwd=self._state, env=self.environment())
 
     def environment(self) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ again (it remembers nothing). `.url` goes into `endpoint_url`, `.environ` into a
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -36,7 +37,7 @@ CREDENTIALS: Final = {"aws_access_key_id": "test", "aws_secret_access_key": "tes
 
 
 class StepFunctions(EngineProcess):
-    """`python -m mcp_workflows_stepfunctions.local`; it forgets all when it is killed."""
+    """`python -m mcp_workflows_stepfunctions_local`; it forgets all when it is killed."""
 
     def __init__(self, folder: Path, *, port: int | None = None, region: str = REGION) -> None:
         super().__init__(folder, port, "stepfunctions.log")
@@ -111,7 +112,7 @@ class StepFunctions(EngineProcess):
 
     def argv(self) -> Sequence[str]:
         """The local engine, which remembers nothing when it is started again."""
-        return [sys.executable, "-m", "mcp_workflows_stepfunctions.local", "--port", str(self.port)]
+        return [sys.executable, "-m", "mcp_workflows_stepfunctions_local", "--port", str(self.port)]
 
     def answers(self) -> bool:
         """Whether it takes requests now."""
@@ -133,6 +134,23 @@ class StepFunctions(EngineProcess):
             client.close()
         self._clients.clear()
         super().stop()
+
+
+@pytest.fixture
+def any_aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials that nobody checks, and no file, variable or metadata service that could bring others."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    empty = tmp_path / "no-aws-configuration"
+    empty.touch()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(empty),
+        "AWS_SHARED_CREDENTIALS_FILE": str(empty),
+    }.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

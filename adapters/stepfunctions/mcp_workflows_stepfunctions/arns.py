@@ -1,4 +1,4 @@
-"""Amazon Resource Names of state machines and executions, taken apart and put together.
+"""Amazon Resource Names of state machines and executions, parsed and built.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/dg/concepts-amazon-resource-names.html, and the shapes in
 botocore's model of the API.
@@ -26,7 +26,7 @@ _EXECUTION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an engine's state machines are."""
+    """The partition, Region and account of state machines."""
 
     partition: str
     region: str
@@ -43,35 +43,35 @@ class Machine:
 
     @property
     def arn(self) -> str:
-        """What starts are sent to."""
+        """The ARN that starts are sent to."""
         return self.unqualified + (f":{self.qualifier}" if self.qualifier else "")
 
     @property
     def unqualified(self) -> str:
-        """The machine itself, whatever version or alias is meant."""
+        """The ARN of the machine itself, without a version or alias."""
         return f"{_prefix(self.place)}:stateMachine:{self.name}"
 
     def execution(self, name: str) -> str:
-        """The ARN of an execution of it; names are unique in the whole machine."""
+        """Return the ARN of an execution of the machine; names are unique in the whole machine."""
         return f"{_prefix(self.place)}:execution:{self.name}:{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionName:
-    """An execution ARN, taken apart."""
+class ExecutionArn:
+    """A parsed execution ARN."""
 
     place: Place
     machine: str
     name: str
     express: bool
-    label: str | None = None  # of the distributed Map that it is a child of
+    label: str | None = None  # of the distributed Map whose child it is
 
     @classmethod
     def parse(cls, arn: str) -> Self:
-        """Take it apart.
+        """Parse an execution ARN.
 
         Raises:
-            EngineRefused: it is none.
+            EngineRefused: it is no execution ARN.
         """
         found = _EXECUTION.fullmatch(arn)
         if found is None:
@@ -96,12 +96,12 @@ def _prefix(place: Place) -> str:
 
 
 def is_machine_arn(workflow: str) -> bool:
-    """Whether a workflow is written as an ARN, right or wrong; otherwise it is a name."""
+    """Return True if a workflow is written as an ARN, valid or not; otherwise it is a name."""
     return workflow.startswith("arn:")
 
 
 def parse_machine(workflow: str) -> Machine:
-    """A state machine by its ARN.
+    """Return a state machine by its ARN.
 
     Raises:
         EngineRefused: it is no ARN of a state machine, version or alias.
@@ -116,11 +116,11 @@ def parse_machine(workflow: str) -> Machine:
     return Machine(place=_place(found), name=found["name"], qualifier=found["qualifier"])
 
 
-def named_machine(workflow: str, place: Place) -> Machine:
-    """A state machine by its name, `name:alias` or `name:version`, at this place.
+def machine_by_name(workflow: str, place: Place) -> Machine:
+    """Return a state machine by its name, `name:alias` or `name:version`, at this place.
 
     Raises:
-        EngineRefused: it cannot be the name of one.
+        EngineRefused: it cannot be the name of a state machine.
     """
     found = _NAME.fullmatch(workflow)
     if found is None:

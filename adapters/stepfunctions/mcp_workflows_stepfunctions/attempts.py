@@ -1,4 +1,4 @@
-"""What happened to one call under way: botocore retries by itself, and tells only of the last attempt."""
+"""The attempts of one call; botocore retries by itself, and reports only the last attempt."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
@@ -24,12 +24,12 @@ THROTTLING: Final = frozenset(
     | {"ProvisionedThroughputExceededException", "EC2ThrottledException"}
 )
 _SERVER_ERROR: Final = 500
-_PAUSE: Final = 0.2  # seconds: the longest between attempts that were not throttled
-_TALKATIVE: Final = (  # they tell bodies of requests and answers at DEBUG: task tokens, inputs, signatures
+_PAUSE: Final = 0.2  # seconds: the longest pause after an attempt that was not throttled
+_VERBOSE_LOGGERS: Final = (  # at DEBUG they log requests and answers: task tokens, inputs, signatures
     *("botocore.endpoint", "botocore.parsers", "botocore.auth", "botocore.hooks", "botocore.httpsession"),
     *("botocore.client", "botocore.awsrequest", "botocore.regions", "botocore.retries.standard"),
 )
-_COMPLAINING: Final = ("botocore.credentials", "botocore.tokens")  # at WARNING, with a stack trace each time
+_TRACEBACK_LOGGERS: Final = ("botocore.credentials", "botocore.tokens")  # at WARNING, with a stack trace each time
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,27 +44,27 @@ class Attempts:
     throttled: int = 0
 
     def count(self) -> None:
-        """One more is on its way."""
+        """Count an attempt that begins."""
         self.made += 1
 
-    def judge(self, status: int, code: str | None, error: Exception | None) -> None:
-        """How it ended: with an answer (its HTTP status, AWS's code), or with none."""
-        self.answered += error is None and status < _SERVER_ERROR  # AWS may have done it before it broke
+    def record_outcome(self, status: int, code: str | None, error: Exception | None) -> None:
+        """Record the end of an attempt: an answer with its HTTP status and AWS's code, or an exception."""
+        self.answered += error is None and status < _SERVER_ERROR  # after a server error, AWS may have done it
         self.unsent += isinstance(error, NOT_SENT)
         self.throttled += code in THROTTLING
 
     @property
     def reached(self) -> bool:
-        """Whether one of them may have reached the engine."""
+        """True if an attempt may have reached the engine."""
         return self.made > self.unsent
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether one of them may have reached the engine and nobody knows what became of it."""
+    def is_in_doubt(self) -> bool:
+        """True if an attempt may have reached the engine and its outcome is unknown."""
         return self.made > self.unsent + self.answered
 
-    def late(self, code: str | None) -> bool:
-        """Whether there is no time for another, after the longest pause that botocore may make before it."""
+    def is_too_late(self, code: str | None) -> bool:
+        """Return True if there is no time for another attempt after the longest pause of botocore."""
         pause = 2.0 ** (self.made - 1) if code in THROTTLING else _PAUSE
         return time.monotonic() + pause + self.longest > self.deadline
 
@@ -72,29 +72,29 @@ class Attempts:
 CURRENT: ContextVar[Attempts | None] = ContextVar("mcp_workflows_stepfunctions_attempts", default=None)
 
 
-def follow(client: Any) -> Any:  # Any: a botocore client has no types
-    """The same client; from now on it tells the `CURRENT` call about its attempts."""
+def track_attempts(client: Any) -> Any:  # Any: a botocore client has no types
+    """Return the same client, which from now on reports its attempts to the `CURRENT` call."""
     client.meta.events.register_first("before-send", _before_send)
     client.meta.events.register_first("needs-retry", _needs_retry)
     return client
 
 
 def send(client: Any, operation: str, params: Mapping[str, Any], attempts: Attempts) -> Mapping[str, Any]:
-    """Make the call, in this thread. Any: as boto3 takes and gives them.
+    """Make the call in this thread. Any: as boto3 takes and returns them.
 
     Raises:
-        Exception: those of `translating.FOREIGN`.
+        Exception: those of `errors.FOREIGN`.
     """
     CURRENT.set(attempts)
     call = getattr(client, operation)
     try:
         reply: Mapping[str, Any] = call(**params)
     except (AttributeError, TypeError, LookupError, RecursionError):
-        raise ResponseParserError from None  # JSON, but not at all what AWS answers: boto3 minds in many ways
+        raise ResponseParserError from None  # JSON, but no answer of AWS: boto3 fails in many ways
     shape = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation]).output_shape
     expected: Collection[str] = shape.required_members if shape else ()
     if expected and not any(member in reply for member in expected):
-        raise ResponseParserError  # 200 from something that is not AWS: boto3 would not mind
+        raise ResponseParserError  # 200 from a server that is not AWS: boto3 accepts it
     return reply
 
 
@@ -111,8 +111,8 @@ def _needs_retry(
         return
     answer = response[1] if response else {}
     code = answer["Error"].get("Code") if "Error" in answer else None
-    attempts.judge(response[0].status_code if response else 0, code, caught_exception)
-    if not attempts.late(code):
+    attempts.record_outcome(response[0].status_code if response else 0, code, caught_exception)
+    if not attempts.is_too_late(code):
         return
     if caught_exception is not None:
         raise caught_exception
@@ -120,26 +120,26 @@ def _needs_retry(
         raise ClientError(answer, operation.name)
 
 
-class _NotOurs(logging.Filter):
-    """Lets pass what is not of a call of ours, or is more than chatter."""
+class _NotOurCalls(logging.Filter):
+    """A log filter that drops debug lines of our calls."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG or CURRENT.get() is None
 
 
-_NOT_OURS: Final = _NotOurs()
+_NOT_OUR_CALLS: Final = _NotOurCalls()
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
-    """The call of ours that needed the credentials says why there are none: no stack trace on top of it."""
+    """Drop the stack trace of a missing credential: the error of our call gives the reason."""
     if CURRENT.get() is not None:
         record.exc_info = None
     return True
 
 
-def keep_quiet() -> None:
-    """Have botocore not log our requests and answers: there are task tokens in them; and no stack traces."""
-    for name in _TALKATIVE:
-        logging.getLogger(name).addFilter(_NOT_OURS)
-    for name in _COMPLAINING:
+def silence_botocore() -> None:
+    """Keep requests, answers and stack traces of our calls out of botocore's log: they contain task tokens."""
+    for name in _VERBOSE_LOGGERS:
+        logging.getLogger(name).addFilter(_NOT_OUR_CALLS)
+    for name in _TRACEBACK_LOGGERS:
         logging.getLogger(name).addFilter(_without_trace)

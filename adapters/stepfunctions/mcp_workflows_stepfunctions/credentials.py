@@ -1,6 +1,6 @@
-"""Who we are for AWS: what boto3 finds by itself, and the role that is assumed with it; both by the first call.
+"""The credentials of calls: those that boto3 finds, and the role assumed with them, both with the first call.
 
-boto3 would look for credentials already when it makes a client, maybe over the network.
+boto3 would look for credentials when it makes a client, possibly over the network.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -25,13 +25,13 @@ from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 from mcp_workflows_stepfunctions.settings import AssumeRole
 
 _EARLY: Final = 900  # seconds before its end that a session is renewed, as botocore does it
-MAX_SESSIONS: Final = 1000  # of different callers that are kept; one more is assumed again
+MAX_SESSIONS: Final = 1000  # sessions of callers that are kept
 _CALLER: ContextVar[str | None] = ContextVar("mcp_workflows_stepfunctions_caller", default=None)
 _LOOK_AGAIN: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
 
 
-class FoundLater(Credentials):  # type: ignore[misc]  # botocore has no types
-    """What boto3's own chain finds, looked for by the first call that needs it, and again after it found nothing."""
+class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no types
+    """The credentials of boto3's own chain, found by the first call, and looked for again if there were none."""
 
     def __init__(self, chain: Any) -> None:  # Any: botocore's CredentialResolver
         super().__init__("", "", method="found-later")
@@ -41,11 +41,11 @@ class FoundLater(Credentials):  # type: ignore[misc]  # botocore has no types
         self._looking = threading.Lock()
 
     def get_frozen_credentials(self) -> Any:
-        """Any: botocore's ReadOnlyCredentials.
+        """Return the credentials. Any: botocore's ReadOnlyCredentials.
 
         Raises:
             NoCredentialsError: there are none.
-            CredentialRetrievalError: a credential_process of the profile, say, gives something else.
+            CredentialRetrievalError: a credential_process of the profile, for example, returns something else.
         """
         try:
             with self._looking:
@@ -60,24 +60,24 @@ class FoundLater(Credentials):  # type: ignore[misc]  # botocore has no types
             raise CredentialRetrievalError(provider="not readable", error_msg="") from None
 
     def forget(self) -> None:
-        """Look again: AWS does not take them any more, and the file they are from may have others by now."""
+        """Look again with the next call: AWS has rejected these, and their file may have been renewed."""
         with self._looking:
             self._found = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What botocore asks for credentials, when they are known already."""
+class FixedCredentials:
+    """A resolver of credentials for botocore that returns those it was given."""
 
     credentials: Credentials
 
     def load_credentials(self) -> Credentials:
-        """As botocore's resolver of credentials does."""
+        """Return the credentials, as botocore's resolver does."""
         return self.credentials
 
 
 class _Session(DeferredRefreshableCredentials):  # type: ignore[misc]  # botocore has no types
-    """A session of a role. Botocore would renew one of 15 minutes with each call: it has less than 15 left at once."""
+    """A session of a role. Botocore would renew one of 15 minutes at each call: it always has less than 15 left."""
 
     def __init__(self, refresh: Callable[[], Any], early: int) -> None:  # Any: what botocore's fetchers return
         super().__init__(refresh_using=refresh, method="assume-role")
@@ -85,23 +85,23 @@ class _Session(DeferredRefreshableCredentials):  # type: ignore[misc]  # botocor
         self._mandatory_refresh_timeout = early * 2 // 3
 
 
-class PerCaller(Credentials):  # type: ignore[misc]  # botocore has no types
-    """The usual ones; within `acting_as`, those of a session of the role for this caller alone."""
+class CallerCredentials(Credentials):  # type: ignore[misc]  # botocore has no types
+    """The usual credentials; within `acting_as`, those of a session of the role for this caller alone."""
 
     def __init__(self, usual: Credentials, session: Callable[[str], Credentials]) -> None:
         super().__init__("", "", method="per-caller")
         self._usual = usual
         self._session = session
-        self._sessions: OrderedDict[str, Credentials] = OrderedDict()  # the one that was used last comes last
+        self._sessions: OrderedDict[str, Credentials] = OrderedDict()  # the last used one last
         self._finding = threading.Lock()
 
     def get_frozen_credentials(self) -> Any:
-        """Any: botocore's ReadOnlyCredentials; in the thread of the call that they are for."""
+        """Return the credentials of the call in this thread. Any: botocore's ReadOnlyCredentials."""
         caller = _CALLER.get()
         return (self._usual if caller is None else self._of(caller)).get_frozen_credentials()
 
     def _of(self, caller: str) -> Credentials:
-        """Nothing is assumed in here, so nobody waits for somebody else's session."""
+        """Return the credentials of a caller, without a call: no caller waits for the session of another."""
         with self._finding:
             found = self._sessions.pop(caller, None) or self._session(caller)
             self._sessions[caller] = found
@@ -112,7 +112,7 @@ class PerCaller(Credentials):  # type: ignore[misc]  # botocore has no types
 
 @contextmanager
 def acting_as(caller: str | None) -> Generator[None]:
-    """Calls in here are made for this caller: AWS CloudTrail says so of each; None: for nobody in particular."""
+    """Make the calls within this context for a caller, whom AWS CloudTrail names; None means no caller."""
     token = _CALLER.set(caller)
     try:
         yield
@@ -127,17 +127,17 @@ class _BriefClient:
         self._client = client
 
     def assume_role(self, **arguments: Any) -> Any:
-        """Any: as botocore's fetcher calls it."""
+        """Assume a role and close the client. Any: as botocore's fetcher calls it."""
         try:
             return self._client.assume_role(**arguments)
         finally:
             self._client.close()
 
 
-def assumed(role: AssumeRole, own: Credentials, make: Callable[..., Any]) -> Credentials:
-    """Those of the role. Any: `make` makes a client of STS with the credentials it is given.
+def role_credentials(role: AssumeRole, own: Credentials, make: Callable[..., Any]) -> Credentials:
+    """Return credentials of the role. Any: `make` makes a client of STS with given credentials.
 
-    Nothing is assumed until the first call; then, and again in time before it ends, in the thread of a call.
+    The role is assumed by the first call and renewed in time, always in the thread of a call.
     """
     wanted = {
         "RoleSessionName": role.session_name,

@@ -1,4 +1,4 @@
-"""What the definition of a state machine (Amazon States Language) says of its states.
+"""The states in the definition of a state machine (Amazon States Language).
 
 Source: https://states-language.net/spec.html
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from mcp_workflows_stepfunctions.names import MCP_INPUT
-from mcp_workflows_stepfunctions.token_places import Place, token_places
+from mcp_workflows_stepfunctions.token_places import TokenPlace, token_places
 
 WAITS_FOR_TOKEN: Final = ".waitForTaskToken"  # noqa: S105  # the end of a Resource, no password
 _WITHIN: Final = ("ItemProcessor", "Iterator")  # of a Map
@@ -19,7 +19,7 @@ _WITHIN: Final = ("ItemProcessor", "Iterator")  # of a Map
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One state, wherever it is nested."""
+    """One state, at any depth."""
 
     name: str
     fields: Mapping[str, Any]  # Any: JSON
@@ -27,17 +27,17 @@ class State:
 
     @property
     def waits_for_token(self) -> bool:
-        """Whether it waits until somebody answers with its task token."""
+        """True if the state waits for an answer with its task token."""
         return str(self.fields.get("Resource", "")).endswith(WAITS_FOR_TOKEN)
 
     @property
     def asks(self) -> bool:
-        """Whether it asks people in our words."""
+        """True if the state asks people with `mcpInput`."""
         return self.waits_for_token and MCP_INPUT in json.dumps(self._parameters)
 
     @property
-    def token_places(self) -> Sequence[Place]:
-        """Where its task token is in what it sends."""
+    def token_places(self) -> Sequence[TokenPlace]:
+        """The places of its task token in the parameters it sends."""
         path = self.fields.get("InputPath")
         input_path = path if isinstance(path, str) else None
         sent = {".$": "$"} if self._parameters is None else self._parameters  # without parameters: its input
@@ -45,17 +45,17 @@ class State:
 
     @property
     def sent(self) -> Any:  # Any: JSON
-        """What it sends, as far as that is written out: null for what is filled in."""
+        """The parameters it sends, with null for values that are filled in at run time."""
         return _written(self._parameters)
 
     @property
     def jsonata(self) -> bool:
-        """Whether it is written in JSONata."""
+        """True if the state is written in JSONata."""
         return "Arguments" in self.fields
 
     @property
     def bounded(self) -> bool:
-        """Whether it ends if nobody ever answers."""
+        """True if the state ends although it gets no answer."""
         own = (f"{name}Seconds{path}" for name in ("Timeout", "Heartbeat") for path in ("", "Path"))
         return self.limited or any(name in self.fields for name in own)
 
@@ -80,7 +80,7 @@ def _written(value: object) -> object:
 
 
 def states(definition: str) -> Mapping[str, State]:
-    """The states by name, those of branches and Maps too; none if it is not readable."""
+    """Return the states by name, at any depth; none if the definition cannot be read."""
     try:
         machine = json.loads(definition)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Gates in the words of Step Functions: states that wait for a task token and were not written for us."""
+"""Gates in terms of Step Functions: states that wait for a task token and were not written for MCP."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_stepfunctions.envelope import is_token, objects
-from mcp_workflows_stepfunctions.token_places import MARK, Place
+from mcp_workflows_stepfunctions.mcp_input import is_token, objects
+from mcp_workflows_stepfunctions.token_places import MARK, TokenPlace
 
 MAX_ERROR: Final = 256  # characters, of SendTaskFailure
 MAX_CAUSE: Final = 32_768
-_TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # letters only; the surest first
+_TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # letters only; the most specific first
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 
 
-class When(BaseModel):
+class WaitingState(BaseModel):
     """The state that waits for a person."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,7 +51,7 @@ class When(BaseModel):
 
 
 def _as_text(value: object) -> object:
-    """What an answer filled in, as a text; a text stays as it is."""
+    """Return the value of an answer as text; text stays as it is."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
@@ -60,8 +60,8 @@ def _as_text(value: object) -> object:
 _Text = Annotated[str | None, BeforeValidator(_as_text)]
 
 
-class Sending(BaseModel):
-    """How an answer reaches the state: it succeeds with `output`, or fails with `error` and `cause`."""
+class GateAnswer(BaseModel):
+    """An answer to the state: it succeeds with `output`, or fails with `error` and `cause`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -91,7 +91,7 @@ class Sending(BaseModel):
 
     @property
     def succeeds(self) -> bool:
-        """Whether the state succeeds by it."""
+        """True if the state succeeds with this answer."""
         return self.error is None
 
 
@@ -100,29 +100,29 @@ def _long(when: object) -> object:
 
 
 class GateSettings(BaseModel):
-    """What a gate may be on Step Functions; texts may hold {{placeholders}}."""
+    """The settings of a gate on Step Functions; texts may contain {{placeholders}}."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    when: Annotated[When, BeforeValidator(_long, json_schema_input_type=When | str)] = Field(
+    when: Annotated[WaitingState, BeforeValidator(_long, json_schema_input_type=WaitingState | str)] = Field(
         description="The state that waits for a person: its name, or {state: name, token: JMESPath}."
     )
-    send: Sending = Field(description="How the answer reaches it.")
-    decline: Sending | None = Field(default=None, description="How a refusal does.")
+    send: GateAnswer = Field(description="How the answer reaches it.")
+    decline: GateAnswer | None = Field(default=None, description="How a refusal does.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One gate, ready to be used."""
+class GateRule:
+    """One gate with its state and its question."""
 
     name: str
-    when: When
+    when: WaitingState
     request: InputRequest
 
-    def token(self, parameters: JSON, places: Sequence[Place] = ()) -> str | None:
-        """The task token in the parameters of its state; None: it is not where it should be.
+    def token(self, parameters: JSON, places: Sequence[TokenPlace] = ()) -> str | None:
+        """Return the task token in the parameters of the state, or None.
 
-        `places` are where the definition puts it, if that has been read: surer than a name.
+        `places` are those in the definition, if it has been read; they are more reliable than a name.
         """
         if self.when.token is None:
             there = (place.read(parameters) for place in places)
@@ -135,7 +135,7 @@ class Rule:
 
 
 def find_token(parameters: JSON) -> str | None:
-    """What is named like a task token, depth first; the surest name first."""
+    """Return the value that is named like a task token, depth first; the most specific name first."""
     everything = list(objects(parameters))
     for wanted in _TOKEN_NAMES:
         for each in everything:
@@ -146,7 +146,7 @@ def find_token(parameters: JSON) -> str | None:
 
 
 def _fields(found: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
-    """Its fields, and what has its name beside it: an environment variable of an ECS task."""
+    """Return the fields of an object, and a `Value` under its `Name`: an environment variable of an ECS task."""
     yield from found.items()
     name = found.get("Name")
     if isinstance(name, str):
@@ -154,36 +154,36 @@ def _fields(found: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
 
 
 def _text(value: JSON) -> JSON:
-    """What a header of API Gateway (a list of one) or an attribute of SQS and SNS says."""
+    """Return the text in a header of API Gateway (a list of one) or an attribute of SQS and SNS."""
     if isinstance(value, list):
         several = cast("Sequence[JSON]", value)
         return several[0] if len(several) == 1 else None
     return cast("Mapping[str, JSON]", value).get("StringValue") if isinstance(value, dict) else value
 
 
-def state_named(when: JSON) -> str:
-    """The state that a `when` means, as it is written; nothing is checked."""
+def gate_state(when: JSON) -> str:
+    """Return the name of the state in a `when`, unchecked."""
     found = cast("Mapping[str, JSON]", when).get("state") if isinstance(when, dict) else when
     return found if isinstance(found, str) else ""
 
 
-def token_named(when: JSON) -> str | None:
-    """Where a `when` says that the token is, as it is written; None: it does not say."""
+def gate_token(when: JSON) -> str | None:
+    """Return the JMESPath of the token in a `when`, unchecked, or None."""
     found = cast("Mapping[str, JSON]", when).get("token") if isinstance(when, dict) else None
     return found if isinstance(found, str) else None
 
 
-def leads_to(expression: str, place: Place, sent: JSON) -> bool:
-    """Whether a JMESPath expression finds what is at this place of what a state sends."""
+def points_to(expression: str, place: TokenPlace, sent: JSON) -> bool:
+    """Return True if a JMESPath expression finds the token place in the parameters that a state sends."""
     try:
-        return bool(jmespath.search(expression, place.marked(sent)) == MARK)
+        return bool(jmespath.search(expression, place.mark_in(sent)) == MARK)
     except JMESPathError:
         return False
 
 
-def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[str]]:
-    """The gates of a task by state, and what is wrong with those that are none now that they are filled in."""
-    rules: dict[str, Rule] = {}
+def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Sequence[str]]:
+    """Return the gates of a task by state, and the problems of those that are not valid with their values filled in."""
+    rules: dict[str, GateRule] = {}
     wrong: list[str] = []
     for name, gate in gates.items():
         try:
@@ -196,31 +196,31 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[
     return rules, wrong
 
 
-def _taken(rule: Rule, rules: Mapping[str, Rule]) -> Iterator[str]:
+def _taken(rule: GateRule, rules: Mapping[str, GateRule]) -> Iterator[str]:
     first = rules.get(rule.when.state)
     if first is not None:
         yield f"gate {rule.name}: state {rule.when.state} is asked about by gate {first.name} already"
 
 
-def _rule(name: str, gate: Gate) -> Rule:
+def _rule(name: str, gate: Gate) -> GateRule:
     try:
-        when = When.model_validate(_long(gate.when))
+        when = WaitingState.model_validate(_long(gate.when))
     except ValidationError as error:
         raise EngineRefused(f"gate {name}: {_complaint(error, 'when')}") from None
-    return Rule(name=name, when=when, request=gate.request)
+    return GateRule(name=name, when=when, request=gate.request)
 
 
-def read_sending(name: str, send: JSON, written: JSON) -> Sending:
-    """How one answer is to be sent, filled in from what is `written` in the gate.
+def read_gate_answer(name: str, send: JSON, written: JSON) -> GateAnswer:
+    """Return one answer with its values filled in; `written` is its form in the configuration.
 
     Raises:
-        EngineRefused: it is not a way to send.
+        EngineRefused: it is neither an output nor an error.
     """
     filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
     if isinstance(written, dict) and "output" in written:
-        filled = {"output": None, **filled}  # what an answer left empty is left out when it is filled in
+        filled = {"output": None, **filled}  # empty values are left out when placeholders are filled in
     try:
-        return Sending.model_validate(filled)
+        return GateAnswer.model_validate(filled)
     except ValidationError as error:
         raise EngineRefused(f"gate {name}: {_complaint(error, 'send')}") from None
 

@@ -1,20 +1,23 @@
-"""What EventBridge tells through a queue about executions that may have changed: each message is worth one look.
+"""Hints from EventBridge through a queue: each message names executions that may have changed.
 
-Delivery is best effort and out of order, so nothing but the ARN is taken from a message; sweeps and looks on demand
-go on beside it. A message reaches one consumer only, so each replica wants a queue of its own: see
-`mcp-workflows docs stepfunctions-events`.
+Delivery is best effort and out of order, so only the ARN is taken from a message, and polling continues. A message
+reaches one consumer only, so each replica needs a queue of its own: see `mcp-workflows docs stepfunctions-events`.
+Sources: https://docs.aws.amazon.com/eventbridge/latest/ref/events-ref-states.html (status changes), and
+https://docs.aws.amazon.com/step-functions/latest/dg/connect-eventbridge.html (`resources` of an event from a state).
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import anyio.lowlevel
 
-from mcp_workflows_stepfunctions.calls import Calls
-from mcp_workflows_stepfunctions.hinting import hinted
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_stepfunctions.arns import ExecutionArn
+from mcp_workflows_stepfunctions.client import Client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 POLL_SECONDS: Final = 20  # the longest that SQS waits for a message
@@ -23,35 +26,104 @@ BATCH: Final = 10  # the most that SQS hands out at once
 _log = logging.getLogger(__name__)
 
 
-async def hints(calls: Calls, settings: StepFunctionsSettings, changed: Callable[[str], None]) -> None:
-    """Call `changed` with each execution a message names, until cancelled; see `Hints.hints`.
+async def receive_hints(client: Client, settings: StepFunctionsSettings, changed: Callable[[str], None]) -> None:
+    """Call `changed` with each execution that a message names, until cancelled; see `Hints.hints`.
 
-    A message is deleted after that: who is cancelled in between gets it again, which does no harm.
+    A message is deleted after that; one whose processing was cancelled is received again, which does no harm.
 
     Raises:
-        EngineError: the queue is not there, may not be read, or does not answer.
+        EngineError: the queue does not exist, may not be read, or does not answer.
     """
     if settings.events is None:
         return
     queue = settings.events.queue_url
     while True:
-        found = await calls.queue(
+        found = await client.queue(
             "receive_message", QueueUrl=queue, MaxNumberOfMessages=BATCH, WaitTimeSeconds=POLL_SECONDS
         )
         messages = cast("Sequence[Mapping[str, Any]]", found.get("Messages", ()))  # Any: replies of boto3
-        for arn in await _named_in(messages, calls.region, settings.known_account):
+        for arn in await _named_in(messages, client.region, settings.known_account):
             changed(arn)
         if messages:
             entries = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(messages)]
-            await calls.queue("delete_message_batch", QueueUrl=queue, Entries=entries)
+            await client.queue("delete_message_batch", QueueUrl=queue, Entries=entries)
 
 
 async def _named_in(messages: Sequence[Mapping[str, Any]], region: str, account: str | None) -> Sequence[str]:
-    """The executions of a batch, each once. What a message says goes into no log: it may hold a task token."""
+    """Return the executions of a batch, each once. No message is logged: it may contain a task token."""
     by_message: list[frozenset[str]] = []
     for message in messages:
-        by_message.append(hinted(str(message.get("Body", "")), region, account))
-        await anyio.lowlevel.checkpoint()  # whoever may write to the queue may write 256 KiB
+        by_message.append(named_executions(str(message.get("Body", "")), region, account))
+        await anyio.lowlevel.checkpoint()  # a message may have 256 KiB
     if useless := sum(not arns for arns in by_message):
         _log.debug("%d of %d messages of the events queue name no execution of ours", useless, len(messages))
     return sorted(frozenset[str]().union(*by_message))
+
+
+SNS_MESSAGE: Final = "Notification"  # the `Type` of a wrapped message, unless delivery is raw
+_LONGEST_ARN: Final = 256  # characters; https://docs.aws.amazon.com/step-functions/latest/apireference (Arn)
+_MOST_VALUES: Final = 10_000  # values searched in one event
+
+
+def named_executions(body: str, region: str, account: str | None) -> frozenset[str]:
+    """Return the ARNs of this Region's executions (and this account's, if known) that a message names.
+
+    The first of these that names any counts: `detail.executionArn`, EventBridge's `resources`, any other place in the
+    event. Inputs, outputs and task tokens are not read.
+    """
+    found = (frozenset(_executions(look, region, account)) for look in _looks(_opened(body)))
+    return next((arns for arns in found if arns), frozenset[str]())
+
+
+def _looks(event: object) -> Iterator[object]:
+    """Return the parts of an event to search, the best first. A rule may pass on only a part of the event."""
+    if not isinstance(event, dict):
+        yield event
+        return
+    whole = cast("dict[str, object]", event)
+    detail = whole.get("detail")
+    about = cast("dict[str, object]", detail) if isinstance(detail, dict) else whole
+    yield from (about.get("executionArn"), whole.get("resources"), about)
+
+
+def _opened(body: object) -> object:
+    """Return the event in a body, also from a message of SNS; a text that is not JSON stays as it is."""
+    value = _json(body)
+    if not isinstance(value, dict):
+        return value
+    event = cast("dict[str, object]", value)
+    return _json(event.get("Message")) if event.get("Type") == SNS_MESSAGE else event
+
+
+def _json(text: object) -> object:
+    try:
+        value: object = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def _executions(value: object, region: str, account: str | None) -> Iterator[str]:
+    """Return the Standard executions; no task has an Express one."""
+    for text in _texts(value):
+        try:
+            named = ExecutionArn.parse(text)
+        except EngineRefused:
+            continue
+        if not named.express and named.place.region == region and account in (None, named.place.account):
+            yield text
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Return all texts that could be an execution ARN."""
+    left: list[object] = [value]
+    for _ in range(_MOST_VALUES):
+        if not left:
+            return
+        value = left.pop()
+        if isinstance(value, str) and value.startswith("arn:") and len(value) <= _LONGEST_ARN:
+            yield value
+        elif isinstance(value, dict):
+            left.extend(cast("dict[str, object]", value).values())
+        elif isinstance(value, list):
+            left.extend(cast("list[object]", value))

@@ -1,4 +1,4 @@
-"""The state machines of one engine: what a workflow names, and of which type it is."""
+"""The state machines of one engine, by the workflows that tools name, and their types."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from weakref import WeakValueDictionary
 import anyio
 
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_stepfunctions.arns import Machine, Place, is_machine_arn, named_machine, parse_machine
-from mcp_workflows_stepfunctions.calls import Calls
+from mcp_workflows_stepfunctions.arns import Machine, Place, is_machine_arn, machine_by_name, parse_machine
+from mcp_workflows_stepfunctions.client import Client
 
 EXPRESS: Final = "EXPRESS"
-_NOT_ASKED_FOR: Final = "ACCOUNT"
+_UNKNOWN_ACCOUNT: Final = "ACCOUNT"
 
 
 class Machines:
-    """Machines by what tools call them. The type of each is asked for once: it cannot change, only be replaced."""
+    """Machines by workflow. The type of each is asked for once: it cannot change unless the machine is replaced."""
 
-    def __init__(self, calls: Calls, account: str | None) -> None:
-        self._calls = calls
+    def __init__(self, client: Client, account: str | None) -> None:
+        self._client = client
         self._account = account
         self._types: dict[str, str] = {}  # by unqualified ARN
-        self._asking: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
-    async def named(self, workflow: str) -> Machine:
-        """The machine that a tool names: by ARN, or by its name in the engine's account and Region.
+    async def find(self, workflow: str) -> Machine:
+        """Return the machine that a tool names by ARN, or by its name in the engine's account and Region.
 
         Raises:
-            EngineRefused: it is no such name, or it is somewhere else than the engine.
-            EngineUnavailable: the account cannot be told.
+            EngineRefused: the name is not valid, or the machine is in another Region or account.
+            EngineUnavailable: the account cannot be found out now.
         """
         if is_machine_arn(workflow):
             return self._by_arn(workflow)
-        return named_machine(workflow, await self._calls.place())
+        return machine_by_name(workflow, await self._client.place())
 
-    def named_unasked(self, workflow: str) -> Machine:
-        """The same as far as it can be told without a call: the account of a name may be left open.
+    def find_offline(self, workflow: str) -> Machine:
+        """Return the machine without any call; the account of a name may stay open.
 
         Raises:
-            EngineRefused: see `named`.
+            EngineRefused: see `find`.
         """
         if is_machine_arn(workflow):
             return self._by_arn(workflow)
         place = Place(
-            partition=self._calls.partition, region=self._calls.region, account=self._account or _NOT_ASKED_FOR
+            partition=self._client.partition, region=self._client.region, account=self._account or _UNKNOWN_ACCOUNT
         )
-        return named_machine(workflow, place)
+        return machine_by_name(workflow, place)
 
-    async def to_start(self, workflow: str, *, express: bool) -> Machine:
-        """The machine that a tool names, of the type it says.
+    async def find_startable(self, workflow: str, *, express: bool) -> Machine:
+        """Return the machine that a tool names, after a check of its type.
 
         Raises:
-            EngineRefused: there is none, or not here, or it is of the other type.
+            EngineRefused: it does not exist, is elsewhere, or has the other type.
             EngineUnavailable: it cannot be looked up now; nothing was started.
         """
         try:
-            machine = await self.named(workflow)
-            await self.expect(machine, express=express)
+            machine = await self.find(workflow)
+            await self.check_type(machine, express=express)
         except EngineUnavailable as error:
             raise EngineUnavailable(str(error), sent=False, throttled=error.throttled) from None
         return machine
 
-    async def expect(self, machine: Machine, *, express: bool) -> None:
-        """Make sure that the machine is of the type its tool says.
+    async def check_type(self, machine: Machine, *, express: bool) -> None:
+        """Check that the machine has the type that its tool says.
 
         Raises:
-            EngineRefused: it is of the other, or it is not there.
+            EngineRefused: it has the other type, or does not exist.
             EngineUnavailable: no answer.
         """
-        found = await self.type_of(machine)
+        found = await self.machine_type(machine)
         if (found == EXPRESS) is express:
             return
         if express:
@@ -80,19 +80,19 @@ class Machines:
             final=True,
         )
 
-    async def type_of(self, machine: Machine) -> str:
-        """STANDARD or EXPRESS, by one DescribeStateMachine for as long as we run."""
+    async def machine_type(self, machine: Machine) -> str:
+        """Return STANDARD or EXPRESS, by one DescribeStateMachine per process."""
         arn = machine.unqualified
-        async with self._asking.setdefault(arn, anyio.Lock()):
+        async with self._locks.setdefault(arn, anyio.Lock()):
             if arn not in self._types:
-                found = await self._calls.call(
+                found = await self._client.call(
                     "describe_state_machine", stateMachineArn=arn, includedData="METADATA_ONLY"
                 )
                 self._types[arn] = str(found["type"])
         return self._types[arn]
 
     def forget(self, machine: Machine) -> None:
-        """It seems to have been replaced: ask again next time."""
+        """Ask for the type again next time: the machine may have been replaced."""
         self._types.pop(machine.unqualified, None)
 
     def _by_arn(self, arn: str) -> Machine:
@@ -101,10 +101,10 @@ class Machines:
         return machine
 
     def _refuse_foreign(self, place: Place) -> None:
-        calls = self._calls
-        if (place.region, place.partition) != (calls.region, calls.partition):
+        client = self._client
+        if (place.region, place.partition) != (client.region, client.partition):
             raise EngineRefused(
-                f"the state machine is in {place.region}, this engine is set up for {calls.region}: "
+                f"the state machine is in {place.region}, this engine is set up for {client.region}: "
                 "give the other Region an engine of its own",
                 final=True,
             )

@@ -1,4 +1,4 @@
-"""Names that state machines and we agree upon; see `mcp-workflows docs stepfunctions-contract`."""
+"""Names that state machines and the adapter share; see `mcp-workflows docs stepfunctions-contract`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ PROTOCOL_ERROR: Final = "McpError"  # the error of a Fail state whose Cause is {
 
 DENIED: Final = "AccessDeniedException"
 KMS_REFUSES: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException", "KmsThrottlingException"})
-"""Codes of what is encrypted with a key that we may not, or cannot, use now."""
+"""Codes for data encrypted with a key that we may not, or cannot, use now."""
 
 MAX_PAYLOAD: Final = 262_144  # bytes (UTF-8) of an input, an output, an answer

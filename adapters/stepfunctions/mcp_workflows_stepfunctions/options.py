@@ -1,4 +1,4 @@
-"""What one tool may set."""
+"""The options of one tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcp_workflows.adapter import JSON, read_options
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.settings import SESSION
 
-LONGEST_EXPRESS = timedelta(minutes=5)  # StartSyncExecution: an Express workflow runs for at most so long
+LONGEST_EXPRESS = timedelta(minutes=5)  # the longest run of an Express workflow
 
 
 class StepFunctionsOptions(BaseModel):
@@ -54,19 +54,19 @@ class StepFunctionsOptions(BaseModel):
 
     @classmethod
     def read(cls, options: Mapping[str, JSON]) -> Self:
-        """The options of a start, frozen with its task.
+        """Return the options of a start, which are kept with its task.
 
         Raises:
-            EngineRefused: they are wrong.
+            EngineRefused: they are not valid.
         """
         return read_options(cls, options)
 
     @property
     def caller(self) -> str | None:
-        """The source identity, filled in.
+        """The source identity with its values filled in.
 
         Raises:
-            EngineRefused: it can be none.
+            EngineRefused: AWS does not accept it.
         """
         name = self.source_identity
         if name is not None and not SESSION.fullmatch(name):
@@ -79,5 +79,5 @@ class StepFunctionsOptions(BaseModel):
 
     @property
     def patience(self) -> timedelta:
-        """How long a call waits for an Express execution."""
+        """The longest time that a call waits for an Express execution."""
         return self.timeout or LONGEST_EXPRESS

@@ -1,4 +1,4 @@
-"""Why an execution failed, in words for people: causes that are JSON are read, stack traces are left out."""
+"""The reason why an execution failed, for people: causes that are JSON are read, stack traces are removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_workflows.adapter import Failure
 from mcp_workflows_stepfunctions.names import CANCELLED, PROTOCOL_ERROR
 
 TIMEOUT: Final = "States.Timeout"
-TASK_FAILED: Final = "States.TaskFailed"  # says nothing but that it failed
+TASK_FAILED: Final = "States.TaskFailed"  # carries no information
 
 _Object = Mapping[str, Any]  # Any: JSON
 
@@ -23,9 +23,9 @@ _CHILD_STATUS: Final[Mapping[str, str]] = {
     "ABORTED": "a child execution was stopped",
 }
 _MESSAGES: Final = ("errorMessage", "ErrorMessage", "message", "Message", "StatusReason", "StoppedReason", "Cause")
-_LARGEST_CODE: Final = 2**31 - 1  # what clients in other languages can read
+_LARGEST_CODE: Final = 2**31 - 1  # the largest integer that all clients can read
 _DEEPEST: Final = 3  # causes in causes
-_LONGEST: Final = 500  # characters of a JSON cause that nothing is known of
+_LONGEST: Final = 500  # characters of a JSON cause of unknown form
 _TRACE: Final = re.compile(
     r"Traceback \(most recent call last\)"  # Python
     r"|\s+File \".*\", line \d+"
@@ -38,16 +38,16 @@ _TRACE: Final = re.compile(
 )
 
 
-def failure(status: str, error: str | None, cause: str | None) -> Failure:
-    """Why an execution with this status failed; error and cause may both be missing."""
+def read_failure(status: str, error: str | None, cause: str | None) -> Failure:
+    """Return the failure of an execution with this status; error and cause may both be missing."""
     error = error or _WITHOUT_ERROR.get(status)
-    if error == PROTOCOL_ERROR and (told := _protocol_error(error, _object(cause))):
-        return told
+    if error == PROTOCOL_ERROR and (details := _protocol_error(error, _object(cause))):
+        return details
     return Failure(text=_words(error, cause) or _NOTHING_SAID, kind=error)
 
 
-def stopped(error: str | None, cause: str | None) -> str:
-    """What is said of an execution that was stopped, by us or by somebody else: both may be missing."""
+def describe_stop(error: str | None, cause: str | None) -> str:
+    """Return the message for an execution that was stopped; error and cause may both be missing."""
     if error == CANCELLED:
         return _words(None, cause) or "cancelled"
     words = _words(error, cause)
@@ -55,7 +55,7 @@ def stopped(error: str | None, cause: str | None) -> str:
 
 
 def _protocol_error(error: str, found: _Object | None) -> Failure | None:
-    """The JSON-RPC error that a Fail state asks for; without an integer code it is an ordinary failure."""
+    """Return the JSON-RPC error that a Fail state asks for, or None without an integer code: an ordinary failure."""
     code = found.get("code") if found else None
     if found is None or not isinstance(code, int) or isinstance(code, bool) or abs(code) > _LARGEST_CODE:
         return None
@@ -65,11 +65,11 @@ def _protocol_error(error: str, found: _Object | None) -> Failure | None:
 
 
 def _words(error: str | None, cause: str | None, depth: int = 0) -> str:
-    """Error and cause in one sentence, each said once."""
-    said = _cause(cause, depth)
-    if not error or (error == TASK_FAILED and said) or said == error or said.startswith(f"{error}:"):
-        return said
-    return f"{error}: {said}" if said else error
+    """Return error and cause in one sentence, without repetition."""
+    message = _cause(cause, depth)
+    if not error or (error == TASK_FAILED and message) or message == error or message.startswith(f"{error}:"):
+        return message
+    return f"{error}: {message}" if message else error
 
 
 def _cause(cause: str | None, depth: int) -> str:
@@ -81,25 +81,28 @@ def _cause(cause: str | None, depth: int) -> str:
     if "ExecutionArn" in found and depth < _DEEPEST:
         return _of_child(found, depth)
     texts = (found.get(name) for name in _MESSAGES)
-    said = next((text for text in texts if isinstance(text, str) and text.strip()), None)
-    return _without_trace(said) if said else _short(json.dumps(found, ensure_ascii=False))
+    message = next((text for text in texts if isinstance(text, str) and text.strip()), None)
+    return _without_trace(message) if message else _short(json.dumps(found, ensure_ascii=False))
 
 
 def _of_lambda(found: _Object) -> str:
-    """Source: https://docs.aws.amazon.com/lambda/latest/dg/python-exceptions.html, the same in all its runtimes."""
+    """Return the message of a Lambda error.
+
+    Source: https://docs.aws.amazon.com/lambda/latest/dg/python-exceptions.html, the same in all runtimes.
+    """
     message, kind = found.get("errorMessage"), found.get("errorType")
-    said = _without_trace(message) if isinstance(message, str) else ""
-    if not isinstance(kind, str) or not kind or said == kind or said.startswith(f"{kind}:"):
-        return said
-    return f"{kind}: {said}" if said else kind
+    message = _without_trace(message) if isinstance(message, str) else ""
+    if not isinstance(kind, str) or not kind or message == kind or message.startswith(f"{kind}:"):
+        return message
+    return f"{kind}: {message}" if message else kind
 
 
 def _of_child(found: _Object, depth: int) -> str:
-    """What `startExecution.sync` puts into a cause: the child as DescribeExecution has it."""
+    """Return the message of a failed child of `startExecution.sync`, whose cause is the reply of DescribeExecution."""
     error, cause = found.get("Error"), found.get("Cause")
     what = _CHILD_STATUS.get(str(found.get("Status")), "a child execution did not succeed")
-    said = _words(error if isinstance(error, str) else None, cause if isinstance(cause, str) else None, depth + 1)
-    return f"{what}: {said}" if said else what
+    message = _words(error if isinstance(error, str) else None, cause if isinstance(cause, str) else None, depth + 1)
+    return f"{what}: {message}" if message else what
 
 
 def _object(text: str | None) -> _Object | None:
@@ -113,7 +116,7 @@ def _object(text: str | None) -> _Object | None:
 
 
 def _without_trace(text: str) -> str:
-    """The text up to a stack trace; of Python, which tells the error last, what comes after it."""
+    """Return the text before a stack trace; in Python, where the error comes last, the text after it."""
     lines = text.strip().splitlines()
     begin = next((number for number, line in enumerate(lines) if _TRACE.match(line)), None)
     if begin is None:

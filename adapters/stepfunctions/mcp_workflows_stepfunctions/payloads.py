@@ -1,4 +1,4 @@
-"""What is given to an execution, its input and answers: canonical JSON, no more than Step Functions takes."""
+"""Inputs and answers of executions: canonical JSON, within the limit of Step Functions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from mcp_workflows_stepfunctions.names import MAX_PAYLOAD
 
 
 def payload(value: JSON, what: str, if_larger: str) -> str:
-    """The text to send; `what` it is and what to do `if_larger` are for people.
+    """Return the text to send. `what` names it, and `if_larger` gives a remedy, both for messages.
 
     Raises:
-        EngineRefused: it is no JSON, or too large.
+        EngineRefused: it cannot be written as JSON, or is too large.
     """
     text = canonical(value, what)
     if (size := len(text.encode())) > MAX_PAYLOAD:
-        told = f"the {what} is {size} bytes of JSON, Step Functions takes {MAX_PAYLOAD}: {if_larger}"
-        raise EngineRefused(told, final=True)
+        message = f"the {what} is {size} bytes of JSON, Step Functions takes {MAX_PAYLOAD}: {if_larger}"
+        raise EngineRefused(message, final=True)
     return text
 
 
 def canonical(value: JSON, what: str) -> str:
-    """The same text for the same JSON value.
+    """Return the same text for the same JSON value.
 
     Raises:
-        EngineRefused: it has what JSON has not: NaN, half a surrogate pair.
+        EngineRefused: it contains NaN or half a surrogate pair.
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -1,4 +1,4 @@
-"""AWS's quotas, and how much of them this process may use.
+"""AWS's quotas, and the share of them for this process.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/dg/service-quotas.html (API action throttling)
 """
@@ -18,7 +18,7 @@ def _limits(bucket: float, refill: float) -> BucketLimits:
     return BucketLimits(bucket=bucket, refill=refill)
 
 
-# operation: (where AWS is biggest, elsewhere)
+# operation: (in AWS's largest Regions, elsewhere)
 DEFAULTS: Final[Mapping[str, tuple[BucketLimits, BucketLimits]]] = {
     "start_execution": (_limits(1300, 300), _limits(800, 150)),
     "describe_execution": (_limits(300, 15), _limits(250, 10)),
@@ -31,13 +31,13 @@ DEFAULTS: Final[Mapping[str, tuple[BucketLimits, BucketLimits]]] = {
     "describe_state_machine_alias": (_limits(200, 1), _limits(200, 1)),
     "describe_state_machine_for_execution": (_limits(200, 1), _limits(200, 1)),
     "list_state_machines": (_limits(100, 5), _limits(100, 5)),
-    "get_resources": (_limits(10, 5), _limits(10, 5)),  # of tags: 15/s, and no bucket is told
+    "get_resources": (_limits(10, 5), _limits(10, 5)),  # of tags: 15/s; AWS gives no bucket
 }
 _OVERRIDES: Final[Mapping[str, str]] = {"send_task_success": "send_task", "send_task_failure": "send_task"}
 
 
 def limits(operation: str, region: str, quota: Quota | None) -> BucketLimits:
-    """What this process may use of an API; None: as much as it likes."""
+    """Return the share of this process in the quota of an operation; no limit if `quota` is None."""
     if quota is None or operation not in DEFAULTS:
         return UNLIMITED
     big, small = DEFAULTS[operation]

@@ -1,4 +1,4 @@
-"""What can be set of a Step Functions engine; of one tool on it, see `options`."""
+"""The settings of a Step Functions engine; `options` has those of one tool."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SECRETS: Final = frozenset(
 
 
 def _account(written: object) -> object:
-    """YAML reads an account as a number, and drops its leading zeros."""
+    """Restore the leading zeros of an account that YAML read as a number."""
     account = f"{written:012d}" if isinstance(written, int) and not isinstance(written, bool) else written
     if isinstance(account, str) and not _ACCOUNT.fullmatch(account):
         raise ValueError("write an AWS account without dashes: 123456789012")
@@ -95,17 +95,17 @@ class AssumeRole(BaseModel):
         return duration
 
     def on_behalf_of(self, caller: str) -> Self:
-        """The same for one caller, whose name is in CloudTrail instead."""
+        """Return the role for one caller, whose name CloudTrail shows."""
         return self.model_copy(update={"source_identity": caller, "session_name": caller})
 
     @property
     def account(self) -> str:
-        """The account that the role is in, and with it all that it may do."""
+        """The account of the role."""
         return self.arn.split(":")[4]
 
 
 class Rate(BaseModel):
-    """A token bucket, as AWS tells its quotas."""
+    """A token bucket, as AWS gives its quotas."""
 
     model_config = _MODEL
 
@@ -114,7 +114,7 @@ class Rate(BaseModel):
 
 
 class Quota(BaseModel):
-    """How much of AWS's quotas this process may use: they are of the whole account in its Region."""
+    """The share of AWS's quotas for this process; the quotas are those of the whole account in its Region."""
 
     model_config = _MODEL
 
@@ -130,7 +130,7 @@ class Quota(BaseModel):
 
 
 class Events(BaseModel):
-    """Hints instead of looks: EventBridge tells a queue what has changed."""
+    """Hints from EventBridge, which reports changes to a queue."""
 
     model_config = _MODEL
 
@@ -162,7 +162,7 @@ class Discover(BaseModel):
 
     @property
     def key_and_value(self) -> tuple[str, str]:
-        """The tag, taken apart."""
+        """The key and the value of the tag."""
         key, _, value = self.tag.partition("=")
         return key, value
 
@@ -170,7 +170,7 @@ class Discover(BaseModel):
 class StepFunctionsSettings(BaseModel):
     """The state machines of one account in one Region.
 
-    What is not given comes from where boto3 has it from: `AWS_*` in the environment, the profile in `~/.aws`, the
+    Settings that are left out come from boto3's usual places: `AWS_*` in the environment, the profile in `~/.aws`, the
     role of the machine. Credentials are never written here.
     """
 
@@ -229,5 +229,5 @@ class StepFunctionsSettings(BaseModel):
 
     @property
     def known_account(self) -> str | None:
-        """The account, as far as the settings say."""
+        """The account in the settings, or None."""
         return self.account or (self.assume_role.account if self.assume_role else None)

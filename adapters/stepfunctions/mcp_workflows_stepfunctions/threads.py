@@ -1,7 +1,7 @@
-"""Blocking calls off the event loop, in threads that never hold up an exit.
+"""Blocking calls off the event loop, in threads that never delay an exit.
 
-Threads of anyio or of concurrent.futures are waited for when the interpreter ends: an endpoint that does not answer, or
-lets one byte through now and then, would keep a stopped server from ending.
+The interpreter waits for threads of anyio and concurrent.futures when it ends: an endpoint that does not answer, or
+sends one byte now and then, would keep a stopped server from ending.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ import anyio.lowlevel
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], errors: tuple[type[Exception], ...], *limiters: anyio.CapacityLimiter) -> T:
-    """What `work` returns or raises, which may be `errors`.
+async def run_in_thread(
+    work: Callable[[], T], errors: tuple[type[Exception], ...], *limiters: anyio.CapacityLimiter
+) -> T:
+    """Return the result of `work`, or raise its exception, which may be one of `errors`.
 
-    When cancelled, nobody waits for it any more, and it ends by itself; only then its place is somebody else's.
+    A cancelled call is abandoned: its thread ends by itself, and keeps its places of the limiters until then.
     """
     call = _Call(work, errors)
     with ExitStack() as held:
@@ -32,14 +34,14 @@ async def in_thread(work: Callable[[], T], errors: tuple[type[Exception], ...], 
             await limiter.acquire_on_behalf_of(call)
             held.callback(limiter.release_on_behalf_of, call)
         call.begin()
-        call.held = held.pop_all()  # it cannot end before: it does that on this event loop
+        call.held = held.pop_all()  # the call ends on this event loop, so not before this line
     return await call.outcome()
 
 
-async def in_long_thread(
+async def run_in_long_thread(
     work: Callable[[], T], errors: tuple[type[Exception], ...], limiter: anyio.CapacityLimiter
 ) -> T:
-    """The same for what may take minutes, and does not keep its place when nobody waits for it."""
+    """Run `work` that may take minutes; a cancelled call gives its place back at once."""
     call = _Call(work, errors)
     async with limiter:
         call.begin()
@@ -47,18 +49,18 @@ async def in_long_thread(
 
 
 class _Thread:
-    """A thread that does one thing after the other."""
+    """A thread that runs one function after the other."""
 
     def __init__(self) -> None:
         self._todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._work, daemon=True, name="mcp-workflows call to AWS").start()
 
     def do(self, work: Callable[[], None]) -> None:
-        """As soon as it can."""
+        """Run a function as soon as the thread is free."""
         self._todo.put(work)
 
     def _work(self) -> None:
-        """What is not expected goes to `threading.excepthook`, and ends it."""
+        """Run functions for ever; an unexpected exception goes to `threading.excepthook` and ends the thread."""
         while True:
             self._todo.get()()
             _IDLE.append(self)
@@ -68,7 +70,7 @@ _IDLE: Final[deque[_Thread]] = deque()
 
 
 class _Call(Generic[T]):
-    """One such call: its outcome, and when there is one."""
+    """One call of a function in a thread, and its outcome."""
 
     def __init__(self, work: Callable[[], T], errors: tuple[type[Exception], ...]) -> None:
         self._work = work
@@ -77,10 +79,10 @@ class _Call(Generic[T]):
         self._done = anyio.Event()
         self._results: list[T] = []
         self._error: Exception | None = RuntimeError("the thread of a call broke; see the log")
-        self.held = ExitStack()  # the places that it has
+        self.held = ExitStack()  # its places of the limiters
 
     def begin(self) -> None:
-        """In a thread that has nothing to do, or a new one."""
+        """Begin in an idle thread, or in a new one."""
         try:
             thread = _IDLE.pop()
         except IndexError:
@@ -89,24 +91,24 @@ class _Call(Generic[T]):
         thread.do(lambda: context.run(self._run))
 
     async def outcome(self) -> T:
-        """When there is one."""
+        """Wait for the outcome."""
         await self._done.wait()
         if self._error is not None:
             raise self._error
         return self._results[0]
 
     def _run(self) -> None:
-        """In the thread."""
+        """Run the function; called in the thread."""
         try:
             self._results.append(self._work())
             self._error = None
         except self._errors as error:
             self._error = error
         finally:
-            with suppress(anyio.RunFinishedError):  # nobody is there any more to be told
+            with suppress(anyio.RunFinishedError):  # the event loop has ended
                 anyio.from_thread.run_sync(self._over, token=self._token)
 
     def _over(self) -> None:
-        """On the event loop."""
+        """Note the outcome; called on the event loop."""
         self.held.close()
         self._done.set()

@@ -1,8 +1,8 @@
-"""Where a state puts its task token, read from its definition: the history has the token at the same place.
+"""The places of the task token in the parameters of a state, from its definition; the history has it at the same place.
 
-JSONPath names it `$$.Task.Token`, in a field `NAME.$`; JSONata `$states.context.Task.Token`, in `{% %}`. Both may have
-it inside of larger expressions. Those that build objects, lists and texts are understood; what else is made of the
-token (its hash, a substring) cannot be read back.
+JSONPath names it `$$.Task.Token`, in a field `NAME.$`; JSONata `$states.context.Task.Token`, in `{% %}`. Both may use
+it inside larger expressions. Expressions that build objects, lists and texts are understood; from other results (a
+hash of the token, a substring) it cannot be read back.
 Source: https://states-language.net/spec.html, Context Object and Intrinsic Functions
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows_stepfunctions.envelope import is_token, opened
+from mcp_workflows_stepfunctions.mcp_input import is_token, opened
 
 Path: TypeAlias = tuple[str | int, ...]
 
-_CONTEXT: Final[Mapping[str, Path]] = {  # what holds the token, and where in it that is
+_CONTEXT: Final[Mapping[str, Path]] = {  # objects with the token, and its path inside
     "$$.Task.Token": (),
     "$$.Task": ("Token",),
     "$$": ("Task", "Token"),
@@ -37,57 +37,55 @@ _LEXEMES: Final = re.compile(
 _STEP: Final = re.compile(r"""\[['"](\w+)['"]\]""")
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _JSONATA: Final = re.compile(r"\s*\{%(.*)%\}\s*", re.DOTALL)
-_CHOOSES: Final = frozenset("?:")  # between one value and another
+_CHOOSES: Final = frozenset("?:")  # signs that separate alternatives
 _OPENS: Final[Mapping[str, str]] = {"(": ")", "[": "]", "{": "}"}
 _TOKEN: Final = "[A-Za-z0-9+/=_-]+"  # noqa: S105  # what tokens are made of, no password
 MARK: Final = "<task token>"
-_CERTAIN: Final = 6  # characters of a text beside a token that could be part of one: more are no accident
+_CERTAIN: Final = 6  # characters; a longer text beside the token delimits it, even of token characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a token is in the parameters of a state."""
+class TokenPlace:
+    """The place of a token in the parameters of a state."""
 
     path: Path
-    before: str | None = (
-        None  # with the text around it, if the token is in a larger text; None: the text begins with it
-    )
+    before: str | None = None  # the text before the token in a larger text; None: the text begins with the token
     after: str | None = None
-    legible: bool = True  # False: it went into something that it cannot be read back from
+    readable: bool = True  # False: the token cannot be read back from the value
 
     def read(self, parameters: JSON) -> str | None:
-        """The token that is there; None: there is none."""
+        """Return the token at this place, or None."""
         found = parameters
         for step in self.path:
             found = _item(opened(found), step)
-        if self.legible and isinstance(found, str) and self.within:
+        if self.readable and isinstance(found, str) and self.is_embedded:
             pattern = f"{_literal(self.before, 'A')}({_TOKEN}?){_literal(self.after, 'Z')}"
             there = {match[1] for match in re.finditer(f"(?={pattern})", found)}
-            found = there.pop() if len(there) == 1 else None  # another one came with what was put in beside it
-        return found if self.legible and isinstance(found, str) and is_token(found) else None
+            found = there.pop() if len(there) == 1 else None  # another match came from a value filled in beside it
+        return found if self.readable and isinstance(found, str) and is_token(found) else None
 
     @property
-    def within(self) -> bool:
-        """Whether the token is in a larger text."""
+    def is_embedded(self) -> bool:
+        """True if the token is in a larger text."""
         return self.before is not None or self.after is not None
 
-    def marked(self, sent: JSON) -> JSON:
-        """What a state sends, with a mark at this place."""
+    def mark_in(self, sent: JSON) -> JSON:
+        """Return the parameters that a state sends, with a mark at this place."""
         return _put(sent, self.path)
 
     @property
-    def written(self) -> str:
-        """The place as `when.token` of a gate has it: JMESPath."""
+    def expression(self) -> str:
+        """The place as JMESPath, for `when.token` of a gate."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{_name(step)}" for step in self.path)
         return "".join(steps).removeprefix(".")
 
 
-def token_places(parameters: JSON, input_path: str | None = None) -> Sequence[Place]:
-    """All places of the token in the `Parameters` or `Arguments` of a definition."""
+def token_places(parameters: JSON, input_path: str | None = None) -> Sequence[TokenPlace]:
+    """Return all places of the token in the `Parameters` or `Arguments` of a definition."""
     return list(_places(parameters, (), input_path))
 
 
-def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[Place]:
+def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[TokenPlace]:
     if isinstance(value, dict):
         for key, item in cast("Mapping[str, JSON]", value).items():
             if key.endswith(".$") and isinstance(item, str):
@@ -101,51 +99,51 @@ def _places(value: JSON, path: Path, input_path: str | None) -> Iterator[Place]:
         yield from _within(expression[1], path, None)
 
 
-def _within(expression: str, path: Path, input_path: str | None) -> Iterator[Place]:
-    """The places in what an expression comes to."""
+def _within(expression: str, path: Path, input_path: str | None) -> Iterator[TokenPlace]:
+    """Return the places in the result of an expression."""
     try:
         places = _Expression(expression, input_path).places()
     except RecursionError:
-        places = [Place(path=(), legible=False)]
+        places = [TokenPlace(path=(), readable=False)]
     for found in places:
         yield replace(found, path=(*path, *found.path))
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """What one operand comes to: where the token is in it, and its text if it is written out."""
+    """The value of one operand: the places of the token in it, and its text if it is a literal."""
 
-    places: Sequence[Place] = ()
+    places: Sequence[TokenPlace] = ()
     text: str | None = None
 
 
 def _evaluated(parts: Sequence[_Operand | str]) -> _Operand:
-    """What operands with operators between them come to: one alone, or texts that are put together."""
+    """Return the value of operands with operators between them: a single operand, or joined texts."""
     operands = [part for part in parts if isinstance(part, _Operand)]
     if len(operands) == len(parts) == 1:
         return operands[0]
     if operands and parts == [part for operand in operands for part in ("&", operand)][1:]:
         return _Operand(_joined(operands))
-    return _Operand(_illegible(place for operand in operands for place in operand.places))
+    return _Operand(_unreadable(place for operand in operands for place in operand.places))
 
 
-def _illegible(places: Iterable[Place]) -> Sequence[Place]:
-    return [replace(place, legible=False) for place in places]
+def _unreadable(places: Iterable[TokenPlace]) -> Sequence[TokenPlace]:
+    return [replace(place, readable=False) for place in places]
 
 
 class _Expression:
-    """A reader of one expression: recursive descent, which understands what puts a token into another value."""
+    """A recursive-descent reader of one expression, for all that puts a token into another value."""
 
     def __init__(self, source: str, input_path: str | None) -> None:
         self._lexemes = [(str(found.lastgroup), found[0]) for found in _LEXEMES.finditer(source) if found.lastgroup]
         self._at = 0
         self._input = input_path
 
-    def places(self) -> Sequence[Place]:
+    def places(self) -> Sequence[TokenPlace]:
         found = [*self._expression(frozenset()).places]
-        while self._at < len(self._lexemes):  # a bracket that was not opened
+        while self._at < len(self._lexemes):  # a closing bracket without an opening one
             self._at += 1
-            found = [*_illegible([*found, *self._expression(frozenset()).places])]
+            found = [*_unreadable([*found, *self._expression(frozenset()).places])]
         return found
 
     @property
@@ -153,7 +151,7 @@ class _Expression:
         return self._lexemes[self._at][1] if self._at < len(self._lexemes) else ""
 
     def _expression(self, ends: frozenset[str]) -> _Operand:
-        """Operands and the operators between them, up to one of the ends or a bracket that closes."""
+        """Read operands and the operators between them, up to one of the ends or a closing bracket."""
         branches: list[list[_Operand | str]] = [[]]
         while self._next and self._next not in ends and self._next not in _OPENS.values():
             kind, lexeme = self._lexemes[self._at]
@@ -168,7 +166,7 @@ class _Expression:
         condition, *chosen = map(_evaluated, branches)
         if not chosen:
             return condition
-        return _Operand([*_illegible(condition.places), *(place for each in chosen for place in each.places)])
+        return _Operand([*_unreadable(condition.places), *(place for each in chosen for place in each.places)])
 
     def _operand(self, kind: str, lexeme: str) -> _Operand:
         self._at += 1
@@ -178,7 +176,7 @@ class _Expression:
             if self._next == "(":
                 return self._call(lexeme)
             path = _CONTEXT.get(self._named(lexeme))
-            return _Operand([] if path is None else [Place(path=path)])
+            return _Operand([] if path is None else [TokenPlace(path=path)])
         if lexeme == "{":
             return _Operand(self._object())
         items = self._items(";" if lexeme == "(" else ",", _OPENS[lexeme])
@@ -186,7 +184,7 @@ class _Expression:
             return _Operand(_listed(items))
         early = [place for item in items[:-1] for place in item.places]
         return _Operand(
-            [*_illegible(early), *items[-1].places] if items else [], items[0].text if len(items) == 1 else None
+            [*_unreadable(early), *items[-1].places] if items else [], items[0].text if len(items) == 1 else None
         )
 
     def _named(self, lexeme: str) -> str:
@@ -196,7 +194,7 @@ class _Expression:
         return name
 
     def _items(self, separator: str, end: str) -> Sequence[_Operand]:
-        """What stands between brackets, of which the first was taken."""
+        """Read the items between brackets; the opening bracket has been read."""
         found: list[_Operand] = []
         while self._next and self._next != end:
             if self._next in {separator, *_OPENS.values()}:
@@ -206,16 +204,16 @@ class _Expression:
         self._at += 1
         return found
 
-    def _object(self) -> Sequence[Place]:
-        """The fields of an object: names that are written out count, what others hold cannot be told."""
-        found: list[Place] = []
+    def _object(self) -> Sequence[TokenPlace]:
+        """Read the fields of an object; the places under computed names cannot be told."""
+        found: list[TokenPlace] = []
         while self._next and self._next != "}":
             key = self._expression(frozenset({":", ","}))
-            found += _illegible(key.places)
+            found += _unreadable(key.places)
             if self._next == ":":
                 self._at += 1
                 item = self._expression(frozenset({","})).places
-                found += _illegible(item) if key.text is None else _under(key.text, item)
+                found += _unreadable(item) if key.text is None else _under(key.text, item)
             if self._next in {",", ")", "]"}:
                 self._at += 1
         self._at += 1
@@ -229,27 +227,27 @@ class _Expression:
             return _Operand(_formatted(arguments[0].text, arguments[1:]))
         if function == "States.Array":
             return _Operand(_listed(arguments))
-        if function == "States.JsonToString":  # of a text it is that text in quotes
+        if function == "States.JsonToString":  # of a text: the text in quotes
             return _Operand([place if place.path else replace(place, before='"', after='"') for place in places])
         if function == "$string":
             return _Operand(places)
         if function in {"States.StringToJson", "$parse"}:
-            return _Operand([place if place.path else replace(place, legible=False) for place in places])
-        if function == "$merge":  # objects in a list come to one object
+            return _Operand([place if place.path else replace(place, readable=False) for place in places])
+        if function == "$merge":  # a list of objects becomes one object
             return _Operand([replace(place, path=place.path[1:]) for place in places if len(place.path) > 1])
-        return _Operand(_illegible(places))
+        return _Operand(_unreadable(places))
 
 
-def _under(step: str | int, places: Iterable[Place]) -> Sequence[Place]:
+def _under(step: str | int, places: Iterable[TokenPlace]) -> Sequence[TokenPlace]:
     return [replace(place, path=(step, *place.path)) for place in places]
 
 
-def _listed(items: Sequence[_Operand]) -> Sequence[Place]:
+def _listed(items: Sequence[_Operand]) -> Sequence[TokenPlace]:
     return [place for index, item in enumerate(items) for place in _under(index, item.places)]
 
 
-def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[Place]:
-    """`States.Format`: each `{}` of the template stands for the next argument."""
+def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[TokenPlace]:
+    """Return the places in `States.Format`: each `{}` of the template stands for the next argument."""
     pieces = template.split("{}")
     operands = [_Operand(text=pieces[0])]
     for argument, piece in zip(arguments, pieces[1:], strict=False):
@@ -257,9 +255,9 @@ def _formatted(template: str, arguments: Sequence[_Operand]) -> Sequence[Place]:
     return _joined([operand for operand in operands if operand.text != ""])
 
 
-def _joined(operands: Sequence[_Operand]) -> Sequence[Place]:
-    """A text of several: the token is found by what stands directly before and after it."""
-    found: list[Place] = []
+def _joined(operands: Sequence[_Operand]) -> Sequence[TokenPlace]:
+    """Return the places in joined texts: the token is found by the texts directly before and after it."""
+    found: list[TokenPlace] = []
     for index, operand in enumerate(operands):
         before = operands[index - 1].text or "" if index else None
         after = operands[index + 1].text or "" if index + 1 < len(operands) else None
@@ -271,24 +269,24 @@ def _joined(operands: Sequence[_Operand]) -> Sequence[Place]:
                 replace(place, before=before + (place.before or ""), after=place.after) if before is not None else place
             )
             around = replace(around, after=(place.after or "") + after) if after is not None else around
-            found.append(around if not place.path and _told_apart(around) else replace(around, legible=False))
+            found.append(around if not place.path and _is_delimited(around) else replace(around, readable=False))
     return found
 
 
-def _in_json(operands: Sequence[_Operand], index: int) -> Sequence[Place] | None:
-    """The places of one operand in a text that is a JSON object or list, which counts as what is in it."""
+def _in_json(operands: Sequence[_Operand], index: int) -> Sequence[TokenPlace] | None:
+    """Return the places of one operand in a text that is a JSON object or list, as places in its value."""
     text = "".join(
         MARK if number == index else "0" if operand.text is None else operand.text
         for number, operand in enumerate(operands)
     )
     if (value := opened(text)) is text:
         return None
-    found = [Place(path=path, legible=leaf == MARK) for path, leaf in _leaves(value, ()) if MARK in leaf]
-    return found if all(place == Place(path=()) for place in operands[index].places) else _illegible(found)
+    found = [TokenPlace(path=path, readable=leaf == MARK) for path, leaf in _leaves(value, ()) if MARK in leaf]
+    return found if all(place == TokenPlace(path=()) for place in operands[index].places) else _unreadable(found)
 
 
 def _leaves(value: JSON, path: Path) -> Iterator[tuple[Path, str]]:
-    """The texts in a value, with where they are."""
+    """Return the texts in a value, with their paths."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
@@ -299,8 +297,8 @@ def _leaves(value: JSON, path: Path) -> Iterator[tuple[Path, str]]:
             yield from _leaves(item, (*path, index))
 
 
-def _told_apart(place: Place) -> bool:
-    """Whether what stands around the token ends it for certain."""
+def _is_delimited(place: TokenPlace) -> bool:
+    """Return True if the text around the token cannot be a part of it."""
     return all(
         text is None or len(text) >= _CERTAIN or re.search("[^A-Za-z0-9+/=_-]", text) is not None
         for text in (place.before, place.after)
@@ -319,7 +317,7 @@ def _item(value: JSON, step: str | int) -> JSON:
 
 
 def _put(value: JSON, path: Path) -> JSON:
-    """The same with a mark at the end of the path, and what is missing on the way to it."""
+    """Return the value with a mark at the end of the path, and with any missing parts of the path."""
     if not path:
         return MARK
     step, rest = path[0], path[1:]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,20 +19,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Credentials that nobody checks, and no file, variable or metadata service that could bring others."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    empty = tmp_path / "no-aws-configuration"
-    empty.touch()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": str(empty),
-        "AWS_SHARED_CREDENTIALS_FILE": str(empty),
-    }.items():
-        monkeypatch.setenv(name, value)
+def aws(any_aws_credentials: None) -> None:
+    """No AWS configuration of this machine."""
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from mcp_workflows_stepfunctions.asking import deliveries, requests
-from mcp_workflows_stepfunctions.envelope import find_envelope
-from mcp_workflows_stepfunctions.fold import Fold
+from mcp_workflows_stepfunctions.history import History
+from mcp_workflows_stepfunctions.mcp_input import find_mcp_input
+from mcp_workflows_stepfunctions.questions import answer_calls, requests
 
 from mcp_workflows.adapter import Gate
 from tests.support.stepfunctions_engine import StepFunctions
@@ -30,12 +30,12 @@ class Run:
         events: list[Any] = found["events"]
         return events
 
-    def fold(self) -> Fold:
-        found = Fold()
+    def fold(self) -> History:
+        found = History()
         found.feed(self.history())
         return found
 
-    def until(self, wanted: Callable[[Fold], bool], seconds: float = 60.0) -> Fold:
+    def until(self, wanted: Callable[[History], bool], seconds: float = 60.0) -> History:
         deadline = time.monotonic() + seconds
         while not wanted(found := self.fold()):
             assert time.monotonic() < deadline, [(each["type"], each["id"]) for each in self.history()]
@@ -47,12 +47,12 @@ class Run:
         return list(requests(self.until(lambda found: len(requests(found, {})) == count), {}))
 
     def answer(self, key: str, response: Mapping[str, Any], gates: Mapping[str, Gate] = _NO_GATES) -> None:
-        [delivery] = deliveries(self.fold(), gates, {key: response})
+        [delivery] = answer_calls(self.fold(), gates, {key: response})
         getattr(self.engine.client(), delivery.operation)(**delivery.params)
 
     def fail(self, key: str, error: str) -> None:
         """What the code behind a question does when it breaks."""
-        envelope = find_envelope(self.fold().waiting[int(key)].parameters)
+        envelope = find_mcp_input(self.fold().waiting[int(key)].parameters)
         assert envelope is not None
         self.engine.client().send_task_failure(taskToken=envelope.token, error=error)
 

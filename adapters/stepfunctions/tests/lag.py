@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager
 
 import anyio
-from mcp_workflows_stepfunctions.calls import Calls, open_calls
+from mcp_workflows_stepfunctions.client import Client, open_client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 from adapters.stepfunctions.tests.injecting import Answer, injecting
@@ -37,7 +37,7 @@ async def watched_loop(clock: Callable[[], float] = time.perf_counter) -> AsyncG
         group.cancel_scope.cancel()
 
 
-async def many(calls: Calls, concurrent: int) -> None:
+async def many(calls: Client, concurrent: int) -> None:
     """So many looks at once."""
     async with anyio.create_task_group() as group:
         for _ in range(concurrent):
@@ -57,10 +57,10 @@ async def measured(url: str, connections: int) -> AsyncGenerator[str]:
     async with watched_loop() as late:
         await anyio.sleep(1)
     yield told("nothing under way", late)
-    async with watched_loop() as late, open_calls(settings) as calls:
+    async with watched_loop() as late, open_client(settings) as calls:
         pass
     yield told("opening", late)
-    async with open_calls(settings) as calls:
+    async with open_client(settings) as calls:
         async with watched_loop() as late:
             await many(calls, 50)
         yield told("the first 50 calls at once", late)

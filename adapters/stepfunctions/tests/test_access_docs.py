@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.calls import open_calls
-from mcp_workflows_stepfunctions.commenting import said_in
-from mcp_workflows_stepfunctions.iam import caller_policy, permissions
+from mcp_workflows_stepfunctions.client import open_client
 from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
+from mcp_workflows_stepfunctions.tooling.expose import read_comment
+from mcp_workflows_stepfunctions.tooling.iam import caller_policy, permissions
 
 from mcp_workflows.adapter import Use
 from mcp_workflows.sidecar.config.load import Config, load_config
@@ -45,7 +45,7 @@ def test_each_configuration_loads(page: str, tmp_path: Path) -> None:
 
 async def test_the_policy_is_the_one_that_is_printed() -> None:
     given = StepFunctionsSettings(region="eu-west-1", account="111122223333")
-    async with open_calls(given) as calls:
+    async with open_client(given) as calls:
         assert await permissions(calls, given, [Use(tool="fulfil_order", workflow="fulfil_order")]) == shown(0)
 
 
@@ -55,7 +55,7 @@ def test_the_caller_of_a_role_needs_what_is_said() -> None:
 
 
 def test_the_comment_says_all_it_can() -> None:
-    said = said_in(json.dumps(shown(3)))
+    said = read_comment(json.dumps(shown(3)))
     assert (said.name, said.title, said.problems) == ("fulfil_order", "Fulfil an order", ())
     assert said.input["required"] == ["order"]
 

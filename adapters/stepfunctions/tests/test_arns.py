@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from mcp_workflows_stepfunctions.adopting import same_workflow
-from mcp_workflows_stepfunctions.arns import ExecutionName, Place, named_machine, parse_machine
-from mcp_workflows_stepfunctions.console import Console
+from mcp_workflows_stepfunctions.arns import ExecutionArn, Place, machine_by_name, parse_machine
+from mcp_workflows_stepfunctions.describe import Console
+from mcp_workflows_stepfunctions.tooling.adopt import same_workflow
 
 from mcp_workflows.errors import EngineRefused
 
@@ -17,7 +17,7 @@ EXECUTION = "arn:aws:states:eu-west-1:111122223333:execution:orders:mcp-1"
 @pytest.mark.parametrize("qualifier", ["", ":3", ":PROD", ":blue-green_1.2"])
 def test_a_machine_is_known_by_its_arn_and_by_its_name(qualifier: str) -> None:
     by_arn = parse_machine(f"{MACHINE}{qualifier}")
-    assert by_arn == named_machine(f"orders{qualifier}", HERE)
+    assert by_arn == machine_by_name(f"orders{qualifier}", HERE)
     assert by_arn.arn == f"{MACHINE}{qualifier}"
     assert (by_arn.unqualified, by_arn.execution("mcp-1")) == (MACHINE, EXECUTION)
 
@@ -59,14 +59,14 @@ def test_what_is_no_arn_of_a_machine_is_refused_with_how_one_is_written(wrong: s
 @pytest.mark.parametrize("wrong", ["", "or ders", "orders*", "a/b", "x" * 81, "orders:", "a:b:c", "<orders>"])
 def test_what_can_be_no_name_is_refused(wrong: str) -> None:
     with pytest.raises(EngineRefused, match="cannot be the name"):
-        named_machine(wrong, HERE)
+        machine_by_name(wrong, HERE)
 
 
 def test_an_execution_is_taken_apart() -> None:
-    found = ExecutionName.parse(EXECUTION)
+    found = ExecutionArn.parse(EXECUTION)
     assert (found.place, found.machine, found.name, found.express) == (HERE, "orders", "mcp-1", False)
-    assert ExecutionName.parse(EXECUTION.replace(":execution:", ":express:") + ":run").express
-    child = ExecutionName.parse(EXECUTION.replace(":orders:", ":orders/EachOrder:"))
+    assert ExecutionArn.parse(EXECUTION.replace(":execution:", ":express:") + ":run").express
+    child = ExecutionArn.parse(EXECUTION.replace(":orders:", ":orders/EachOrder:"))
     assert (child.machine, child.label, child.name) == ("orders", "EachOrder", "mcp-1")
 
 
@@ -75,7 +75,7 @@ def test_an_execution_is_taken_apart() -> None:
 )
 def test_what_is_no_execution_arn_is_refused(wrong: str) -> None:
     with pytest.raises(EngineRefused, match="no execution ARN"):
-        ExecutionName.parse(wrong)
+        ExecutionArn.parse(wrong)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_tool_watches_the_machine_it_names(written: str, found: str, same: boo
 
 
 def test_the_page_of_an_execution_is_in_the_console_of_its_partition() -> None:
-    page = Console.of("aws", "eu-west-1", url=None, custom=False).page(EXECUTION)
+    page = Console.of_region("aws", "eu-west-1", url=None, custom=False).page(EXECUTION)
     assert page == (
         f"https://eu-west-1.console.aws.amazon.com/states/home?region=eu-west-1#/v2/executions/details/{EXECUTION}"
     )
@@ -111,10 +111,10 @@ def test_the_page_of_an_execution_is_in_the_console_of_its_partition() -> None:
         ("aws-us-gov", "us-gov-west-1", "console.amazonaws-us-gov.com"),
         ("aws-eusc", "eusc-de-east-1", "console.amazonaws-eusc.eu"),
     ):
-        page = Console.of(partition, region, url=None, custom=False).page(EXECUTION)
+        page = Console.of_region(partition, region, url=None, custom=False).page(EXECUTION)
         assert page is not None
         assert page.startswith(f"https://{region}.{domain}/")
-    assert Console.of("aws", "eu-west-1", url=None, custom=True).page(EXECUTION) is None
-    own = Console.of("aws", "eu-west-1", url="https://console.example.com/", custom=True).page(EXECUTION)
+    assert Console.of_region("aws", "eu-west-1", url=None, custom=True).page(EXECUTION) is None
+    own = Console.of_region("aws", "eu-west-1", url="https://console.example.com/", custom=True).page(EXECUTION)
     assert own is not None
     assert own.startswith("https://console.example.com/states/")

@@ -206,6 +206,7 @@ async def test_an_engine_that_cannot_look_a_machine_up_has_started_nothing(serve
 
 
 @pytest.mark.parametrize("transport", [["--http", f"127.0.0.1:{free_port()}"], []], ids=["http", "stdio"])
+@pytest.mark.usefixtures("processes")
 def test_an_engine_that_cannot_be_set_up_is_a_message_and_no_stack_trace(tmp_path: Path, transport: list[str]) -> None:
     config = configured(tmp_path, "http://127.0.0.1:9", {"it": {"workflow": MACHINE}}, region=None)
     command = [COMMAND, "serve", str(config), *transport]

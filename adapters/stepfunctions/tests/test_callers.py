@@ -11,9 +11,9 @@ import anyio
 import pytest
 from botocore.credentials import Credentials
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
-from mcp_workflows_stepfunctions.credentials import MAX_SESSIONS, PerCaller, acting_as
+from mcp_workflows_stepfunctions.credentials import MAX_SESSIONS, CallerCredentials, acting_as
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
-from mcp_workflows_stepfunctions.threads import in_thread
+from mcp_workflows_stepfunctions.threads import run_in_thread
 from pydantic import ValidationError
 
 from adapters.stepfunctions.tests import machines
@@ -150,12 +150,12 @@ def _session(who: str) -> Credentials:
 
 
 async def test_calls_at_once_never_have_each_others_session() -> None:
-    credentials, seen = PerCaller(Credentials("usual", "s"), _session), list[tuple[str, str]]()
+    credentials, seen = CallerCredentials(Credentials("usual", "s"), _session), list[tuple[str, str]]()
 
     async def call(who: str | None) -> None:
         with acting_as(who):
             for _ in range(5):
-                found = await in_thread(lambda: credentials.get_frozen_credentials().access_key, (), limiter)
+                found = await run_in_thread(lambda: credentials.get_frozen_credentials().access_key, (), limiter)
                 seen.append((who or "usual", found))
 
     limiter = anyio.CapacityLimiter(8)
@@ -173,7 +173,7 @@ def test_so_many_sessions_are_kept_and_no_more() -> None:
         made.append(who)
         return _session(who)
 
-    credentials = PerCaller(Credentials("usual", "s"), session)
+    credentials = CallerCredentials(Credentials("usual", "s"), session)
     for who in [str(number) for number in range(MAX_SESSIONS + 1)] + [str(MAX_SESSIONS), "1", "0"]:
         with acting_as(who):
             assert credentials.get_frozen_credentials().access_key == who

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, names
-from mcp_workflows_stepfunctions.asking import requests
-from mcp_workflows_stepfunctions.embedding import FILES, embedded_files
-from mcp_workflows_stepfunctions.fold import Fold
-from mcp_workflows_stepfunctions.outcome import failure
+from mcp_workflows_stepfunctions.history import History
+from mcp_workflows_stepfunctions.outcome import read_failure
+from mcp_workflows_stepfunctions.questions import requests
+from mcp_workflows_stepfunctions.tooling.embed import FILES, read_embedded_files
 
 from adapters.stepfunctions.tests.executions import Run, Runs
 from mcp_workflows.adapter import Embeds
@@ -63,12 +63,12 @@ def function(engine: StepFunctions) -> str:
 
 def test_the_adapter_embeds() -> None:
     assert issubclass(StepFunctionsAdapter, Embeds)
-    assert StepFunctionsAdapter.embeds() == embedded_files()
+    assert StepFunctionsAdapter.embeds() == read_embedded_files()
 
 
 def test_the_page_shows_the_files_as_they_are() -> None:
     shown = [block for block in blocks("json") if '"AskUser"' in block]
-    assert shown == [embedded_files()["asl"], embedded_files()["asl-jsonata"]]
+    assert shown == [read_embedded_files()["asl"], read_embedded_files()["asl-jsonata"]]
     assert re.findall(r"\[`(asl.*?)`\]\(\.\./samples/questions/stepfunctions/(.*?)\)", PAGE) == list(FILES.items())
     [command] = [line for line in blocks("sh")[0].splitlines() if " helper " in line]
     assert command.split()[2] in FILES
@@ -81,7 +81,7 @@ def test_the_page_has_the_names_of_the_contract() -> None:
 
 @pytest.mark.parametrize("language", FILES)
 def test_a_file_runs_as_it_is(language: str, run: Runs, stepfunctions: StepFunctions) -> None:
-    definition = deployed(stepfunctions, embedded_files()[language])
+    definition = deployed(stepfunctions, read_embedded_files()[language])
     for response, output in ((YES, "shipped"), (NO, "kept")):
         it = run(definition, ORDER)
         [key] = it.asked()
@@ -101,13 +101,13 @@ def test_two_branches_on_the_page_ask_at_once(run: Runs) -> None:
 
 def test_the_protocol_error_on_the_page_is_one(run: Runs) -> None:
     end = run(machine("NoSuchOrder"), {}).end()
-    told = failure(end["status"], end.get("error"), end.get("cause"))
+    told = read_failure(end["status"], end.get("error"), end.get("cause"))
     assert (told.text, told.code, told.data) == ("no such order", -32602, {"field": "order_id"})
 
 
 def test_the_answers_on_the_page_are_what_states_get(run: Runs) -> None:
     shown = [block for block in map(json.loads, blocks("json")) if "action" in block]
-    asks = json.loads(embedded_files()["asl"])["States"]["AskUser"]
+    asks = json.loads(read_embedded_files()["asl"])["States"]["AskUser"]
     del asks["Next"], asks["Catch"]
     told: list[Any] = []
     for response in (YES, NO):
@@ -126,7 +126,7 @@ def test_the_gate_on_the_page_opens_its_state(
     scope = {"args": ORDER, "principal": {"subject": "ada"}, "task": {"id": None}}
     gates = tool.frozen_gates(scope)
     it: Run = run(deployed(stepfunctions, json.dumps(machine("WaitForApproval"))), ORDER)
-    fold: Fold = it.until(lambda found: bool(requests(found, gates)))
+    fold: History = it.until(lambda found: bool(requests(found, gates)))
     [(key, request)] = requests(fold, gates).items()
     assert (request.gate, request.params["message"]) == ("approval", "Ship «A1»?")
     template = gates["approval"].send if accepts else gates["approval"].decline

@@ -15,10 +15,10 @@ from typing import Any
 import anyio
 import pytest
 from botocore import exceptions as boto
-from mcp_workflows_stepfunctions.calls import AnsweredError, Calls, open_calls
-from mcp_workflows_stepfunctions.refusals import CODES, EXCEPTIONS, SPECIAL
+from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError, open_client
+from mcp_workflows_stepfunctions.error_table import CODES, EXCEPTIONS, OPERATION_CODES
+from mcp_workflows_stepfunctions.errors import ApiCall, is_foreign, translate
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
-from mcp_workflows_stepfunctions.translating import Asked, is_foreign, translate
 
 from adapters.stepfunctions.tests.injecting import HANG, LOST, Answer, Injecting, error, injecting, sts_error, wait_for
 from adapters.stepfunctions.tests.refused import (
@@ -48,13 +48,13 @@ def server() -> Iterator[Injecting]:
         yield server
 
 
-def opened(url: str, **more: Any) -> AbstractAsyncContextManager[Calls]:
+def opened(url: str, **more: Any) -> AbstractAsyncContextManager[Client]:
     settings = {"region": REGION, "account": ACCOUNT, "endpoint_url": url, **more}
-    return open_calls(StepFunctionsSettings.model_validate(settings))
+    return open_client(StepFunctionsSettings.model_validate(settings))
 
 
 @pytest.fixture
-async def calls(server: Injecting) -> AsyncIterator[Calls]:
+async def calls(server: Injecting) -> AsyncIterator[Client]:
     async with opened(server.url) as calls:
         yield calls
 
@@ -70,7 +70,7 @@ def told(found: EngineError) -> bool | None:
     ("call", "answer", "kind", "outcome", "words"), TABLE, ids=[f"{n}-{row[0][0]}" for n, row in enumerate(TABLE)]
 )
 async def test_every_error_of_aws_is_one_of_ours_that_says_what_to_do(
-    calls: Calls,
+    calls: Client,
     server: Injecting,
     call: Asking,
     answer: Answer,
@@ -125,7 +125,7 @@ async def test_a_bucket_that_is_empty_holds_reads_back_here_and_nothing_was_sent
 
 async def test_nobody_there_is_certainly_not_sent() -> None:
     port = free_port()
-    start = f"Start it: python -m mcp_workflows_stepfunctions.local --port {port}"
+    start = f"Start it: python -m mcp_workflows_stepfunctions_local --port {port}"
     async with opened(f"http://127.0.0.1:{port}") as calls:
         with pytest.raises(EngineUnavailable, match="cannot connect to") as caught:
             await calls.call(*START[:1], **START[1])
@@ -151,15 +151,15 @@ async def test_a_lost_answer_and_then_nobody_there_may_have_been_accepted() -> N
             assert listening.counts["StartExecution"] == 2
 
 
-async def test_an_answer_after_a_lost_one_counts(calls: Calls, server: Injecting) -> None:
+async def test_an_answer_after_a_lost_one_counts(calls: Client, server: Injecting) -> None:
     server.tell("StartExecution", LOST, Answer(body={"executionArn": EXECUTION}))
     reply = await calls.call(*START[:1], **START[1])
     assert reply["executionArn"] == EXECUTION
 
 
-async def test_codes_that_the_caller_knows_are_answers(calls: Calls, server: Injecting) -> None:
+async def test_codes_that_the_caller_knows_are_answers(calls: Client, server: Injecting) -> None:
     server.tell("StartExecution", error("ExecutionAlreadyExists"))
-    with pytest.raises(AnsweredError) as caught:
+    with pytest.raises(ExpectedCodeError) as caught:
         await calls.call(START[0], known={"ExecutionAlreadyExists"}, **START[1])
     assert caught.value.code == "ExecutionAlreadyExists"
 
@@ -204,7 +204,7 @@ async def test_a_server_without_tls_says_to_write_http(server: Injecting) -> Non
         assert caught.value.sent is False
 
 
-async def test_no_task_token_is_ever_logged(calls: Calls, server: Injecting, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_task_token_is_ever_logged(calls: Client, server: Injecting, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     server.tell("SendTaskSuccess", error("TaskTimedOut", TOKEN))
     server.tell("GetExecutionHistory", Answer(body={"events": [], "nextToken": TOKEN}))
@@ -254,7 +254,7 @@ IDENTITY = (
 )
 
 
-async def test_pages_are_read_to_the_end_or_as_far_as_wanted(calls: Calls, server: Injecting) -> None:
+async def test_pages_are_read_to_the_end_or_as_far_as_wanted(calls: Client, server: Injecting) -> None:
     pages = [
         Answer(body={"executions": [{"name": "a"}], "nextToken": "t"}),
         Answer(body={"executions": [{"name": "b"}]}),
@@ -268,7 +268,7 @@ async def test_pages_are_read_to_the_end_or_as_far_as_wanted(calls: Calls, serve
     assert len(await calls.pages("list_executions", "executions", limit=1, stateMachineArn=MACHINE)) == 1
 
 
-async def test_an_express_execution_is_never_tried_again(calls: Calls, server: Injecting) -> None:
+async def test_an_express_execution_is_never_tried_again(calls: Client, server: Injecting) -> None:
     server.counts.clear()
     server.tell("StartSyncExecution", error("ServiceUnavailable", status=503))
     with pytest.raises(EngineUnavailable):
@@ -298,7 +298,7 @@ async def test_a_connection_that_opens_and_says_nothing_is_given_up_in_time() ->
                 assert seconds() < 2
 
 
-REAL = Asked(
+REAL = ApiCall(
     service="states", operation="start_execution", resource=MACHINE, region=REGION, account=ACCOUNT, endpoint="e"
 )
 HTTPS = "https://states.eu-west-1.amazonaws.com"
@@ -342,5 +342,5 @@ def test_a_defect_is_not_taken_for_an_error_of_boto3() -> None:
 
 def test_the_words_of_every_row_can_be_filled_in() -> None:
     words: dict[str, str] = dict.fromkeys(("action", "resource", "region", "endpoint", "detail", "unreached"), "x")
-    for row in (*CODES.values(), *SPECIAL.values(), *EXCEPTIONS.values()):
+    for row in (*CODES.values(), *OPERATION_CODES.values(), *EXCEPTIONS.values()):
         assert row.text.format_map(words)

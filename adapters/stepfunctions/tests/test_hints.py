@@ -17,9 +17,9 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_stepfunctions.calls import Calls, open_calls
-from mcp_workflows_stepfunctions.hints import hints
-from mcp_workflows_stepfunctions.session import open_clients
+from mcp_workflows_stepfunctions.boto3_clients import open_boto3_clients
+from mcp_workflows_stepfunctions.client import Client, open_client
+from mcp_workflows_stepfunctions.hints import receive_hints
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 from adapters.stepfunctions.tests.queues import arn, event, left_in, new_queue, send
@@ -73,8 +73,8 @@ class Heard:
 @asynccontextmanager
 async def listening(given: StepFunctionsSettings) -> AsyncGenerator[Heard]:
     heard = Heard()
-    async with open_calls(given) as calls, anyio.create_task_group() as group:
-        group.start_soon(hints, calls, given, heard)
+    async with open_client(given) as calls, anyio.create_task_group() as group:
+        group.start_soon(receive_hints, calls, given, heard)
         yield heard
         group.cancel_scope.cancel()
 
@@ -149,26 +149,26 @@ async def test_who_is_cancelled_while_nothing_comes_ends_at_once(stepfunctions: 
 
 async def test_without_a_queue_there_are_no_hints(stepfunctions: StepFunctions) -> None:
     given = settings(stepfunctions)
-    async with open_calls(given) as calls:
+    async with open_client(given) as calls:
         with anyio.fail_after(PATIENCE):
-            await hints(calls, given, Heard())
+            await receive_hints(calls, given, Heard())
 
 
 async def test_a_queue_that_is_not_there_is_said_by_its_name(stepfunctions: StepFunctions) -> None:
     queue = f"{stepfunctions.url}/{stepfunctions.account}/nowhere"
     given = settings(stepfunctions, events={"queue_url": queue})
-    async with open_calls(given) as calls:
+    async with open_client(given) as calls:
         with pytest.raises(EngineRefused, match=f"there is no queue {queue}"):
-            await hints(calls, given, Heard())
+            await receive_hints(calls, given, Heard())
 
 
 async def test_who_may_not_read_the_queue_hears_which_permission_is_missing(stepfunctions: StepFunctions) -> None:
     queue = new_queue(stepfunctions)
     given = settings(stepfunctions, events={"queue_url": queue})
-    clients = open_clients(given)
+    clients = open_boto3_clients(given)
     denied = pytest.raises(EngineRefused, match=f"sqs:ReceiveMessage on {queue} is not allowed")
     with refusing(clients.queue, "ReceiveMessage", "AccessDenied"), denied:
-        await hints(Calls(clients, given), given, Heard())
+        await receive_hints(Client(clients, given), given, Heard())
     clients.close()
 
 
@@ -177,23 +177,23 @@ async def test_a_queue_that_does_not_answer_is_tried_again_later() -> None:
     given = StepFunctionsSettings.model_validate(
         {"region": "us-east-1", "endpoint_url": url, "events": {"queue_url": f"{url}/123456789012/q"}}
     )
-    async with open_calls(given) as calls:
+    async with open_client(given) as calls:
         with pytest.raises(EngineUnavailable):
-            await hints(calls, given, Heard())
+            await receive_hints(calls, given, Heard())
 
 
 LEAVE = """
 import sys, anyio
-from mcp_workflows_stepfunctions.calls import open_calls
-from mcp_workflows_stepfunctions.hints import hints
+from mcp_workflows_stepfunctions.client import open_client
+from mcp_workflows_stepfunctions.hints import receive_hints
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
 async def main():
     given = StepFunctionsSettings(endpoint_url=sys.argv[1], events={"queue_url": sys.argv[2]})
     polls = []
-    async with open_calls(given) as calls, anyio.create_task_group() as group:
+    async with open_client(given) as calls, anyio.create_task_group() as group:
         calls._clients.queue.meta.events.register("before-send.sqs.ReceiveMessage", lambda **_: polls.append(1) or None)
-        group.start_soon(hints, calls, given, lambda arn: None)
+        group.start_soon(receive_hints, calls, given, lambda arn: None)
         while len(polls) < 2:  # the second one waits for a message
             await anyio.sleep(0.02)
         group.cancel_scope.cancel()

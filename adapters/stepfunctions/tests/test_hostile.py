@@ -86,6 +86,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_endpoint_that_answers_a_byte_at_a_time_keeps_no_process_from_ending() -> None:
     done = subprocess.run([sys.executable, "-c", DRIPPED, EXECUTION], capture_output=True, timeout=60, check=True)
     assert b"no answer within 1 s" in done.stdout

@@ -8,11 +8,10 @@ from functools import cache
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.calls import Calls
-from mcp_workflows_stepfunctions.iam import permissions, queue_arn
-from mcp_workflows_stepfunctions.policies import LARGEST
-from mcp_workflows_stepfunctions.session import Clients, open_clients
+from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
+from mcp_workflows_stepfunctions.client import Client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
+from mcp_workflows_stepfunctions.tooling.iam import LARGEST, permissions, queue_arn
 
 from mcp_workflows.adapter import Use
 from mcp_workflows.errors import EngineRefused
@@ -41,14 +40,14 @@ ALL_OF_A_TOOL = [
 
 
 @cache
-def some_clients() -> Clients:
-    return open_clients(StepFunctionsSettings(region="eu-west-1"))
+def some_clients() -> Boto3Clients:
+    return open_boto3_clients(StepFunctionsSettings(region="eu-west-1"))
 
 
 async def policy(uses: Sequence[Use], **settings: Any) -> Any:
     """What `permissions` says, of an engine that is never called."""
     given = StepFunctionsSettings.model_validate({"region": "eu-west-1", "account": "123456789012", **settings})
-    found = await permissions(Calls(some_clients(), given), given, uses)
+    found = await permissions(Client(some_clients(), given), given, uses)
     assert found["Version"] == "2012-10-17"
     return found["Statement"]
 

@@ -35,7 +35,7 @@ WAIT_ENTRY: Final = {
 
 def watch(adapter: StepFunctionsAdapter, used: set[str]) -> None:
     """Note what is called, before it is sent."""
-    clients = adapter._opened.calls._clients  # pyright: ignore[reportPrivateUsage]
+    clients = adapter._opened.client._clients  # pyright: ignore[reportPrivateUsage]
 
     def note(model: Any, **_: Any) -> None:
         service = str(model.service_model.service_name)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from mcp_workflows_stepfunctions.outcome import failure, stopped
+from mcp_workflows_stepfunctions.outcome import describe_stop, read_failure
 
 from mcp_workflows.adapter import Failure
 
@@ -84,18 +84,18 @@ OF_LAMBDA = lambda_cause(errorMessage="m")
     ],
 )  # fmt: skip
 def test_a_failure_is_told_in_words(error: str | None, cause: str | None, text: str) -> None:
-    assert failure("FAILED", error, cause) == Failure(text=text, kind=error or None)
+    assert read_failure("FAILED", error, cause) == Failure(text=text, kind=error or None)
 
 
 def test_a_failure_shows_no_stack_trace() -> None:
     for cause in (PYTHON, JAVA, NODE, GO, RUBY, lambda_cause(stackTrace=[PYTHON]), child(Cause=PYTHON)):
-        text = failure("FAILED", "E", cause).text
+        text = read_failure("FAILED", "E", cause).text
         assert not any(word in text for word in ("line 7", "Charge.java", "index.mjs", "main.go", "app.rb", "secret"))
 
 
 def test_a_time_out_needs_no_words_of_its_own() -> None:
-    assert failure("TIMED_OUT", None, None) == Failure(text="States.Timeout", kind="States.Timeout")
-    assert failure("TIMED_OUT", "Late", "c") == Failure(text="Late: c", kind="Late")
+    assert read_failure("TIMED_OUT", None, None) == Failure(text="States.Timeout", kind="States.Timeout")
+    assert read_failure("TIMED_OUT", "Late", "c") == Failure(text="Late: c", kind="Late")
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,14 @@ def test_a_time_out_needs_no_words_of_its_own() -> None:
     ],
 )
 def test_a_machine_may_ask_for_a_protocol_error(cause: Any, text: str, code: int | None, data: Any) -> None:
-    assert failure("FAILED", "McpError", json.dumps(cause)) == Failure(text=text, kind="McpError", code=code, data=data)
+    assert read_failure("FAILED", "McpError", json.dumps(cause)) == Failure(
+        text=text, kind="McpError", code=code, data=data
+    )
 
 
 @pytest.mark.parametrize("cause", [None, "", "just words", "[1]"])
 def test_a_protocol_error_without_a_code_is_an_ordinary_failure(cause: str | None) -> None:
-    assert failure("FAILED", "McpError", cause).code is None
+    assert read_failure("FAILED", "McpError", cause).code is None
 
 
 @pytest.mark.parametrize(
@@ -129,9 +131,9 @@ def test_a_protocol_error_without_a_code_is_an_ordinary_failure(cause: str | Non
     ],
 )
 def test_who_stopped_it_is_told(error: str | None, cause: str | None, said: str) -> None:
-    assert stopped(error, cause) == said
+    assert describe_stop(error, cause) == said
 
 
 def test_a_code_that_is_no_code_of_json_rpc_is_an_ordinary_failure() -> None:
     cause = json.dumps({"code": 10**400, "message": "no such order"})
-    assert failure("FAILED", "McpError", cause) == Failure(text="McpError: no such order", kind="McpError")
+    assert read_failure("FAILED", "McpError", cause) == Failure(text="McpError: no such order", kind="McpError")

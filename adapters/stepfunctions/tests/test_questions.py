@@ -1,311 +1,381 @@
-"""Questions, gates and watched executions as clients see them: from `tools/call` to what the state machine gets."""
+"""Questions in the parameters of states, gates, and the calls that answer them."""
 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import anyio
-import mcp_types
 import pytest
-from mcp.client import Client, ClientRequestContext
-from typer.testing import CliRunner
+from mcp_workflows_stepfunctions.gates import GateSettings, find_token, gate_state
+from mcp_workflows_stepfunctions.history import History
+from mcp_workflows_stepfunctions.mcp_input import find_mcp_input, read_parameters
+from mcp_workflows_stepfunctions.names import MAX_PAYLOAD
+from mcp_workflows_stepfunctions.questions import AnswerCall, answer_calls, problems, requests
+from mcp_workflows_stepfunctions.token_places import TokenPlace
+from pydantic import ValidationError
 
-from adapters.stepfunctions.tests import machines
-from adapters.stepfunctions.tests.configured import (
-    YES,
-    asked,
-    by_flags,
-    called,
-    client_of,
-    configured,
-    executions,
-    types,
+from adapters.stepfunctions.tests.events import ENVELOPE, FORM, TOKEN, Telling
+from mcp_workflows.adapter import Gate, InputRequest
+from mcp_workflows.errors import EngineRefused
+
+NO_NAME = (
+    "nothing in them is named like a task token, and the definition puts it into no field of its own; "
+    "say where it is in when.token"
 )
-from adapters.stepfunctions.tests.executions import Run
-from adapters.stepfunctions.tests.test_gates import foreign
-from mcp_workflows import TasksClient
-from mcp_workflows.sidecar.cli.app import app
-from tests.support.served import Peer, peer
-from tests.support.sidecars import sidecar
-from tests.support.stepfunctions_engine import StepFunctions
-
-pytestmark = pytest.mark.anyio
-
-NO: Final = {"action": "decline"}
-EXPIRES: Final = {
-    "StartAt": "Ask",
-    "States": {
-        "Ask": {
-            **{key: value for key, value in machines.asking("Now?").items() if key != "End"},
-            "TimeoutSeconds": 1,
-            "Catch": [{"ErrorEquals": ["States.Timeout"], "ResultPath": None, "Next": "AskAgain"}],
-            "Next": "AskAgain",
-        },
-        "AskAgain": machines.asking("Later?"),
-    },
-}
+ACCEPT: Mapping[str, Any] = {"action": "accept", "content": {"ok": True}}
+NO_FIELDS: Mapping[str, Any] = {"type": "object", "properties": {}}
+PARAMS: Mapping[str, Any] = {"mode": "form", "message": "Ship it?", "requestedSchema": FORM}
 
 
-async def both_asked(client: Peer, task_id: str) -> Mapping[str, str]:
-    """Keys by message, once two questions are open."""
-    with anyio.fail_after(20):
-        while len(found := (await client.get(task_id)).get("inputRequests", {})) < 2:
-            await anyio.sleep(0.02)
-    return {question["params"]["message"]: key for key, question in found.items()}
-
-
-async def acknowledged(client: Peer, task_id: str, **responses: Any) -> None:
-    assert (await client.answer(task_id, **responses)).result["resultType"] == "complete"
-
-
-async def test_two_questions_are_answered_one_by_one_declined_and_answered_again_in_vain(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine = stepfunctions.machine(machines.ASKS_TWO)
-    async with client_of(configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})) as client:
-        task_id = await called(client)
-        keys = await both_asked(client, task_id)
-        first, second = keys["Ship it?"], keys["Really?"]
-        wrong = await client.answer(task_id, **{first: {"action": "accept", "content": {"answer": 1}}})
-        assert wrong.error["data"]["key"] == first
-        await acknowledged(client, task_id, **{first: YES})
-        assert set((await client.get(task_id))["inputRequests"]) == {second}
-        await acknowledged(client, task_id, **{first: NO, "999": YES})
-        assert (await client.get(task_id))["status"] == "input_required"
-        await acknowledged(client, task_id, **{second: NO})
-        done = await client.until(task_id)
-    assert done["result"]["structuredContent"] == {"result": [YES, {"action": "decline", "content": {}}]}
-    [execution] = executions(stepfunctions, machine)
-    assert types(stepfunctions, execution).count("TaskSucceeded") == 2
-
-
-async def test_an_answer_that_comes_too_late_is_ignored_and_the_next_question_stands(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine = stepfunctions.machine(EXPIRES)
-    async with client_of(configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})) as client:
-        task_id = await called(client)
-        late, _ = await asked(client, task_id)
-        with anyio.fail_after(20):
-            while (key := next(iter((await client.get(task_id)).get("inputRequests", {late: 0})))) == late:
-                await anyio.sleep(0.05)
-        await acknowledged(client, task_id, **{late: YES})
-        assert set((await client.get(task_id))["inputRequests"]) == {key}
-        await acknowledged(client, task_id, **{key: YES})
-        assert (await client.until(task_id))["result"]["structuredContent"] == YES
-    [execution] = executions(stepfunctions, machine)
-    assert types(stepfunctions, execution).count("TaskSucceeded") == 1
-
-
-async def test_an_answer_after_a_cancellation_changes_nothing(stepfunctions: StepFunctions, tmp_path: Path) -> None:
-    machine = stepfunctions.machine(machines.ASKS)
-    async with client_of(configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})) as client:
-        task_id = await called(client)
-        key, _ = await asked(client, task_id)
-        assert (await client.send("tasks/cancel", {"taskId": task_id})).result["resultType"] == "complete"
-        await acknowledged(client, task_id, **{key: YES})
-        ended = await client.until(task_id)
-        await acknowledged(client, task_id, **{key: YES})
-        assert await client.get(task_id) == ended
-    assert (ended["status"], "cancelled through mcp-workflows" in ended["statusMessage"]) == ("cancelled", True)
-    [execution] = executions(stepfunctions, machine)
-    assert stepfunctions.ended(execution)["error"] == "Mcp.Cancelled"
-    assert "TaskSucceeded" not in types(stepfunctions, execution)
-
-
-async def test_the_sdks_client_puts_the_questions_to_its_person(stepfunctions: StepFunctions, tmp_path: Path) -> None:
-    async def answer(context: ClientRequestContext, params: mcp_types.ElicitRequestParams) -> mcp_types.ElicitResult:
-        messages.append(params.message)
-        return mcp_types.ElicitResult(action="accept", content={"answer": "yes"})
-
-    messages: list[str] = []
-    machine = stepfunctions.machine(machines.ASKS_TWO)
-    async with (
-        client_of(configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine}})) as served,
-        Client(served.url, extensions=[TasksClient()], elicitation_callback=answer) as client,
-    ):
-        result = await client.call_tool("it", {"order_id": "A1"})
-    assert result.structured_content == {"result": [YES, YES]}
-    assert sorted(messages) == ["Really?", "Ship it?"]
-
-
-ASK_OK: Final = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-GATES: Final = {
-    "approval": {
-        "when": "WaitForApproval",
-        "ask": {"message": "Ship {{args.order_id}}?", "schema": ASK_OK},
-        "send": {"output": {"approved": "{{answer.ok}}"}},
-        "decline": {"error": "Rejected", "cause": "nobody approved it"},
-    }
-}
-GATED: Final = {"input": {"type": "object", "properties": {"order_id": {"type": "string"}}}, "gates": GATES}
-APPROVED: Final = {"action": "accept", "content": {"ok": True}}
-
-
-async def test_a_gate_of_a_machine_that_was_not_written_for_us_is_accepted_and_declined(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine = stepfunctions.machine(foreign(**{"token.$": "$$.Task.Token"}))
-    config = configured(tmp_path, stepfunctions.url, {"it": {"workflow": machine, **GATED}})
-    async with client_of(config) as client:
-        for response, result in ((APPROVED, {"structuredContent": {"approved": True}}), (NO, {})):
-            task_id = await called(client)
-            key, question = await asked(client, task_id)
-            assert question["params"]["message"] == "Ship «A1»?"
-            await acknowledged(client, task_id, **{key: response})
-            done = (await client.until(task_id))["result"]
-            assert done["isError"] is False
-            assert result.items() <= done.items()
-        assert done["content"][0]["text"] == "kept"
-
-
-async def test_a_gate_is_answered_by_its_name_from_the_command_line(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine = stepfunctions.machine(foreign(**{"token.$": "$$.Task.Token"}))
-    amount = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
-    pay = {
-        "when": "WaitForApproval",
-        "ask": {"message": "Pay {{amount}}?", "schema": amount},
-        "send": {"output": {"paid": "{{answer.amount}}"}},
-    }
-    tool = {"workflow": machine, "input": amount, "gates": {"approval": pay}}
-    config = configured(tmp_path, stepfunctions.url, {"it": tool})
-    for result, said in (await by_flags(config, "it", "amount=12", "--answer", "approval.amount=12")).values():
-        assert json.dumps(result) == '{"paid": 12}'
-        assert "? [approval] Pay 12?\n> amount: 12 (by flag)" in said
-
-
-async def test_nobody_who_answers_is_null_to_the_states_that_read_who_it_was(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine: Any = json.loads(json.dumps(foreign(**{"token.$": "$$.Task.Token"})))
-    machine["States"]["Ship"]["Parameters"] = {"who.$": "$.by", "note.$": "$.note", "order.$": "$.order"}
-    output = {"by": "{{principal.subject}}", "note": "{{answer.note}}", "order": "{{args.order_of}}"}
-    properties = {"ok": {"type": "boolean"}, "note": {"type": "string"}}
-    ask = {"message": "Ship?", "schema": {**ASK_OK, "properties": properties}}
-    gates = {"approval": {**GATES["approval"], "ask": ask, "send": {"output": output}}}
-    tool = {"workflow": stepfunctions.machine(machine), "gates": gates}
-    async with client_of(configured(tmp_path, stepfunctions.url, {"it": tool})) as client:
-        task_id = await called(client)
-        key, _ = await asked(client, task_id)
-        await acknowledged(client, task_id, **{key: APPROVED})
-        done = (await client.until(task_id))["result"]
-    assert done["structuredContent"] == {"who": None, "note": None, "order": None}
-
-
-async def test_a_redrive_ends_no_task_anew_and_is_seen_by_who_watches(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine = stepfunctions.machine(machines.ASKS)
-    watching = {"kind": "watch", "allow_answer": True}
-    tools = {
-        "it": {"workflow": machine},
-        "by_arn": {"workflow": machine, **watching},
-        "by_name": {"workflow": machine.rpartition(":")[2], **watching},
-        "another": {"workflow": stepfunctions.machine(machines.ECHO), **watching},
-    }
-    config = configured(tmp_path, stepfunctions.url, tools, {"single_user": True})
-    async with client_of(config) as client:
-        task_id = await called(client)
-        key, _ = await asked(client, task_id)
-        [execution] = executions(stepfunctions, machine)
-        Run(engine=stepfunctions, arn=execution).fail(key, "Shop.Closed")
-        ended = await client.until(task_id)
-        assert (ended["status"], ended["result"]["isError"]) == ("completed", True)
-        stepfunctions.client().redrive_execution(executionArn=execution)
-        wanted = {"execution_id": execution}
-        watched = [str((await client.call(tool, wanted)).result["taskId"]) for tool in ("by_arn", "by_name")]
-        again, _ = await asked(client, watched[0])
-        assert again != key
-        assert (await asked(client, watched[1]))[0] == again
-        assert await client.get(task_id) == ended
-        refused = (await client.call("another", wanted)).result
-        assert (refused["isError"], "shows no execution" in refused["content"][0]["text"]) == (True, True)
-        await acknowledged(client, watched[0], **{again: YES})
-        assert [(await client.until(each))["result"]["structuredContent"] for each in watched] == [YES, YES]
-        assert await client.get(task_id) == ended
-
-
-async def test_an_execution_started_by_hand_is_watched_and_not_touched(
-    stepfunctions: StepFunctions, tmp_path: Path
-) -> None:
-    machine = stepfunctions.machine(machines.ASKS)
-    tools = {"it": {"workflow": machine.rpartition(":")[2], "kind": "watch"}}
-    begun = stepfunctions.client().start_execution(stateMachineArn=machine, name="by-hand", input="{}")
-    async with client_of(configured(tmp_path, stepfunctions.url, tools, {"single_user": True})) as client:
-        task_id = (await client.call("it", {"execution_id": begun["executionArn"]})).result["taskId"]
-        with anyio.fail_after(20):
-            while "somebody else's answer: Ship it?" not in (await client.get(task_id)).get("statusMessage", ""):
-                await anyio.sleep(0.02)
-        refused = await client.send("tasks/cancel", {"taskId": task_id})
-        assert "nothing can be cancelled" in refused.error["message"]
-        stepfunctions.client().stop_execution(executionArn=begun["executionArn"], error="ByHand")
-        assert (await client.until(task_id))["status"] == "cancelled"
-    assert len(executions(stepfunctions, machine)) == 1
-
-
-async def test_a_task_token_is_in_no_log_no_store_and_no_message(stepfunctions: StepFunctions, tmp_path: Path) -> None:
-    tools = {
-        "it": {"workflow": stepfunctions.machine(machines.ASKS)},
-        "gated": {"workflow": stepfunctions.machine(foreign(**{"token.$": "$$.Task.Token"})), **GATED},
-        "misled": {
-            "workflow": stepfunctions.machine(foreign(**{"order.$": "$.order_id", "token.$": "$$.Task.Token"})),
-            **GATED,
-            "gates": {
-                "approval": {
-                    **GATES["approval"],
-                    "when": {"state": "WaitForApproval", "token": "Entries[0].Detail.order"},
-                }
-            },
-        },
-    }
-    config = configured(tmp_path, stepfunctions.url, tools)
-    said: list[str] = []
-    with sidecar(config, "--log-level", "debug") as served:
-        async with peer(served.url) as client:
-            for tool, response in (("it", YES), ("gated", APPROVED), ("misled", APPROVED)):
-                task_id = (await client.call(tool, {"order_id": f"A-{uuid.uuid4().hex}"})).result["taskId"]
-                key, question = await asked(client, task_id)
-                said += [str(await client.get(task_id)), str(question)]
-                why = await anyio.to_thread.run_sync(told_why, config, task_id)
-                assert "WaitForApproval" in why or "Ask" in why
-                said += [why, str((await client.answer(task_id, **{key: response})).body)]
-                said.append(str(await client.get(task_id) if tool == "misled" else await client.until(task_id)))
-                said.append(str((await client.answer(task_id, **{key: response})).body))
-        log = served.log.read_bytes()
-    assert b"DEBUG" in log
-    for execution in executions(stepfunctions, str(tools["misled"]["workflow"])):
-        stepfunctions.client().stop_execution(executionArn=execution)
-    kept = stored(tmp_path)
-    assert b"WaitForApproval" in kept
-    tokens = [token for tool in tools.values() for token in tokens_of(stepfunctions, str(tool["workflow"]))]
-    assert len(tokens) == 3
-    for token in tokens:
-        assert token not in "".join(said)
-        assert token.encode() not in log
-        assert token.encode() not in kept
-
-
-def stored(folder: Path) -> bytes:
-    """All of the store's files."""
-    return b"".join(path.read_bytes() for path in folder.glob("tasks.db*"))
-
-
-def told_why(config: Path, task_id: str) -> str:
-    return CliRunner().invoke(app, ["tasks", "why", task_id, "-c", str(config)]).output
-
-
-def tokens_of(engine: StepFunctions, machine: str) -> list[str]:
-    """The tokens in the histories of a machine's executions."""
-    found: list[str] = []
-    for execution in executions(engine, machine):
-        event = engine.event(execution, "TaskScheduled")
-        [entry] = json.loads(event["taskScheduledEventDetails"]["parameters"])["Entries"]
-        detail = json.loads(entry["Detail"]) if isinstance(entry["Detail"], str) else entry["Detail"]
-        found.append(detail.get("taskToken") or detail["token"])
+def asked(parameters: Any, name: str = "Ask") -> History:
+    """An execution that waits in a state with these parameters; the key is 3."""
+    told, found = Telling(), History()
+    told.ask(0, name, parameters)
+    found.feed(told.events)
     return found
+
+
+def with_question(question: Any) -> Mapping[str, Any]:
+    return {"Entries": [{"Detail": {"mcpInput": question, "taskToken": TOKEN}}]}
+
+
+def with_schema(schema: Any) -> Mapping[str, Any]:
+    return {"message": "Ship it?", "requestedSchema": schema}
+
+
+def gate(when: Any = "Approve", send: Any = None, decline: Any = None) -> Mapping[str, Gate]:
+    request = InputRequest(method="elicitation/create", params={"message": "Sure?"})
+    send = {"output": {"ok": "{{answer.ok}}"}} if send is None else send
+    return {"approve": Gate(when=when, request=request, send=send, decline=decline)}
+
+
+# where a question is
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        ENVELOPE,
+        {"QueueUrl": "q", "MessageBody": ENVELOPE},
+        {"QueueUrl": "q", "MessageBody": json.dumps(ENVELOPE)},
+        {"Entries": [{"Source": "s", "Detail": ENVELOPE}]},
+        {"Entries": [{"Source": "s"}, {"Detail": json.dumps(ENVELOPE)}]},
+        {"FunctionName": "f", "Payload": ENVELOPE},
+        {"Message": json.dumps({"body": json.dumps(ENVELOPE)})},
+        {"Payload": {**ENVELOPE, "mcpInput": json.dumps(ENVELOPE["mcpInput"])}},
+        {"first": {"mcpInput": "without a token"}, "then": ENVELOPE},
+        {"Payload": {**ENVELOPE, "picture": "x" * 200_000}},
+    ],
+)
+def test_a_question_is_found_wherever_it_is(parameters: Any) -> None:
+    found = requests(asked(parameters), {})
+    assert found == {"3": InputRequest(method="elicitation/create", params=PARAMS)}
+
+
+@pytest.mark.parametrize(
+    ("question", "params"),
+    [
+        ({"message": "Ship it?", "requestedSchema": FORM}, PARAMS),
+        ({"method": "elicitation/create", "params": {"message": "Ship it?", "requestedSchema": FORM}}, PARAMS),
+        ({"params": PARAMS}, PARAMS),
+        ({"message": "Ship it?"}, {**PARAMS, "requestedSchema": NO_FIELDS}),
+        (
+            {"message": "Ship it?", "requestedSchema": {"properties": {}}, "_meta": {"a": 1}},
+            {**PARAMS, "requestedSchema": NO_FIELDS, "_meta": {"a": 1}},
+        ),
+    ],
+)
+def test_a_question_may_be_written_long_or_short(question: Any, params: Any) -> None:
+    [found] = requests(asked(with_question(question)), {}).values()
+    assert (found.method, found.params, found.gate) == ("elicitation/create", params, None)
+
+
+@pytest.mark.parametrize(
+    ("question", "complaint"),
+    [
+        (None, "it is not an object"),
+        ("Ship it?", "it is not an object"),
+        ([PARAMS], "it is not an object"),
+        ({}, "it has no message"),
+        ({"message": " "}, "it has no message"),
+        ({"message": 1}, "it has no message"),
+        ({"method": "elicitation/create"}, "its params are not an object"),
+        ({"method": "sampling/createMessage", "params": {}}, "its method is not elicitation/create"),
+        ({"params": {"message": "Go there", "mode": "url", "url": "https://x"}}, "its mode is not form"),
+        (with_schema("s"), "its requestedSchema is not the schema of an object"),
+        (with_schema({"type": "string"}), "its requestedSchema is not the schema of an object"),
+        (with_schema({"properties": []}), "properties of its requestedSchema are not an object"),
+        (with_schema({"properties": {"a": {"type": "object"}}}), "property 'a' must have one type"),
+        (with_schema({"properties": {"a": {"type": ["string", "null"]}}}), "property 'a' must have one type"),
+        (with_schema({"properties": {"a": 1}}), "property 'a' must have one type"),
+        (with_schema({"required": "a"}), "required of its requestedSchema is not a list of names"),
+    ],
+)
+def test_a_malformed_question_is_told_and_not_asked(question: Any, complaint: str) -> None:
+    fold = asked(with_question(question))
+    assert requests(fold, {}) == {}
+    [said] = problems(fold, {})
+    assert said.startswith(f"state Ask asks with a malformed mcpInput: {complaint}")
+
+
+@pytest.mark.parametrize("token", [None, "", 7, "x" * 2049])
+def test_a_question_without_a_token_is_told(token: Any) -> None:
+    fold = asked({"Payload": {**ENVELOPE, "taskToken": token}})
+    assert requests(fold, {}) == {}
+    assert problems(fold, {}) == ["state Ask asks with mcpInput, but has no taskToken beside it"]
+
+
+@pytest.mark.parametrize(
+    "parameters", ["", "no JSON", 1, [], {}, {"taskToken": TOKEN}, "[" * 100_000, {"a": "{" * 20}, {"a": "[1, 2"}]
+)
+def test_parameters_of_any_shape_ask_nothing(parameters: Any) -> None:
+    fold = asked(parameters)
+    assert (len(fold.waiting), requests(fold, {}), problems(fold, {})) == (1, {}, [])
+
+
+def test_what_is_nested_without_end_is_not_read_to_its_end() -> None:
+    deep: Any = ENVELOPE
+    for _ in range(400):
+        deep = {"a": [deep]}
+    assert find_mcp_input(read_parameters(json.dumps(deep))) is None
+
+
+def test_the_parameters_of_an_event_may_be_missing_or_unreadable() -> None:
+    told, fold = Telling(), History()
+    scheduled = told.schedule(told.enter(0, "Ask"))
+    del told.events[scheduled - 1]["taskScheduledEventDetails"]["parameters"]
+    fold.feed(told.events)
+    assert (list(fold.waiting), requests(fold, {})) == ([scheduled], {})
+    assert read_parameters("{not JSON") == "{not JSON"
+
+
+def test_large_parameters_are_not_kept_whole() -> None:
+    kept = read_parameters(json.dumps({"big": "x" * 200_000, "Body": json.dumps({"big": "x" * 3_000, "token": TOKEN})}))
+    assert kept == {"big": None, "Body": {"big": None, "token": TOKEN}}
+
+
+# answers to a state's own question
+
+
+@pytest.mark.parametrize(
+    ("response", "output"),
+    [
+        (ACCEPT, '{"action":"accept","content":{"ok":true}}'),
+        ({"action": "accept", "content": {"name": "Zoë"}}, '{"action":"accept","content":{"name":"Zoë"}}'),
+        ({"action": "accept"}, '{"action":"accept","content":{}}'),
+        ({"action": "decline", "content": {"ok": True}}, '{"action":"decline","content":{}}'),
+        ({"action": "cancel"}, '{"action":"cancel","content":{}}'),
+    ],
+)
+def test_any_answer_goes_to_the_state_as_its_result(response: Any, output: str) -> None:
+    [delivery] = answer_calls(asked(ENVELOPE), {}, {"3": response})
+    params = {"taskToken": TOKEN, "output": output}
+    assert delivery == AnswerCall(key="3", operation="send_task_success", params=params)
+
+
+def test_answers_to_what_is_not_open_are_passed_over() -> None:
+    told, fold = Telling(), History()
+    _, latest = told.ask(0)
+    latest = told.answered(latest)
+    started = told.add("ParallelStateStarted", told.enter(latest, "Both", "Parallel"))
+    told.ask(started, "No question", {"a": 1})
+    told.ask(started, "Malformed", with_question(1))
+    fold.feed(told.events)
+    strangers = {str(event): ACCEPT for event in (*fold.waiting, 3, 99)} | {"x": ACCEPT, "": ACCEPT}
+    assert (len(fold.waiting), answer_calls(fold, {}, strangers)) == (2, [])
+
+
+def test_one_answer_of_several_is_sent_alone() -> None:
+    told, fold = Telling(), History()
+    started = told.add("ParallelStateStarted", told.enter(0, "Both", "Parallel"))
+    told.ask(started, "One")
+    two, _ = told.ask(started, "Two")
+    fold.feed(told.events)
+    assert [each.key for each in answer_calls(fold, {}, {str(two): ACCEPT})] == [str(two)]
+
+
+@pytest.mark.parametrize(("length", "fits"), [(MAX_PAYLOAD - 38, True), (MAX_PAYLOAD - 37, False)])
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_an_answer_that_is_too_large_is_refused_before_it_is_sent(length: int, fits: bool, letter: str) -> None:
+    text = letter * (length // len(letter.encode())) + "x" * (length % len(letter.encode()))
+    responses = {"3": {"action": "accept", "content": {"a": text}}}
+    if fits:
+        [delivery] = answer_calls(asked(ENVELOPE), {}, responses)
+        assert len(delivery.params["output"].encode()) == MAX_PAYLOAD
+    else:
+        with pytest.raises(EngineRefused, match="the answer is 262145 bytes of JSON, Step Functions takes 262144"):
+            answer_calls(asked(ENVELOPE), {}, responses)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
+def test_an_answer_that_is_no_json_is_refused(value: Any) -> None:
+    with pytest.raises(EngineRefused, match="cannot be written as JSON"):
+        answer_calls(asked(ENVELOPE), {}, {"3": {"action": "accept", "content": {"a": value}}})
+
+
+# gates
+
+
+TOKENS = [
+    {"TaskToken": TOKEN},
+    {"taskToken": TOKEN, "token": "of something else"},
+    {"token": "of something else", "deep": [{"task_token": TOKEN}]},
+    {"MessageBody": {"callbackToken": TOKEN, "order": 1}},
+    {"MessageBody": json.dumps({"task-token": TOKEN})},
+    {"Payload": {"sfnToken": TOKEN}},
+    {"Payload": {"token": TOKEN}},
+    {"MessageAttributes": {"TASK_TOKEN": TOKEN}},
+    {"MessageAttributes": {"TaskToken": {"DataType": "String", "StringValue": TOKEN}}},  # SQS, SNS
+    {"Headers": {"TaskToken": [TOKEN]}, "RequestBody": {}},  # API Gateway
+    {
+        "Overrides": {"ContainerOverrides": [{"Name": "c", "Environment": [{"Name": "TASK_TOKEN", "Value": TOKEN}]}]}
+    },  # ECS
+]
+
+
+@pytest.mark.parametrize("parameters", TOKENS)
+def test_a_gate_finds_the_token_by_its_name(parameters: Any) -> None:
+    assert find_token(read_parameters(json.dumps(parameters))) == TOKEN
+
+
+@pytest.mark.parametrize("when", ["Approve", {"state": "Approve"}, {"state": "Approve", "token": "Body.callback.id"}])
+def test_a_gate_asks_while_its_state_waits(when: Any) -> None:
+    fold = asked({"Body": json.dumps({"callback": {"id": TOKEN}, "token": TOKEN})}, "Approve")
+    [(key, found)] = requests(fold, gate(when)).items()
+    assert (key, found.params, found.gate) == ("3", {"message": "Sure?"}, "approve")
+    [delivery] = answer_calls(fold, gate(when), {"3": {**ACCEPT, "send": {"output": {"ok": True}}}})
+    assert delivery.params == {"taskToken": TOKEN, "output": '{"ok":true}'}
+
+
+def test_a_gate_asks_nothing_of_other_states() -> None:
+    assert requests(asked({"taskToken": TOKEN}, "Other"), gate()) == {}
+
+
+def test_a_gate_goes_before_the_question_of_its_state() -> None:
+    [found] = requests(asked(ENVELOPE, "Approve"), gate()).values()
+    assert (found.params, found.gate) == ({"message": "Sure?"}, "approve")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "when", "complaint"),
+    [
+        ({"id": TOKEN}, "Approve", NO_NAME),
+        ({"id": TOKEN}, {"state": "Approve", "token": "elsewhere"}, "there is no task token at elsewhere"),
+        ({"id": [TOKEN]}, {"state": "Approve", "token": "id"}, "there is no task token at id"),
+        ({"id": TOKEN}, {"state": "Approve", "token": "abs(id)"}, "there is no task token at abs(id)"),
+    ],
+)
+def test_a_token_that_is_not_found_is_told(parameters: Any, when: Any, complaint: str) -> None:
+    fold = asked(parameters, "Approve")
+    fold.token_places = {}
+    assert requests(fold, gate(when)) == {}
+    assert problems(fold, gate(when)) == [f"gate approve: the parameters of state Approve were read, and {complaint}"]
+
+
+def test_a_history_alone_shows_a_gate_whose_token_only_the_definition_can_tell() -> None:
+    fold = asked({"id": TOKEN}, "Approve")
+    assert (list(requests(fold, gate())), problems(fold, gate())) == (["3"], [])
+    assert answer_calls(fold, gate(), {"3": ACCEPT}) == []
+    fold.token_places = {"Approve": [TokenPlace(path=("id",))]}
+    [delivery] = answer_calls(fold, gate(), {"3": {**ACCEPT, "send": {"output": 1}}})
+    assert delivery.params["taskToken"] == TOKEN
+
+
+def test_a_gate_that_is_none_once_it_is_filled_in_is_told() -> None:
+    fold = asked({"taskToken": TOKEN}, "Approve")
+    for when in (None, "", {"token": "x"}, {"state": "Approve", "token": "a["}):
+        assert requests(fold, gate(when)) == {}
+        [said] = problems(fold, gate(when))
+        assert said.startswith("gate approve: when")
+
+
+def test_two_gates_of_one_state_are_told() -> None:
+    fold, one = asked({"taskToken": TOKEN}, "Approve"), gate()["approve"]
+    gates = {"approve": one, "again": one}
+    [found] = requests(fold, gates).values()
+    assert found.gate == "approve"
+    assert problems(fold, gates) == ["gate again: state Approve is asked about by gate approve already"]
+
+
+@pytest.mark.parametrize(
+    ("written", "send", "operation", "params"),
+    [
+        ({"output": "{{answer.ok}}"}, {"output": False}, "send_task_success", {"output": "false"}),
+        ({"output": "{{answer.comment}}"}, {}, "send_task_success", {"output": "null"}),
+        ({"output": None}, {"output": None}, "send_task_success", {"output": "null"}),
+        ({"error": "Rejected"}, {"error": "Rejected"}, "send_task_failure", {"error": "Rejected"}),
+        (
+            {"error": "Rejected", "cause": "{{answer}}"},
+            {"error": "Rejected", "cause": {"why": "late"}},
+            "send_task_failure",
+            {"error": "Rejected", "cause": '{"why": "late"}'},
+        ),
+    ],
+)
+def test_a_gate_sends_what_it_says(written: Any, send: Any, operation: str, params: Mapping[str, str]) -> None:
+    fold = asked({"taskToken": TOKEN}, "Approve")
+    [delivery] = answer_calls(fold, gate(send=written), {"3": {**ACCEPT, "send": send}})
+    assert (delivery.operation, delivery.params) == (operation, {"taskToken": TOKEN, **params})
+    declined = {"action": "decline", "send": send}
+    [delivery] = answer_calls(fold, gate(decline=written), {"3": declined})
+    assert (delivery.operation, delivery.params) == (operation, {"taskToken": TOKEN, **params})
+
+
+@pytest.mark.parametrize("send", [None, {}, {"error": ""}, {"error": "x" * 257}, {"signal": "approve"}, 7])
+def test_what_cannot_be_sent_is_refused(send: Any) -> None:
+    with pytest.raises(EngineRefused, match=r"^gate approve: send"):
+        answer_calls(asked({"taskToken": TOKEN}, "Approve"), gate(send={"error": "E"}), {"3": {**ACCEPT, "send": send}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"when": {}},
+        {"when": ""},
+        {"when": "x" * 81},
+        {"when": {"state": "A", "token": "not[jmes"}},
+        {"when": {"after": "A"}},
+        {"send": {}},
+        {"send": {"cause": "x"}},
+        {"send": {"output": 1, "error": "x"}},
+        {"send": {"output": 1, "cause": "x"}},
+        {"send": {"signal": "x"}},
+        {"decline": {}},
+    ],
+)
+def test_a_gate_that_is_none_is_refused_in_the_configuration(wrong: Mapping[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        GateSettings.model_validate({"when": "A", "send": {"output": 1}, **wrong})
+
+
+def test_a_gate_may_be_written_long_or_short() -> None:
+    for when in ("A", {"state": "A"}):
+        settings = GateSettings.model_validate({"when": when, "send": {"output": 1}, "decline": {"error": "No"}})
+        assert (settings.when.state, gate_state(when)) == ("A", "A")
+    assert GateSettings.model_json_schema()["properties"]["when"]["anyOf"][1]["type"] == "string"
+    assert gate_state(None) == gate_state({}) == ""
+
+
+def test_no_token_is_shown() -> None:
+    fold = asked(ENVELOPE)
+    shown = f"{answer_calls(fold, {}, {'3': ACCEPT})!r} {find_mcp_input(ENVELOPE)!r} {requests(fold, {})!r}"
+    assert TOKEN not in shown
+
+
+def test_a_token_in_the_text_of_a_question_is_hidden_from_clients() -> None:
+    token = "AQCEAAAAKgAAAAMAAAAAAAAAAb"  # as AWS's begin
+    question = {"message": f"Answer with {token}", "taskToken": token, token: [f"<{token}>"]}
+    fold = asked({"mcpInput": question, "taskToken": token})
+    [request] = requests(fold, {}).values()
+    assert token not in json.dumps(request.params)
+    assert request.params["message"] == "Answer with [task token]"
+    [delivery] = answer_calls(fold, {}, {"3": ACCEPT})
+    assert delivery.params["taskToken"] == token
+
+
+def test_a_question_that_is_nested_too_deeply_is_none() -> None:
+    deep = json.loads("[" * 60 + "]" * 60)
+    fold = asked(with_question({"message": "Ship it?", "more": deep}))
+    assert requests(fold, {}) == {}
+    assert problems(fold, {}) == ["state Ask asks with a malformed mcpInput: it is nested too deeply"]

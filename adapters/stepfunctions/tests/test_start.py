@@ -11,7 +11,7 @@ import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 from mcp_workflows_stepfunctions.arns import parse_machine
 from mcp_workflows_stepfunctions.names import MAX_PAYLOAD
-from mcp_workflows_stepfunctions.starting import execution_name, one_input, request
+from mcp_workflows_stepfunctions.start import execution_name, read_input, start_request
 
 from adapters.stepfunctions.tests import machines, scene
 from mcp_workflows.adapter import JSON, Ref, Start, Status
@@ -35,35 +35,38 @@ def test_the_key_is_the_name_if_it_can_be_one() -> None:
 
 
 def test_the_input_is_the_same_to_the_byte_for_the_same_arguments() -> None:
-    assert one_input([{"b": 1, "a": "Grüße"}]) == one_input([{"a": "Grüße", "b": 1}]) == '{"a":"Grüße","b":1}'
-    assert (one_input([]), one_input([[1, 2]]), one_input(["text"])) == ("{}", "[1,2]", '"text"')
+    assert read_input([{"b": 1, "a": "Grüße"}]) == read_input([{"a": "Grüße", "b": 1}]) == '{"a":"Grüße","b":1}'
+    assert (read_input([]), read_input([[1, 2]]), read_input(["text"])) == ("{}", "[1,2]", '"text"')
 
 
 def test_two_inputs_are_refused_with_what_to_write() -> None:
     with pytest.raises(EngineRefused, match="write send:"):
-        one_input(["a", "b"])
+        read_input(["a", "b"])
 
 
 def test_an_input_is_measured_in_bytes_before_anything_is_called() -> None:
     most = "ü" * ((MAX_PAYLOAD - 2) // 2)
-    assert len(one_input([most]).encode()) == MAX_PAYLOAD
+    assert len(read_input([most]).encode()) == MAX_PAYLOAD
     with pytest.raises(EngineRefused, match=rf"{MAX_PAYLOAD + 1} bytes.*{MAX_PAYLOAD}") as refused:
-        one_input([most + "x"])
+        read_input([most + "x"])
     assert refused.value.final
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), "\ud800"])
 def test_what_is_no_json_is_refused(wrong: JSON) -> None:
     with pytest.raises(EngineRefused, match="JSON"):
-        one_input([wrong])
+        read_input([wrong])
 
 
 def test_a_trace_goes_on_in_x_ray() -> None:
     start = a_start(MACHINE.arn, [], context={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
-    assert request(start, MACHINE, "{}").params["traceHeader"] == (
+    assert start_request(start, MACHINE, "{}").params["traceHeader"] == (
         "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
     )
-    assert "traceHeader" not in request(a_start(MACHINE.arn, [], context={"traceparent": "junk"}), MACHINE, "{}").params
+    assert (
+        "traceHeader"
+        not in start_request(a_start(MACHINE.arn, [], context={"traceparent": "junk"}), MACHINE, "{}").params
+    )
 
 
 async def test_a_machine_can_be_named_without_its_arn(

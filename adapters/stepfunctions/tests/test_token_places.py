@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
-from mcp_workflows_stepfunctions.token_places import Place, token_places
+from mcp_workflows_stepfunctions.token_places import TokenPlace, token_places
 
 from adapters.stepfunctions.tests.looks import until, until_ended
 from adapters.stepfunctions.tests.machines import one_state
@@ -71,7 +71,7 @@ FOUND: Final[
 @pytest.mark.parametrize(("place", "written", "sent"), FOUND, ids=[json.dumps(written) for _, written, _ in FOUND])
 def test_a_token_is_read_where_the_definition_puts_it(place: str, written: Any, sent: Any) -> None:
     first = token_places(written)[0]
-    assert (first.legible, first.written, first.read(sent)) == (True, place, TOKEN)
+    assert (first.readable, first.expression, first.read(sent)) == (True, place, TOKEN)
     assert all(each.read({**OTHER, "cb": 1, "m": 3}) is None for each in token_places(written))
 
 
@@ -97,7 +97,9 @@ def test_a_token_is_read_where_the_definition_puts_it(place: str, written: Any, 
 def test_what_else_is_made_of_a_token_is_not_taken_for_it(written: Any) -> None:
     places = token_places(written)
     assert places
-    assert [(place.legible, place.read({"m": TOKEN, "id": TOKEN})) for place in places] == [(False, None)] * len(places)
+    assert [(place.readable, place.read({"m": TOKEN, "id": TOKEN})) for place in places] == [(False, None)] * len(
+        places
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_what_names_no_token_has_none(written: Any) -> None:
 
 def test_an_input_path_into_the_context_counts() -> None:
     [place] = token_places({"cb.$": "$.Token"}, "$$.Task")
-    assert place == Place(path=("cb",))
+    assert place == TokenPlace(path=("cb",))
 
 
 BODIES: Final[Mapping[str, Any]] = {
@@ -169,4 +171,4 @@ def test_a_text_beside_the_token_cannot_pass_for_it() -> None:
 
 def test_an_expression_that_is_nested_too_deeply_is_not_legible() -> None:
     (place,) = token_places({"text": "{% " + "(" * 5000 + "$states.context.Task.Token" + ")" * 5000 + " %}"})
-    assert not place.legible
+    assert not place.readable

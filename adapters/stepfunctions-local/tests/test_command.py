@@ -1,0 +1,172 @@
+"""`python -m mcp_workflows_stepfunctions_local`: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_stepfunctions import StepFunctionsSettings
+from mcp_workflows_stepfunctions_local.release import MOTO, LocalEngineError, is_known
+from ruamel.yaml import YAML
+
+from scripts.processes import free_port
+from tests.support.local_machines import SLEEP
+from tests.support.served import peer
+from tests.support.sidecars import COMMAND, Process
+from tests.support.stepfunctions_engine import StepFunctions
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/stepfunctions-local.md"
+
+
+def server() -> Any:
+    """The module of the server; moto takes seconds to import."""
+    return import_module("mcp_workflows_stepfunctions_local.server")
+
+
+def test_a_port_that_is_taken_is_said_to_be(stepfunctions: StepFunctions) -> None:
+    with pytest.raises(
+        LocalEngineError, match=rf"cannot listen on 127\.0\.0\.1:{stepfunctions.port} \(Address already in"
+    ):
+        server().check_port("127.0.0.1", stepfunctions.port)
+
+
+@pytest.mark.usefixtures("processes")
+def test_without_moto_it_says_what_to_install() -> None:
+    hidden = (
+        "import sys; sys.modules['moto'] = None; sys.argv = ['local'];"
+        "import runpy; runpy.run_module('mcp_workflows_stepfunctions_local', run_name='__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "pip install 'mcp-workflows[stepfunctions-local]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_another_moto_is_named_as_the_reason() -> None:
+    patches = import_module("mcp_workflows_stepfunctions_local.patches")
+    with pytest.raises(LocalEngineError, match=r"moto>=5\.2\.5,<5\.3 .*has no vanished"):
+        patches.require(signal, "SIGTERM", "vanished")
+    assert [is_known(version) for version in ("5.2.4", "5.2.5", "5.2.11", "5.3.0")] == [False, True, True, False]
+
+
+def test_it_forgets_when_asked_to_and_ends_quickly_though_something_runs(own_stepfunctions: StepFunctions) -> None:
+    client = own_stepfunctions.client()
+    forgotten = client.start_execution(stateMachineArn=own_stepfunctions.machine(SLEEP))["executionArn"]
+    own_stepfunctions.forget()
+    with pytest.raises(client.exceptions.ExecutionDoesNotExist):
+        client.describe_execution(executionArn=forgotten)
+    client.start_execution(stateMachineArn=own_stepfunctions.machine(SLEEP))
+    assert own_stepfunctions.end(signal.SIGINT) == 0
+
+
+def test_the_examples_of_its_page_are_right(stepfunctions: StepFunctions) -> None:
+    page = PAGE.read_text()
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    environ = {**os.environ, **stepfunctions.environ}
+    ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.strip() in {"RUNNING", "SUCCEEDED"}, ran.stderr
+    [settings] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    loaded: Any = YAML(typ="safe").load(settings)  # pyright: ignore[reportUnknownMemberType]  # untyped stream
+    engine = loaded["engines"]["orders"]
+    assert engine.pop("adapter") == "stepfunctions"
+    StepFunctionsSettings.model_validate(engine)
+
+
+def blocks(language: str) -> Sequence[str]:
+    """The fenced blocks of its page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+class Documented(StepFunctions):
+    """The engine as the page starts it, on a port of its own."""
+
+    def argv(self) -> Sequence[str]:
+        return [sys.executable, *shlex.split(typed("mcp_workflows_stepfunctions_local"))[1:], "--port", str(self.port)]
+
+
+def typed(part: str) -> str:
+    """The line of the walk-through that has this part."""
+    return next(line for block in blocks("sh") for line in block.splitlines() if part in line)
+
+
+@pytest.mark.usefixtures("processes")
+async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answered_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    definition, result = blocks("json")
+    [config] = blocks("yaml")
+    (tmp_path / "ship_order.asl.json").write_text(definition)
+    for setting in shlex.split(typed("export AWS_ACCESS_KEY_ID"))[1:]:
+        monkeypatch.setenv(*setting.split("=", 1))
+    with Documented(tmp_path) as engine:
+        (tmp_path / "workflows.yaml").write_text(config.replace("8083", str(engine.port)))
+        checked = run(typed("mcp-workflows check"))
+        assert (checked.returncode, "everything is fine" in checked.stdout) == (0, True), checked.stdout
+        [answered] = re.findall(r"`(mcp-workflows call ship_order [^`]*--answer[^`]*)`", PAGE.read_text())
+        assert answered.startswith(typed("mcp-workflows call"))
+        called = run(answered)
+        assert (called.returncode, json.loads(called.stdout)) == (0, json.loads(result)), called.stderr
+        assert "Ship order A1?" in called.stderr
+        port = free_port()
+        serve = shlex.split(typed("mcp-workflows serve").replace("8931", str(port)))[1:]
+        served = Process([COMMAND, *serve], port, tmp_path / "serve.log")
+        try:
+            served.wait_until_ready()
+            async with peer(served.url) as client:
+                task_id = (await client.call("ship_order", {"order_id": "A2"})).result["taskId"]
+                [key] = (await client.until(task_id, "input_required"))["inputRequests"]
+                await client.answer(task_id, **{key: {"action": "decline"}})
+                done = (await client.until(task_id))["result"]["structuredContent"]
+        finally:
+            served.stop()
+    assert done == {"order_id": "A2", "shipped": False}
+
+
+def run(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *shlex.split(line)[1:]], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("ship.asl.json", '{"StartAt": ', r"ship\.asl\.json:1:13: not JSON: "),
+        ("ship.json", '{"StartAt": "A",\n"States": {"A": {"Type": "No"}}}', r"ship\.json:2:26: .*\"No\""),
+        ("ship it.json", "{}", r"ship it\.json: a state machine cannot be named 'ship it'"),
+        (None, "", r"cannot read .*missing\.json: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_deployed_is_said_to_be(
+    tmp_path: Path, name: str | None, text: str, complaint: str
+) -> None:
+    file = tmp_path / (name or "missing.json")
+    if name:
+        file.write_text(text)
+    with pytest.raises(LocalEngineError, match=complaint):
+        server().deploy_file(file, "us-east-1")
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_page_lists_every_option() -> None:
+    command = [sys.executable, "-m", "mcp_workflows_stepfunctions_local", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    options = set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}
+    assert options == set(re.findall(r"^\| `(--[a-z-]+)", PAGE.read_text(), re.MULTILINE))
+
+
+def test_the_range_of_moto_is_the_one_that_is_installed_and_written() -> None:
+    project = tomllib.loads((ROOT / "adapters/stepfunctions-local/pyproject.toml").read_text())
+    assert MOTO.replace("moto", "moto[server,stepfunctions]") in project["project"]["dependencies"]
+    assert f"`{MOTO.removeprefix('moto')}`" in PAGE.read_text()

@@ -1,0 +1,223 @@
+"""The boto3 clients of an engine, made from its settings in a thread and without any call."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+# Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, InvalidRegionError, NoRegionError, ProfileNotFound
+from botocore.loaders import create_loader
+
+from mcp_workflows.errors import ConfigError
+from mcp_workflows_stepfunctions.attempts import silence_botocore, track_attempts
+from mcp_workflows_stepfunctions.credentials import (
+    CallerCredentials,
+    FixedCredentials,
+    LazyCredentials,
+    role_credentials,
+)
+from mcp_workflows_stepfunctions.settings import AssumeRole, StepFunctionsSettings
+
+CONNECT_TIMEOUT: Final = 3.0  # seconds
+ATTEMPTS: Final = 3
+SYNC_TIMEOUT: Final = 310.0  # seconds: an Express execution lasts 300 at most
+QUEUE_TIMEOUT: Final = 25.0  # seconds: SQS answers after 20 at most
+SYNC_CONNECTIONS: Final = 64  # each Express execution holds one as long as it lasts
+QUEUE_CONNECTIONS: Final = 4
+_DOMAINS: Final = (  # of AWS's partitions, as in botocore's partitions.json: dnsSuffix, dualStackDnsSuffix
+    *("amazonaws.com", "api.aws"),
+    *("amazonaws.com.cn", "api.amazonwebservices.com.cn"),
+    *("amazonaws.eu", "api.amazonwebservices.eu"),
+    *("c2s.ic.gov", "api.aws.ic.gov", "sc2s.sgov.gov", "api.aws.scloud"),
+    *("cloud.adc-e.uk", "api.cloud-aws.adc-e.uk", "csp.hci.ic.gov", "api.aws.hci.ic.gov"),
+)
+_AWS: Final = rf"({'|'.join(map(re.escape, _DOMAINS))})"
+_SECRETS = re.compile(r"\S*@")  # in a URL, before the host
+_AWS_HOST = re.compile(rf"\.{_AWS}$")
+_OWN_HOST = re.compile(rf"^states(-fips)?\.[a-z0-9-]+\.{_AWS}$")
+_VPC_HOST = re.compile(rf"\.states\.[a-z0-9-]+\.vpce\.{_AWS}$")
+_QUEUE_REGION = re.compile(r"^(?:sqs\.(?P<new>[a-z0-9-]+)|(?P<old>[a-z0-9-]+)\.queue)\.(amazonaws\.com|api\.aws)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boto3Clients:
+    """The clients of one engine. Any: botocore makes their methods at run time, and has no types."""
+
+    states: Any
+    sync: Any  # for StartSyncExecution: it waits for minutes, and never tries again
+    sts: Any
+    queue: Any | None
+    tagging: Any | None
+    region: str
+    partition: str
+    endpoint: str
+    credentials: LazyCredentials
+
+    @property
+    def endpoint_is_custom(self) -> bool:
+        """True if the endpoint is not AWS's: a local engine, a stub."""
+        return not _AWS_HOST.search(urlsplit(self.endpoint).hostname or "")
+
+    def close(self) -> None:
+        """Close their connections."""
+        for client in filter(None, (self.states, self.sync, self.sts, self.queue, self.tagging)):
+            client.close()
+
+
+def open_boto3_clients(settings: StepFunctionsSettings) -> Boto3Clients:
+    """Make all clients. This takes up to a second and reads files, but makes no call.
+
+    Raises:
+        ConfigError: there is no Region or no such profile, or AWS's configuration files cannot be read.
+    """
+    silence_botocore()
+    try:
+        return _clients(settings)
+    except NoRegionError:
+        raise ConfigError(_no_region()) from None
+    except ProfileNotFound as error:
+        raise ConfigError(_no_profile(settings, str(error))) from None
+    except InvalidRegionError:
+        raise ConfigError("what AWS_DEFAULT_REGION or the profile names is no Region: set region, eu-west-1") from None
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"boto3's own configuration: {_SECRETS.sub('***@', str(error))}") from None
+
+
+def _no_region() -> str:
+    ignored = "; AWS_REGION is set, but boto3 does not read it" if os.environ.get("AWS_REGION") else ""
+    return f"no Region: set region of this engine, or AWS_DEFAULT_REGION, or one in the profile{ignored}"
+
+
+def _no_profile(settings: StepFunctionsSettings, words: str) -> str:
+    where = "profile of this engine" if settings.profile else "AWS_PROFILE"
+    there = ", ".join(botocore.session.Session().available_profiles) or "none"
+    return f"{where}: {words}; there are: {there}"
+
+
+def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _models(core.get_config_variable("data_path")))
+    session = boto3.Session(botocore_session=core, profile_name=settings.profile, region_name=settings.region)
+    own = LazyCredentials(core.get_component("credential_provider"))
+    used = _of_role(settings.assume_role, own, _sts(settings, core)) if settings.assume_role else own
+    core.register_component("credential_provider", FixedCredentials(credentials=used))
+    make = partial(_client, session, settings)
+    states = make("stepfunctions", _config(settings))
+    if urlsplit(states.meta.endpoint_url).port == 0:  # a port out of range raises a ValueError here
+        raise ValueError("the URL of the endpoint has port 0")
+    return Boto3Clients(
+        states=track_attempts(states),
+        sync=track_attempts(_sync(make, urlsplit(states.meta.endpoint_url).hostname or "")),
+        sts=track_attempts(make("sts", _config(settings))),
+        queue=track_attempts(_queue(settings, make)) if settings.events else None,
+        tagging=track_attempts(make("resourcegroupstaggingapi", _config(settings))) if settings.discover else None,
+        region=states.meta.region_name,
+        partition=states.meta.partition,
+        endpoint=shown(states.meta.endpoint_url),
+        credentials=own,
+    )
+
+
+def _of_role(role: AssumeRole, own: LazyCredentials, make: Callable[..., Any]) -> CallerCredentials:  # Any: a client
+    """Return credentials with a session of the role for all, and one for each caller given by a `source_identity`."""
+    return CallerCredentials(
+        role_credentials(role, own, make), lambda caller: role_credentials(role.on_behalf_of(caller), own, make)
+    )
+
+
+def _sts(settings: StepFunctionsSettings, core: Any) -> Callable[..., Any]:  # Any: botocore's Session, a client
+    """Return a function that makes STS clients with the credentials it is given, for assuming a role."""
+    return partial(
+        core.create_client,
+        region_name=settings.region,
+        endpoint_url=_endpoint(settings, "sts"),
+        config=_config(settings, attempts=2),
+    )
+
+
+def _sync(make: Callable[..., Any], host: str) -> Any:  # Any: see Clients
+    """Make the client for StartSyncExecution, for which AWS has a separate host: `sync-states...`.
+
+    In a VPC that is another endpoint than the one of Step Functions, so a configured endpoint of Step Functions cannot
+    be used for it.
+    Source: https://docs.aws.amazon.com/step-functions/latest/dg/vpc-endpoints.html
+    """
+    plain = _plain(SYNC_TIMEOUT, SYNC_CONNECTIONS)
+    if _VPC_HOST.search(host):
+        return make("stepfunctions", Config(**plain, ignore_configured_endpoint_urls=True), endpoint_url=None)
+    return make("stepfunctions", Config(**plain, inject_host_prefix=bool(_OWN_HOST.match(host))))
+
+
+@cache
+def _models(path: str | None) -> Any:  # Any: botocore's Loader
+    """Return AWS's models of its APIs, read once for all engines of this process."""
+    return create_loader(path)
+
+
+def _queue(settings: StepFunctionsSettings, make: Callable[..., Any]) -> Any:  # Any: see Clients
+    """Make the client of the queue; its URL names the Region, or a host that is not AWS's."""
+    url = urlsplit(settings.events.queue_url if settings.events else "")
+    config = Config(**_plain(QUEUE_TIMEOUT, QUEUE_CONNECTIONS))
+    if found := _QUEUE_REGION.match(url.hostname or ""):
+        return make("sqs", config, region_name=found["new"] or found["old"])
+    return make("sqs", config, endpoint_url=f"{url.scheme}://{url.netloc}")
+
+
+def _client(
+    session: boto3.Session, settings: StepFunctionsSettings, service: str, config: Config, **other: str | None
+) -> Any:  # Any: see Clients
+    where: dict[str, Any] = {"region_name": settings.region, "endpoint_url": _endpoint(settings, service), **other}
+    return session.client(service, config=config, **where)
+
+
+def _endpoint(settings: StepFunctionsSettings, service: str) -> str | None:
+    """Return the endpoint for a service: AWS's own endpoints serve one service each, a local engine serves all."""
+    host = urlsplit(settings.endpoint_url or "").hostname or ""
+    return None if service != "stepfunctions" and _AWS_HOST.search(host) else settings.endpoint_url
+
+
+def shown(url: str) -> str:
+    """Return an endpoint without credentials, for messages; one from the environment may contain some."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def attempt_seconds(timeout_seconds: float) -> float:
+    """Return the time limit of one attempt, in seconds, which leaves time for another attempt."""
+    return max(0.5, timeout_seconds * 0.4)
+
+
+def _config(settings: StepFunctionsSettings, attempts: int = ATTEMPTS) -> Config:
+    read = attempt_seconds(settings.timeout_seconds)
+    return Config(
+        connect_timeout=min(CONNECT_TIMEOUT, read),
+        read_timeout=read,
+        max_pool_connections=settings.max_connections,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        tcp_keepalive=True,
+        user_agent_extra="mcp-workflows",
+    )
+
+
+def _plain(read_timeout: float, connections: int) -> Mapping[str, Any]:
+    """Return options of a long call that is never retried. Any: as Config takes them."""
+    return {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "read_timeout": read_timeout,
+        "max_pool_connections": connections,
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "tcp_keepalive": True,
+        "user_agent_extra": "mcp-workflows",
+    }

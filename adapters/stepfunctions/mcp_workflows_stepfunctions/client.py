@@ -1,0 +1,300 @@
+"""The calls to AWS: each runs in a thread, ends in time, keeps to the quotas, and raises only our errors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from mcp_workflows.adapter import Allowance
+from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_stepfunctions.arns import Place
+from mcp_workflows_stepfunctions.attempts import Attempts, send
+from mcp_workflows_stepfunctions.boto3_clients import (
+    CONNECT_TIMEOUT,
+    QUEUE_CONNECTIONS,
+    QUEUE_TIMEOUT,
+    SYNC_CONNECTIONS,
+    SYNC_TIMEOUT,
+    Boto3Clients,
+    attempt_seconds,
+    open_boto3_clients,
+    shown,
+)
+from mcp_workflows_stepfunctions.credentials import acting_as
+from mcp_workflows_stepfunctions.errors import FOREIGN, STALE, ApiCall, code_of, is_foreign, request_of, translate
+from mcp_workflows_stepfunctions.quota import limits
+from mcp_workflows_stepfunctions.settings import Quota, StepFunctionsSettings
+from mcp_workflows_stepfunctions.threads import run_in_long_thread, run_in_thread
+
+logger = logging.getLogger(__name__)
+
+READS: Final = ("describe_", "get_", "list_", "receive_")
+_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read (True), a write (False) waits for a token
+_FOR_WRITES: Final = 4  # one place in four is reserved for writes: slow looks never delay an answer or a cancel
+_WRITE_GRACE: Final = 1.0  # seconds: a write is abandoned a little after its thread should have ended
+_RESOURCES: Final = ("executionArn", "stateMachineArn", "stateMachineAliasArn", "resourceArn", "QueueUrl")
+_DESCRIBE_OPERATIONS: Final = ("describe_execution", "get_execution_history")
+_LISTING_INTERVAL: Final = 2.0  # seconds
+_BATCH: Final = 10_000  # executions: 10 lists
+_UNLIMITED_DESCRIBES: Final = 50.0  # per second, where no quota is known
+
+
+class ExpectedCodeError(Exception):
+    """The engine answered with one of the error codes that the caller expects."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CallKind:
+    """The client, the limits and the times of a kind of call."""
+
+    service: str
+    client: Any  # a botocore client has no types
+    limiter: anyio.CapacityLimiter
+    reads: anyio.CapacityLimiter | None = None  # the places of `limiter` for reads
+    seconds: float  # in all
+    attempt: float  # seconds of one attempt
+    long: bool = False
+
+
+def _long_call(service: str, client: Any, connections: int, seconds: float) -> _CallKind:  # Any: see `_Way`
+    """Return the kind of calls that take long by their nature."""
+    limiter = anyio.CapacityLimiter(connections)
+    return _CallKind(
+        service=service, client=client, limiter=limiter, seconds=seconds + CONNECT_TIMEOUT, attempt=seconds, long=True
+    )
+
+
+class Client:
+    """The API of one engine: one account in one Region."""
+
+    def __init__(self, clients: Boto3Clients, settings: StepFunctionsSettings, buckets: Buckets = BUCKETS) -> None:
+        self._clients = clients
+        self._buckets = buckets
+        self._account = settings.known_account
+        self._role = settings.assume_role.arn if settings.assume_role else None
+        self._quota = settings.quota or (None if clients.endpoint_is_custom else Quota())
+        self._identity_lock = anyio.Lock()
+        seconds, attempt = settings.timeout_seconds, attempt_seconds(settings.timeout_seconds)
+        places = settings.max_connections
+        self._states = _CallKind(
+            service="states",
+            client=clients.states,
+            limiter=anyio.CapacityLimiter(places),
+            reads=anyio.CapacityLimiter(places - places // _FOR_WRITES),
+            seconds=seconds,
+            attempt=attempt,
+        )
+        self._sts = replace(self._states, service="sts", client=clients.sts)
+        self._tagging = replace(self._states, service="tag", client=clients.tagging)
+        self._sync = _long_call("states", clients.sync, SYNC_CONNECTIONS, SYNC_TIMEOUT)
+        self._queue = _long_call("sqs", clients.queue, QUEUE_CONNECTIONS, QUEUE_TIMEOUT)
+
+    @property
+    def region(self) -> str:
+        """The Region of the engine."""
+        return self._clients.region
+
+    @property
+    def account(self) -> str | None:
+        """The account, or None until a reply tells it."""
+        return self._account
+
+    @property
+    def partition(self) -> str:
+        """The partition of that Region: `aws`, `aws-cn`, ..."""
+        return self._clients.partition
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the API."""
+        return self._clients.endpoint
+
+    @property
+    def endpoint_is_custom(self) -> bool:
+        """True if the endpoint is not AWS's."""
+        return self._clients.endpoint_is_custom
+
+    @property
+    def allowance(self) -> Allowance:
+        """The rate of looks for this process now. A look at a running execution makes two calls: the scarcer counts."""
+        looks = min(map(self.refill, _DESCRIBE_OPERATIONS))
+        sweep = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
+        spare = min(self._bucket(operation).spare for operation in _DESCRIBE_OPERATIONS)
+        return Allowance(
+            looks_per_second=min(looks, _UNLIMITED_DESCRIBES),
+            sweep_every=sweep,
+            batch=_BATCH,
+            burst=int(min(spare, _UNLIMITED_DESCRIBES)),
+        )
+
+    def refill(self, operation: str) -> float:
+        """Return the calls of an operation per second for this process now; infinite without a known quota."""
+        return self._bucket(operation).refill
+
+    async def place(self) -> Place:
+        """Return the place of machines given by name; AWS STS is asked once, unless the settings have the account.
+
+        Raises:
+            EngineError: the account cannot be found out.
+        """
+        async with self._identity_lock:
+            if self._account is None:
+                reply = await self._make(self._sts, "get_caller_identity", {}, known=())
+                self._account = str(reply["Account"])
+        return Place(partition=self.partition, region=self.region, account=self._account)
+
+    async def call(
+        self, operation: str, *, known: Collection[str] = (), caller: str | None = None, **params: Any
+    ) -> Mapping[str, Any]:
+        """Make a call within `timeout_seconds`, on behalf of `caller` if given. Any: as boto3 takes and returns them.
+
+        Raises:
+            ExpectedCodeError: AWS answered with one of the `known` codes.
+            EngineError: see `error_table`.
+        """
+        with acting_as(caller):
+            return await self._make(self._states, operation, params, known=known)
+
+    async def pages(
+        self, operation: str, result_key: str, *, limit: int | None = None, known: Collection[str] = (), **params: Any
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of all pages, or the first `limit` of them; each page is a call of its own.
+
+        Raises:
+            ExpectedCodeError, EngineError: see `call`.
+        """
+        found: list[Mapping[str, Any]] = []
+        while True:
+            page = await self.call(operation, known=known, **params)
+            found += page[result_key]
+            token = page.get("nextToken")
+            if not token or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            params["nextToken"] = token
+
+    async def run_sync(self, *, caller: str | None = None, **params: Any) -> Mapping[str, Any]:
+        """Run an Express execution and wait for its end, up to some minutes; it is never tried again.
+
+        Raises:
+            EngineError: see `call`; after an `EngineUnavailable` with `sent` the outcome stays unknown.
+        """
+        with acting_as(caller):
+            return await self._make(self._sync, "start_sync_execution", params, known=())
+
+    async def queue(self, operation: str, **params: Any) -> Mapping[str, Any]:
+        """Make a call to SQS, on connections of its own; `receive_message` waits for up to 20 s.
+
+        Raises:
+            EngineError: see `call`.
+        """
+        return await self._make(self._queue, operation, params, known=())
+
+    async def tagging(self, operation: str, **params: Any) -> Mapping[str, Any]:
+        """Make a call to the Resource Groups Tagging API.
+
+        Raises:
+            EngineError: see `call`.
+        """
+        return await self._make(self._tagging, operation, params, known=())
+
+    async def _make(
+        self, kind: _CallKind, operation: str, params: Mapping[str, Any], *, known: Collection[str]
+    ) -> Mapping[str, Any]:
+        deadline = time.monotonic() + kind.seconds
+        read = operation.startswith(READS)
+        bucket = self._bucket(operation)
+        await self._wait_for_quota(bucket, operation, min(_PATIENCE[read], kind.seconds / 2))
+        attempts = Attempts(deadline=deadline, longest=kind.attempt)
+        call = self._api_call(kind, operation, params)
+        try:
+            reply = await self._bounded(kind, call, attempts, partial(send, kind.client, operation, params, attempts))
+        except FOREIGN as error:
+            if not is_foreign(error):
+                raise
+            code = code_of(error) or ""
+            logger.debug("%s: %s, request %s", operation, code or type(error).__name__, request_of(error))
+            if code in known:
+                raise ExpectedCodeError(code) from None
+            if code in STALE:
+                self._clients.credentials.forget()
+            ours = translate(error, call, reached=attempts.reached)
+            if attempts.is_in_doubt and isinstance(ours, EngineRefused) and not (ours.final or read):
+                ours = EngineUnavailable(str(ours))  # an earlier attempt may have been accepted
+            raise ours from None  # AWS's message may contain a task token, so it is not logged
+        finally:
+            _charge(bucket, operation, attempts)
+        self._account = self._account or call.account_in(self.region)
+        return reply
+
+    async def _bounded(
+        self, kind: _CallKind, call: ApiCall, attempts: Attempts, work: Callable[[], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Run the call in a thread, which is abandoned after the time limit; a write is not cancelled before that."""
+        read = call.operation.startswith(READS)
+        left = attempts.deadline - time.monotonic() + (0.0 if read else _WRITE_GRACE)
+        with anyio.move_on_after(left, shield=not (read or kind.long)):
+            if kind.long:
+                return await run_in_long_thread(work, FOREIGN, kind.limiter)
+            limiters = [kind.reads, kind.limiter] if read and kind.reads else [kind.limiter]
+            return await run_in_thread(work, FOREIGN, *limiters)
+        raise EngineUnavailable(f"{call.engine_name}: no answer within {kind.seconds:g} s", sent=attempts.reached)
+
+    async def _wait_for_quota(self, bucket: Bucket, operation: str, patience: float) -> None:
+        """Wait briefly for a token of the quota."""
+        if not await bucket.turn(patience):
+            raise EngineUnavailable(
+                f"{operation} is held back here, so that the quota of the account in {self.region} lasts: ask later",
+                sent=False,
+                throttled=True,
+            )
+
+    def _bucket(self, operation: str) -> Bucket:
+        where = self.endpoint if self.endpoint_is_custom else self.partition  # AWS has several endpoints for one quota
+        key = QuotaKey(endpoint=where, owner=self._account, place=self.region, operation=operation)
+        return self._buckets.bucket(key, limits(operation, self.region, self._quota))
+
+    def _api_call(self, kind: _CallKind, operation: str, params: Mapping[str, Any]) -> ApiCall:
+        return ApiCall(
+            service=kind.service,
+            operation=operation,
+            resource=next((str(params[name]) for name in _RESOURCES if name in params), None),
+            region=kind.client.meta.region_name,
+            account=self._account,
+            endpoint=shown(kind.client.meta.endpoint_url),
+            role=self._role,
+            custom=self.endpoint_is_custom,
+        )
+
+
+@asynccontextmanager
+async def open_client(settings: StepFunctionsSettings) -> AsyncGenerator[Client]:
+    """Open the client of an engine; its boto3 clients are made in a thread, and closed afterwards.
+
+    Raises:
+        ConfigError: the clients cannot be made.
+    """
+    clients = await anyio.to_thread.run_sync(open_boto3_clients, settings)
+    try:
+        yield Client(clients, settings)
+    finally:
+        clients.close()
+
+
+def _charge(bucket: Bucket, operation: str, attempts: Attempts) -> None:
+    """Take tokens for the attempts that botocore made beyond the first."""
+    if attempts.made > 1:
+        bucket.debit(attempts.made - 1)
+    if attempts.throttled and bucket.throttled():
+        logger.warning("AWS throttles %s%s", operation, bucket.slowed)

@@ -1,0 +1,1 @@
+"""Tools for operators and authors: checks, drafts, explanations, policies, replays."""
