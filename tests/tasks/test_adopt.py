@@ -26,7 +26,7 @@ from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.sidecar.app import Address
 from mcp_workflows.sidecar.checks import check
-from mcp_workflows.sidecar.cli.dry_run import preview
+from mcp_workflows.sidecar.cli.call import preview
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answers

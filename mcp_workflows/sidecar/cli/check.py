@@ -13,8 +13,7 @@ from rich.console import Console
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.checks import check as check_all
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 
 UNBROKEN = 10_000  # characters of a line
 

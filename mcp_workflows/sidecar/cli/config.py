@@ -11,8 +11,7 @@ import typer
 
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, existing, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, existing, load, log
 from mcp_workflows.sidecar.config.redacted import show
 
 config_commands = typer.Typer(no_args_is_help=True, help="Look at the configuration.")

@@ -13,8 +13,7 @@ import typer
 
 from mcp_workflows.sidecar.app import Address, run_http, run_stdio
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 from mcp_workflows.sidecar.cli.serve import (
     DEFAULT_HOST,
     DEFAULT_PORT,

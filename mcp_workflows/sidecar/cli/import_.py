@@ -14,8 +14,7 @@ from mcp_workflows.adapter import Discovered, Discovers, one_workflow
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app, say
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, existing
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, existing, log
 from mcp_workflows.sidecar.config.draft import draft
 from mcp_workflows.sidecar.config.load import Engine, load_engines
 from mcp_workflows.sidecar.config.problems import did_you_mean, names

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,11 +15,9 @@ import typer
 
 from mcp_workflows.adapter import JSON, Adapter, Discovered, Discovers, first_settings, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError, WorkflowsError
-from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigArgument, ConfigInstead, either, load
 from mcp_workflows.sidecar.cli.import_ import discover
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, command_line, either, load, log
 from mcp_workflows.sidecar.config.draft import draft, draft_engine
 from mcp_workflows.sidecar.config.load import Engine, load_engines
 from mcp_workflows.sidecar.config.problems import did_you_mean
@@ -31,7 +28,7 @@ NEXT_STEPS = """\
 {path}: written
 next:
   complete the lines with TODO: what each tool does, and what goes in
-  {command} check{option}
+  {check}
 """
 
 
@@ -68,8 +65,7 @@ def init(
     with _beside(path, text) as written:
         load(written)
     _write(path, text, force=force)
-    here = "" if path == DEFAULT_CONFIG else f" -c {shlex.quote(str(path))}"
-    typer.echo(NEXT_STEPS.format(path=path, command=DISTRIBUTION, option=here), nl=False)
+    typer.echo(NEXT_STEPS.format(path=path, check=command_line("check", config=path)), nl=False)
 
 
 def _adapter(given: str | None, *, asks: bool) -> str:

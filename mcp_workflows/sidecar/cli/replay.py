@@ -14,8 +14,7 @@ from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Repla
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
 from mcp_workflows.sidecar.config.load import Config
 from mcp_workflows.sidecar.config.problems import did_you_mean, names
 from mcp_workflows.tools.gates import ELICIT

@@ -15,8 +15,7 @@ from mcp_workflows.access import is_loopback
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import Address, run_http, run_stdio
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 from mcp_workflows.sidecar.config.load import Config
 from mcp_workflows.tools.tool import Kind
 

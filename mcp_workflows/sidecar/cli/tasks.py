@@ -23,7 +23,6 @@ from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import exporting_of
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
 from mcp_workflows.sidecar.cli.format import (
     STATUSES,
     State,
@@ -35,10 +34,9 @@ from mcp_workflows.sidecar.cli.format import (
     told,
     whole,
 )
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.cli.open_questions import OpenQuestion, answer_to, command, open_questions
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, command_line, load, log
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import Action
+from mcp_workflows.sidecar.cli.prompts import Action, OpenQuestion, answer_to, open_questions
 from mcp_workflows.sidecar.config.load import Config
 from mcp_workflows.sidecar.operator import Look, Operator, Wanted
 from mcp_workflows.store.key_value import notes_in
@@ -249,7 +247,7 @@ def _commands(look: Look, config: Config, file: Path) -> Sequence[str]:
         return [question.command(file) for question in questions]
     engine = config.engines.get(task.engine)
     if (task.cancel_delivered or task.execution.cancel_requested) and engine and can_terminate(engine.kind):
-        return [command(["cancel", task.id, "--terminate"], file)]
+        return [command_line("tasks", "cancel", task.id, "--terminate", config=file)]
     return []
 
 
