@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -23,18 +23,16 @@ from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.engines.registry import PATIENCE, Engines
 from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
-from mcp_workflows.sidecar.config.load import Config, Engine, StoreSettings
-from mcp_workflows.sidecar.config.models import AuditSettings
+from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
-from mcp_workflows.sidecar.discovery import Marked, compose
-from mcp_workflows.tools.tool import Kind as ToolKind
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
+from mcp_workflows.tools.tool import Kind, Tool
 
 _PAGES = 3  # so many times the patience for one call: it may take several
 
 
 @dataclass(slots=True)
-class Looks:
+class Discoveries:
     """What was seen on the engines that are to be looked at; filled while it is found out."""
 
     adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
@@ -53,41 +51,33 @@ class Looks:
         except TimeoutError:
             self.trouble[engine] = f"no answer within {longest:g} s"
 
-    def findings(self, config: Config) -> Sequence[tuple[str, Mapping[str, str], Finding]]:
-        """Each marked workflow and each engine without any: its name, its details, and what becomes of it."""
-        my_tasks, laying = config.server.my_tasks, config.laying
-        marked = compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, laying=laying)
-        found = [(each.exposed.name, _details(each), _finding(each)) for each in marked]
+    def rows(self, config: Config) -> Iterator[Row]:
+        """Yield a row for each marked workflow, and one for each engine that has none or gave no answer."""
+        my_tasks, tool_defaults = config.server.my_tasks, config.tool_defaults
+        for each in compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, tool_defaults=tool_defaults):
+            details = {"engine": each.engine, "workflow": each.exposed.workflow}
+            yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=_finding(each))
         nothing = Finding(ok=True, text="nothing is marked there")
-        found += [(name, {"engine": name}, nothing) for name, exposed in self.exposed.items() if not exposed]
-        lost = {
+        engines = {name: nothing for name, exposed in self.exposed.items() if not exposed} | {
             name: Finding(ok=False, text=f"cannot see what is marked there: {why}")
             for name, why in self.trouble.items()
         }
-        return [*found, *((name, {"engine": name}, finding) for name, finding in lost.items())]
+        for name, finding in engines.items():
+            yield Row(kind=ItemKind.EXPOSED, name=name, details={"engine": name}, finding=finding)
 
 
-def _details(marked: Marked) -> Mapping[str, str]:
-    return {"engine": marked.engine, "workflow": marked.exposed.workflow}
-
-
-def _finding(marked: Marked) -> Finding:
+def _finding(marked: MarkedWorkflow) -> Finding:
     if marked.wrong:
         return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
     said = (
         f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
     )
-    return Finding(ok=True, text=said, hint=None if marked.named else _suggestion(marked.exposed))
+    draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; it has no effect before
+    hint = None if draft is None else f"its input schema might be, correct it and set it: {json.dumps(draft)}"
+    return Finding(ok=True, text=said, hint=hint)
 
 
-def _suggestion(exposed: Exposed) -> str | None:
-    """A schema that its owner may correct and set; nothing of it counts before."""
-    if exposed.draft is None:
-        return None
-    return f"its input schema might be, correct it and set it: {json.dumps(exposed.draft)}"
-
-
-class Kind(StrEnum):
+class ItemKind(StrEnum):
     """What can be checked, in this order."""
 
     STORE = "store"
@@ -99,7 +89,7 @@ class Kind(StrEnum):
     EXPOSED = "exposed"
 
 
-class State(StrEnum):
+class ItemState(StrEnum):
     """What came out, in a word."""
 
     OK = "ok"
@@ -112,29 +102,29 @@ Place: TypeAlias = Callable[[Where], str | None]  # see `Config.place`
 
 HOSTS_GIVE_UP = timedelta(seconds=60)  # on a tool call, most of them
 _CREDENTIALS = re.compile(r"//[^/]*@")
-_STYLES: Mapping[State, str] = {
-    State.OK: "green",
-    State.PROBLEM: "bold red",
-    State.UNKNOWN: "yellow",
-    State.NOT_CHECKED: "yellow",
+_STYLES: Mapping[ItemState, str] = {
+    ItemState.OK: "green",
+    ItemState.PROBLEM: "bold red",
+    ItemState.UNKNOWN: "yellow",
+    ItemState.NOT_CHECKED: "yellow",
 }
-_STATES: Mapping[bool | None, State] = {True: State.OK, False: State.PROBLEM, None: State.UNKNOWN}
+_STATES: Mapping[bool | None, ItemState] = {True: ItemState.OK, False: ItemState.PROBLEM, None: ItemState.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One thing that was checked."""
 
-    kind: Kind
+    kind: ItemKind
     name: str
     details: Mapping[str, str] = field(default_factory=dict[str, str])  # adapter, or engine and workflow
     finding: Finding | None  # None: its adapter cannot tell
 
     @property
-    def state(self) -> State:
+    def state(self) -> ItemState:
         """In a word."""
         if self.finding is None:
-            return State.NOT_CHECKED
+            return ItemState.NOT_CHECKED
         return _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
@@ -145,7 +135,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkup:
+class CheckReport:
     """What was found: the store and perhaps its tasks, engines and tools in the order of the file, what is marked."""
 
     rows: Sequence[Row]
@@ -154,12 +144,12 @@ class Checkup:
     @property
     def problems(self) -> int:
         """How many things cannot work now."""
-        return sum(row.state is State.PROBLEM for row in self.rows)
+        return sum(row.state is ItemState.PROBLEM for row in self.rows)
 
     @property
     def unknown(self) -> int:
         """How many things were looked at in vain: nothing says whether they can work."""
-        return sum(row.state is State.UNKNOWN for row in self.rows)
+        return sum(row.state is ItemState.UNKNOWN for row in self.rows)
 
     @property
     def unchecked(self) -> int:
@@ -178,16 +168,16 @@ class Checkup:
     def as_json(self) -> Mapping[str, Any]:
         """For programs."""
         tasks = {} if self.tasks is None else {"tasks": self.tasks.as_json()}
-        by_kind = {kind: [row.as_json() for row in self.rows if row.kind is kind] for kind in Kind}
+        by_kind = {kind: [row.as_json() for row in self.rows if row.kind is kind] for kind in ItemKind}
         return {
             "ok": not self.problems,
-            "store": by_kind[Kind.STORE][0],
+            "store": by_kind[ItemKind.STORE][0],
             **tasks,
-            "issuers": by_kind[Kind.ISSUER],
-            "audit": by_kind[Kind.AUDIT],
-            "engines": by_kind[Kind.ENGINE],
-            "tools": by_kind[Kind.TOOL],
-            "exposed": by_kind[Kind.EXPOSED],
+            "issuers": by_kind[ItemKind.ISSUER],
+            "audit": by_kind[ItemKind.AUDIT],
+            "engines": by_kind[ItemKind.ENGINE],
+            "tools": by_kind[ItemKind.TOOL],
+            "exposed": by_kind[ItemKind.EXPOSED],
         }
 
     def as_table(self) -> Table:
@@ -209,17 +199,17 @@ def _sentence(row: Row) -> Text:
     return Text(cleaned(f"{row.finding.text}{hint}"))  # of what engines say nothing may steer the terminal
 
 
-async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> Checkup:
+async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> CheckReport:
     """Look at everything at once, if wanted at the tasks in the store too; `patience`: seconds for each check."""
-    rows: dict[tuple[Kind, str], Row] = {}
-    looks = Looks()
+    rows: dict[tuple[ItemKind, str], Row] = {}
+    discoveries = Discoveries()
     identified = config.server.single_user or config.server.auth is not None
     advice = {
         tool.name: _unsaid(tool, config.server.auth) or _advice(tool, identified=identified) for tool in config.tools
     }
 
     def found(row: Row) -> None:
-        hint = advice[row.name] if row.kind is Kind.TOOL else None
+        hint = advice[row.name] if row.kind is ItemKind.TOOL else None
         if hint and row.finding and row.finding.ok is not False:
             row = replace(row, finding=replace(row.finding, hint=hint))
         rows[row.kind, row.name] = row
@@ -229,17 +219,16 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
         group.start_soon(_check_issuers, config, patience, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
-            group.start_soon(_check_engine, engine, its_tools, patience, found, looks, config.place)
-    store = rows[Kind.STORE, _scheme(config.store.url)]
-    issuers = [row for (kind, _), row in rows.items() if kind is Kind.ISSUER]
+            group.start_soon(_check_engine, engine, its_tools, patience, found, discoveries, config.place)
+    store = rows[ItemKind.STORE, _scheme(config.store.url)]
+    issuers = [row for (kind, _), row in rows.items() if kind is ItemKind.ISSUER]
     audit = _audit_rows(config.audit)
-    others = [(Kind.ENGINE, name) for name in config.engines] + [(Kind.TOOL, tool.name) for tool in config.tools]
+    others = [(ItemKind.ENGINE, name) for name in config.engines] + [
+        (ItemKind.TOOL, tool.name) for tool in config.tools
+    ]
     live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
-    exposed = (
-        Row(kind=Kind.EXPOSED, name=name, details=details, finding=finding)
-        for name, details, finding in looks.findings(config)
-    )
-    return Checkup(rows=[store, *issuers, *audit, *live_rows, *(rows[key] for key in others), *exposed], tasks=live)
+    found_rows = (rows[key] for key in others)
+    return CheckReport(rows=[store, *issuers, *audit, *live_rows, *found_rows, *discoveries.rows(config)], tasks=live)
 
 
 def _scheme(url: str) -> str:
@@ -254,7 +243,7 @@ async def _check_store(settings: StoreSettings, patience: float, found: Callable
 
     url = settings.url
     place = _CREDENTIALS.sub("//", url).partition("?")[0]
-    found(Row(kind=Kind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
+    found(Row(kind=ItemKind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
 
 
 async def _check_issuers(config: Config, patience: float, found: Callable[[Row], None]) -> None:
@@ -275,7 +264,7 @@ async def _check_issuer(
     async def looked() -> Finding:
         return Finding(ok=True, text=await look())
 
-    found(Row(kind=Kind.ISSUER, name=name, finding=await _within(patience, looked)))
+    found(Row(kind=ItemKind.ISSUER, name=name, finding=await _within(patience, looked)))
 
 
 def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
@@ -288,7 +277,7 @@ def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
         finding = Finding(ok=False, text=f"there is no folder {file.parent}")
     elif file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         finding = Finding(ok=False, text=f"{file} cannot be written")
-    return [Row(kind=Kind.AUDIT, name="file", finding=finding)]
+    return [Row(kind=ItemKind.AUDIT, name="file", finding=finding)]
 
 
 async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[LiveTasks | None, Sequence[Row]]:
@@ -299,11 +288,11 @@ async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[Liv
         live = await count_live_tasks(config)
         return live.findings()["live"]
 
-    if store.state is State.PROBLEM:
+    if store.state is ItemState.PROBLEM:
         return None, ()
     finding = await _within(patience, look)
     findings = live.findings() if live else {"live": finding}
-    return live, [Row(kind=Kind.TASKS, name=name, finding=found) for name, found in findings.items()]
+    return live, [Row(kind=ItemKind.TASKS, name=name, finding=found) for name, found in findings.items()]
 
 
 async def _check_engine(
@@ -311,7 +300,7 @@ async def _check_engine(
     tools: Sequence[Tool],
     patience: float,
     found: Callable[[Row], None],
-    looks: Looks,
+    discoveries: Discoveries,
     place: Place,
 ) -> None:
     """The engine, and if it answers, all of its tools and what is marked there at once."""
@@ -322,15 +311,15 @@ async def _check_engine(
             if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
                 details["called_at"] = ", ".join(called_at)
             finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None
-            found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
+            found(Row(kind=ItemKind.ENGINE, name=engine.name, details=details, finding=finding))
             async with anyio.create_task_group() as group:
                 if isinstance(adapter, Exposes) and adapter.expose_every is not None:
-                    group.start_soon(looks.look, engine.name, adapter, engines, patience)
+                    group.start_soon(discoveries.look, engine.name, adapter, engines, patience)
                 for tool in tools:
                     group.start_soon(_check_tool, tool, adapter, finding, patience, found, place)
     except WorkflowsError as error:
         finding = Finding(ok=False, text=str(error))
-        found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
+        found(Row(kind=ItemKind.ENGINE, name=engine.name, details=details, finding=finding))
         for tool in tools:
             found(_tool_row(tool, _blocked(tool)))
 
@@ -356,7 +345,7 @@ async def _check_tool(
 
 async def _checked(tool: Tool, adapter: Checks) -> Finding:
     """Whether the workflow could run now; what is only watched need not."""
-    if tool.kind is ToolKind.WATCH:
+    if tool.kind is Kind.WATCH:
         return Finding(ok=True, text=f"watches executions of {tool.workflow}")
     return await adapter.check(tool.workflow, tool.options)
 
@@ -385,7 +374,7 @@ def _placed(tool: Tool, finding: Finding, place: Place) -> Finding:
 
 def _tool_row(tool: Tool, finding: Finding | None) -> Row:
     details = {"engine": tool.engine, "workflow": tool.workflow}
-    return Row(kind=Kind.TOOL, name=tool.name, details=details, finding=finding)
+    return Row(kind=ItemKind.TOOL, name=tool.name, details=details, finding=finding)
 
 
 def _unsaid(tool: Tool, auth: AuthSettings | None) -> str | None:
@@ -397,7 +386,7 @@ def _unsaid(tool: Tool, auth: AuthSettings | None) -> str | None:
 
 def _advice(tool: Tool, *, identified: bool) -> str | None:
     """What is no mistake, and may not be meant."""
-    if tool.kind is ToolKind.WATCH and not identified:
+    if tool.kind is Kind.WATCH and not identified:
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
     long = [name for name, value in waits.items() if value is not None and value >= HOSTS_GIVE_UP]

@@ -35,10 +35,10 @@ from mcp_workflows.tasks.adopt import Adopted, Adoption, watched_arguments
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
 from mcp_workflows.tools.tool import Tool
 
-AT_ONCE = 16  # looks at engines
+MAX_LOOKS = 16  # looks at engines
 PAGE = 100  # rows
-PAGES = 100  # at most: an operator who looks for something rare among more has to say more
-AMBIGUOUS = 5  # ids shown
+MAX_PAGES = 100  # at most: an operator who looks for something rare among more has to say more
+MAX_SHOWN = 5  # ids shown
 
 OPERATOR = Principal(id="operator")
 """The principal of what is done on this command line: to templates of gates, and in the audit log."""
@@ -47,7 +47,7 @@ NOT_STARTED = "not known to be started yet; the sidecar starts it under its key,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ObservedTask:
     """A task after a look at its execution; as the store knows it, with the reason, when there was none."""
 
     task: Task
@@ -55,7 +55,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TaskFilter:
     """Which tasks to list."""
 
     tool: str | None = None
@@ -69,7 +69,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-async def named_task(store: Store, name: str) -> Task:
+async def find_task(store: Store, name: str) -> Task:
     """Return the task with this id, or with the only id that begins so, as the store knows it.
 
     Raises:
@@ -77,12 +77,12 @@ async def named_task(store: Store, name: str) -> Task:
     """
     if not name:
         raise OperatorError("the id of a task is needed, or its beginning")
-    found = await store.find(name, AMBIGUOUS + 1)
+    found = await store.find(name, MAX_SHOWN + 1)
     exact = [task for task in found if task.id == name] or found
     if not exact:
         raise OperatorError(f"no task's id begins with {name!r}, or it has expired")
     if len(exact) > 1:
-        shown = ", ".join(task.id for task in exact[:AMBIGUOUS]) + (", ..." if len(exact) > AMBIGUOUS else "")
+        shown = ", ".join(task.id for task in exact[:MAX_SHOWN]) + (", ..." if len(exact) > MAX_SHOWN else "")
         raise OperatorError(f"more than one task's id begins with {name!r}: {shown}")
     return exact[0]
 
@@ -105,28 +105,28 @@ class Operator:
         self._gates = {tool.name: tuple(tool.gates) for tool in tools}
         self._clock = clock
         self._adoption = Adoption(store, engines, clock)
-        self._silent: dict[str, str] = {}  # engines that gave no answer: not waited for twice
-        self._turns = anyio.Semaphore(AT_ONCE)
+        self._unreachable: dict[str, str] = {}  # engines that gave no answer: not waited for twice
+        self._turns = anyio.Semaphore(MAX_LOOKS)
 
-    async def tasks(self, wanted: Wanted) -> Sequence[Look]:
+    async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
         """The youngest tasks that are wanted, after a look at each."""
-        found: list[Look] = []
-        async for page in self._pages(wanted):
-            fitting = (look for look in await self._looks(page) if _fits(look.task, wanted))
+        found: list[ObservedTask] = []
+        async for page in self._pages(task_filter):
+            fitting = (look for look in await self._looks(page) if _fits(look.task, task_filter))
             found.extend(fitting)
-            if len(found) >= wanted.limit:
+            if len(found) >= task_filter.limit:
                 break
-        return found[: wanted.limit]
+        return found[: task_filter.limit]
 
-    async def find(self, name: str) -> Look:
+    async def find(self, name: str) -> ObservedTask:
         """The task with this id, or with the only id that begins so, after a look.
 
         Raises:
             OperatorError: there is none, or more than one.
         """
-        return await self._look(await named_task(self._store, name))
+        return await self._look(await find_task(self._store, name))
 
-    async def read(self, name: str) -> Look:
+    async def read(self, name: str) -> ObservedTask:
         """Likewise, for its result: put on record if it has one.
 
         Raises:
@@ -137,7 +137,7 @@ class Operator:
             self._record(Event.RETRIEVE, look.task)
         return look
 
-    async def why(self, name: str) -> tuple[Look, Explanation]:
+    async def why(self, name: str) -> tuple[ObservedTask, Explanation]:
         """Why it is where it is, as far as its engine can tell, with the state of every gate of its tool.
 
         Raises:
@@ -147,7 +147,7 @@ class Operator:
         configured = self._gates.get(look.task.tool, ())
         return look, replace(found, gates=_gates(look, found.gates, configured))
 
-    async def _explain(self, look: Look) -> tuple[Look, Explanation]:
+    async def _explain(self, look: ObservedTask) -> tuple[ObservedTask, Explanation]:
         task = look.task
         if task.ended or look.trouble or task.handle is None:
             return look, _from_the_store(look)
@@ -161,7 +161,7 @@ class Operator:
             look = replace(look, trouble=f"engine {task.engine}: {error}")
             return look, _from_the_store(look)
 
-    async def answer(self, name: str, key: str, response: JSON) -> Look:
+    async def answer(self, name: str, key: str, response: JSON) -> ObservedTask:
         """Answer an open question as a client would (`ElicitResult`); rules about who may answer it do not count.
 
         Raises:
@@ -185,13 +185,13 @@ class Operator:
         self._record(Event.ANSWER, task)
         return await self._look(task)
 
-    async def cancel(self, name: str) -> Look:
+    async def cancel(self, name: str) -> ObservedTask:
         """Ask to cancel; kept and delivered later by the sidecar if the engine does not take it now.
 
         Raises:
             OperatorError: see `find`.
         """
-        task = await named_task(self._store, name)
+        task = await find_task(self._store, name)
         task = await self._change(task, lambda row: request_cancel(row, self._clock()))
         self._record(Event.CANCEL, task, "ended" if task.ended else "ok")
         if task.ended or task.handle is None:
@@ -200,18 +200,18 @@ class Operator:
             async with self._engines.calling(task.engine, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, task.handle))
         except EngineError as error:
-            return Look(task=task, trouble=f"engine {task.engine}: {error}")
+            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         return await self._look(await self._change(task, lambda row: deliver_cancel(row, self._clock())))
 
-    async def terminate(self, name: str, reason: str) -> Look:
+    async def terminate(self, name: str, reason: str) -> ObservedTask:
         """End it without asking.
 
         Raises:
             OperatorError: see `find`; its engine cannot, or did not.
         """
-        task = await named_task(self._store, name)
+        task = await find_task(self._store, name)
         if task.ended:
-            return Look(task=task)
+            return ObservedTask(task=task)
         if task.handle is None:
             raise OperatorError(f"task {task.id}: {NOT_STARTED}; nothing was done")
         adapter = self._engines.get(task.engine)
@@ -229,7 +229,7 @@ class Operator:
 
     async def adopt(
         self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
-    ) -> Look:
+    ) -> ObservedTask:
         """A task of an execution that somebody else started; adopting it again finds the same task.
 
         Raises:
@@ -248,19 +248,22 @@ class Operator:
         self._record(Event.CREATE, task, "watched")
         return await self._look(task)
 
-    async def _pages(self, wanted: Wanted) -> AsyncIterator[Sequence[Task]]:
+    async def _pages(self, task_filter: TaskFilter) -> AsyncIterator[Sequence[Task]]:
         before: datetime | None = None
-        for _ in range(PAGES):
+        for _ in range(MAX_PAGES):
             page = await self._store.everyones(
-                tool=wanted.tool, live_only=not wanted.ended, limit=max(PAGE, wanted.limit), before=before
+                tool=task_filter.tool,
+                live_only=not task_filter.ended,
+                limit=max(PAGE, task_filter.limit),
+                before=before,
             )
             if not page:
                 return
             yield page
             before = page[-1].created
 
-    async def _looks(self, tasks: Sequence[Task]) -> Sequence[Look]:
-        looks: dict[str, Look] = {}
+    async def _looks(self, tasks: Sequence[Task]) -> Sequence[ObservedTask]:
+        looks: dict[str, ObservedTask] = {}
 
         async def look(task: Task) -> None:
             async with self._turns:
@@ -271,23 +274,23 @@ class Operator:
                 group.start_soon(look, task)
         return [looks[task.id] for task in tasks]
 
-    async def _look(self, task: Task) -> Look:
+    async def _look(self, task: Task) -> ObservedTask:
         """Ask the engine, and keep what it says as the sidecar does: the first end that anybody sees stays."""
         if task.ended:
-            return Look(task=task)
+            return ObservedTask(task=task)
         if task.handle is None:
-            return Look(task=task, trouble=NOT_STARTED)
-        if trouble := self._silent.get(task.engine):
-            return Look(task=task, trouble=trouble)
+            return ObservedTask(task=task, trouble=NOT_STARTED)
+        if trouble := self._unreachable.get(task.engine):
+            return ObservedTask(task=task, trouble=trouble)
         try:
             async with self._engines.calling(task.engine, api="describe") as adapter:
                 seen = sound(await adapter.describe(ref_of(task, task.handle)))
         except ExecutionNotFound as error:
-            return Look(task=task, trouble=f"engine {task.engine}: {error}")
+            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         except EngineError as error:
-            trouble = self._silent[task.engine] = f"engine {task.engine}: {error}"
-            return Look(task=task, trouble=trouble)
-        return Look(task=await self._observed(task, seen))
+            trouble = self._unreachable[task.engine] = f"engine {task.engine}: {error}"
+            return ObservedTask(task=task, trouble=trouble)
+        return ObservedTask(task=await self._observed(task, seen))
 
     async def _observed(self, task: Task, execution: Execution) -> Task:
         """The task with what was seen; a change of its status that is seen here first is put on record here."""
@@ -311,12 +314,14 @@ class Operator:
         return await self._store.change(task.id, task.owner, change) or task
 
 
-def _fits(task: Task, wanted: Wanted) -> bool:
-    return (not wanted.statuses or task.seen.status in wanted.statuses) and (wanted.ended or not task.ended)
+def _fits(task: Task, task_filter: TaskFilter) -> bool:
+    return (not task_filter.statuses or task.seen.status in task_filter.statuses) and (
+        task_filter.ended or not task.ended
+    )
 
 
 def _gates(
-    look: Look, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
+    look: ObservedTask, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
 ) -> Mapping[str, ExplainedGate]:
     """The state of each gate of the task and of its tool: as the adapter explains it, or else as the look shows it."""
     task = look.task
@@ -336,7 +341,7 @@ def _closed(why: str) -> ExplainedGate:
     return ExplainedGate(state=GateState.CLOSED, why=why)
 
 
-def _from_the_store(look: Look) -> Explanation:
+def _from_the_store(look: ObservedTask) -> Explanation:
     """For an engine that cannot explain, or does not answer."""
     task = look.task
     if task.ended:

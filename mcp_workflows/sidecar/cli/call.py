@@ -24,16 +24,16 @@ from mcp_workflows.client.connection import Connection, Era, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.app import Looking, build, exporting_of
+from mcp_workflows.sidecar.app import DiscoveryMode, build, exporters_of
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, command_line, load, log
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import Answer, Answers, Key
+from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
 from mcp_workflows.sidecar.cli.result import Outcome
-from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.config.problems import did_you_mean
-from mcp_workflows.sidecar.operator import named_task
+from mcp_workflows.sidecar.operator import find_task
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
 from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool, on_behalf_of
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
@@ -139,9 +139,9 @@ def call(
     raise typer.Exit(code)
 
 
-def _answer(word: str) -> Answer:
+def _answer(word: str) -> AnswerFlag:
     try:
-        return Answer(read_pair(word))
+        return AnswerFlag(read_pair(word))
     except WrongUsage as error:
         raise WrongUsage(f"--answer {error}") from None
 
@@ -234,7 +234,7 @@ def _answered(tool: Tool, given: Mapping[str, Any], answers: Answers) -> tuple[t
     arguments, dialogue = dict(given), Dialogue()
     asked: list[str] = []
     for name in still_to_ask(tool, arguments, dialogue):
-        content = answers.by_flag(Key(name, name), tool.ask[name].form(name))
+        content = answers.from_flags(QuestionName(name, name), tool.ask[name].form(name))
         arguments.update(content)
         if not content:
             asked.append(name)
@@ -303,9 +303,9 @@ async def _connected_outcome(options: CallOptions, answers: Answers, screen: Scr
         unknown = (
             options.tool is not None and _configured(config, options.tool) is None
         )  # it may be marked on an engine
-        looking = Looking.ONCE if unknown else Looking.NEVER
-        exporting = exporting_of(config, printing=True)
-        server = build(config, local=local, looking=looking, exporting=exporting).server
+        looking = DiscoveryMode.ONCE if unknown else DiscoveryMode.NEVER
+        exporters = exporters_of(config, printing=True)
+        server = build(config, local=local, looking=looking, exporters=exporters).server
     else:
         server = known_http(options.url or "", options.token)
     outcome = Outcome()
@@ -325,7 +325,7 @@ async def _resumed(options: CallOptions, config: Config) -> tuple[CallOptions, P
         OperatorError: see `named_task`.
     """
     async with config.store.open() as store:
-        task = await named_task(store, options.resume or "")
+        task = await find_task(store, options.resume or "")
     return replace(options, resume=task.id), Principal(id=task.owner)
 
 

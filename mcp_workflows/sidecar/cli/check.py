@@ -31,18 +31,18 @@ def check(
     log(LogLevel.WARNING)
     path = either(config, option)
     try:
-        checkup = anyio.run(partial(check_all, load(path), tasks=store))
+        report = anyio.run(partial(check_all, load(path), tasks=store))
     except ConfigError as error:
         if not as_json:
             raise
         typer.echo(json.dumps({"ok": False, "errors": str(error).splitlines()}, indent=2))
         raise typer.Exit(1) from None
     if as_json:
-        typer.echo(json.dumps(checkup.as_json(), indent=2))
+        typer.echo(json.dumps(report.as_json(), indent=2))
     else:
-        _console().print(checkup.as_table())
-        typer.echo(f"\n{path}: {checkup.summary}")
-    raise typer.Exit(1 if checkup.problems else 0)
+        _console().print(report.as_table())
+        typer.echo(f"\n{path}: {report.summary}")
+    raise typer.Exit(1 if report.problems else 0)
 
 
 def _console() -> Console:

@@ -20,8 +20,8 @@ from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, load
 from mcp_workflows.sidecar.cli.serve import DEFAULT_HOST, DEFAULT_PORT
 from mcp_workflows.sidecar.config.includes import variables_of
-from mcp_workflows.sidecar.config.load import config_schema
-from mcp_workflows.sidecar.config.models import ServerSettings, team_schema
+from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
+from mcp_workflows.sidecar.config.models import ServerSettings
 from mcp_workflows.sidecar.host_snippets import Host, OverHttp, OverStdio, Variable, login_of, snippet
 
 _SAY_URL = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"

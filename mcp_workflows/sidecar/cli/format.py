@@ -17,7 +17,7 @@ from rich.text import Text
 from mcp_workflows.adapter import Status, asked
 from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
 from mcp_workflows.sidecar.cli.app import harmless
-from mcp_workflows.sidecar.operator import Look
+from mcp_workflows.sidecar.operator import ObservedTask
 from mcp_workflows.task import Task
 
 SHORT = 12  # characters of an id in a list: enough to name it by
@@ -29,7 +29,7 @@ HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
-class State(StrEnum):
+class TaskStatus(StrEnum):
     """MCP's words."""
 
     WORKING = "working"
@@ -39,17 +39,17 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
-STATUSES: Mapping[State, Status] = {
-    State.WORKING: Status.RUNNING,
-    State.INPUT_REQUIRED: Status.INPUT_REQUIRED,
-    State.COMPLETED: Status.SUCCEEDED,
-    State.FAILED: Status.FAILED,
-    State.CANCELLED: Status.CANCELLED,
+STATUSES: Mapping[TaskStatus, Status] = {
+    TaskStatus.WORKING: Status.RUNNING,
+    TaskStatus.INPUT_REQUIRED: Status.INPUT_REQUIRED,
+    TaskStatus.COMPLETED: Status.SUCCEEDED,
+    TaskStatus.FAILED: Status.FAILED,
+    TaskStatus.CANCELLED: Status.CANCELLED,
 }
-_STATES: Mapping[Status, State] = {status: state for state, status in STATUSES.items()}
+_STATES: Mapping[Status, TaskStatus] = {status: state for state, status in STATUSES.items()}
 
 
-def state_of(task: Task) -> State:
+def status_of(task: Task) -> TaskStatus:
     """Its status."""
     return _STATES[task.seen.status]
 
@@ -69,7 +69,7 @@ def question_or_message(task: Task) -> str:
     return _plain(asked(task.seen.requests)) if task.seen.status is Status.INPUT_REQUIRED else message_of(task)
 
 
-def table(looks: Sequence[Look], width: int | None = None) -> str:
+def render_table(looks: Sequence[ObservedTask], width: int | None = None) -> str:
     """One line each, for people and for `grep`; as wide as it takes, or cut to that many columns of a terminal."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for heading in HEADINGS:
@@ -85,24 +85,24 @@ def table(looks: Sequence[Look], width: int | None = None) -> str:
 
 
 def _row(task: Task) -> Sequence[str]:
-    age = span(datetime.now(UTC) - task.created)
+    age = duration_text(datetime.now(UTC) - task.created)
     place = task.execution.execution_id or "-"
-    return task.id[:SHORT], task.tool, state_of(task), age, _plain(place), question_or_message(task)
+    return task.id[:SHORT], task.tool, status_of(task), age, _plain(place), question_or_message(task)
 
 
-def told(facts: Mapping[str, str]) -> str:
+def render_facts(facts: Mapping[str, str]) -> str:
     """One fact a line."""
     width = max((len(name) for name in facts if len(name) <= WIDEST), default=0) + 1
     return "\n".join(f"{f'{_plain(name)}:':<{width}} {_plain(text)}" for name, text in facts.items())
 
 
-def page(look: Look) -> str:
+def render_task(look: ObservedTask) -> str:
     """All of one task; its result last, as JSON."""
     task, seen = look.task, look.task.seen
     facts = {
         "id": task.id,
         "tool": task.tool,
-        "status": state_of(task).value,
+        "status": status_of(task).value,
         "message": message_of(task),
         "owner": task.owner,
         "engine": f"{task.engine}, workflow {task.workflow}",
@@ -115,19 +115,19 @@ def page(look: Look) -> str:
         "cancel": _cancel(task),
         **{f"question {key}": str(request.params.get("message", "")) for key, request in seen.requests.items()},
     }
-    text = told({name: value for name, value in facts.items() if value})
+    text = render_facts({name: value for name, value in facts.items() if value})
     if seen.status is not Status.SUCCEEDED:
         return text
     return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII: nothing in it reaches the terminal raw
 
 
-def brief(look: Look) -> Mapping[str, Any]:
+def summary_json(look: ObservedTask) -> Mapping[str, Any]:
     """One task for programs: JSON, times in ISO 8601."""
     task, seen = look.task, look.task.seen
     return {
         "id": task.id,
         "tool": task.tool,
-        "status": state_of(task),
+        "status": status_of(task),
         "message": seen.failure.text if seen.failure else seen.message,
         "progress": seen.progress and without_zero_fractions(asdict(seen.progress)),
         "owner": task.owner,
@@ -143,11 +143,11 @@ def brief(look: Look) -> Mapping[str, Any]:
     }
 
 
-def whole(look: Look) -> Mapping[str, Any]:
+def task_json(look: ObservedTask) -> Mapping[str, Any]:
     """The same with its questions and its result."""
     seen = look.task.seen
     asked = {key: {"method": request.method, "params": request.params} for key, request in seen.requests.items()}
-    return {**brief(look), "inputRequests": asked, "result": seen.output}
+    return {**summary_json(look), "inputRequests": asked, "result": seen.output}
 
 
 def _cancel(task: Task) -> str | None:
@@ -161,10 +161,10 @@ def _moment(at: datetime | None) -> str | None:
 
 
 def _when(ahead: timedelta) -> str:
-    return f"in {span(ahead)}" if ahead > timedelta(0) else f"{span(-ahead)} ago"
+    return f"in {duration_text(ahead)}" if ahead > timedelta(0) else f"{duration_text(-ahead)} ago"
 
 
-def span(length: timedelta) -> str:
+def duration_text(length: timedelta) -> str:
     """`45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
     seconds = max(0, round(length.total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))

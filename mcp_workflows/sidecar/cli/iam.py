@@ -14,7 +14,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
-from mcp_workflows.sidecar.config.load import Config, Engine
+from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean, names
 from mcp_workflows.tools.tool import Kind, Tool
 

@@ -16,7 +16,8 @@ from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, existing, log
 from mcp_workflows.sidecar.config.draft import draft
-from mcp_workflows.sidecar.config.load import Engine, load_engines
+from mcp_workflows.sidecar.config.load import load_engines
+from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean, names
 
 

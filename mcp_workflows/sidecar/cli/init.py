@@ -19,7 +19,8 @@ from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.import_ import discover
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, command_line, either, load, log
 from mcp_workflows.sidecar.config.draft import draft, draft_engine
-from mcp_workflows.sidecar.config.load import Engine, load_engines
+from mcp_workflows.sidecar.config.load import load_engines
+from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean
 
 MOST_LISTED = 20  # workflows that are listed to choose from

@@ -16,7 +16,8 @@ import typer
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.log_limits import LINES, escaped
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 
 DEFAULT_CONFIG = Path("workflows.yaml")
 _OPTION = typer.Option("--config", "-c", help=f"The configuration. Default: {DEFAULT_CONFIG}.", show_default=False)

@@ -20,7 +20,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tools.json_schema import violations
 from mcp_workflows.tools.questions import NAME_META, is_called, name_of
 
-Action = types.ElicitResult
+ElicitResult = types.ElicitResult
 
 _PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 _ELICIT = "elicitation/create"
@@ -32,11 +32,11 @@ _AGREEMENT: Schema = {  # of a question that has no fields: nobody accepts it by
     "properties": {"accept": {"type": "boolean", "title": "Accept"}},
     "required": ["accept"],
 }
-_REFUSALS: Mapping[str, Action] = {DECLINE: Action(action="decline"), CANCEL: Action(action="cancel")}
+_REFUSALS: Mapping[str, ElicitResult] = {DECLINE: ElicitResult(action="decline"), CANCEL: ElicitResult(action="cancel")}
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class QuestionName:
     """What a question is called: its key (None where the protocol has none), and its configured name if it has one."""
 
     text: str | None
@@ -54,12 +54,12 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerFlag:
     """`--answer NAME.FIELD=VALUE`, or `FIELD=VALUE` for any question with that field."""
 
     pair: Pair
 
-    def field(self, key: Key, form: Schema) -> str | None:
+    def field(self, key: QuestionName, form: Schema) -> str | None:
         """The field of this question that it answers, if it does."""
         properties: Schema = form.get("properties", {})
         path = self.pair.path
@@ -72,7 +72,7 @@ class Answer:
 class Answers:
     """How a call's questions reach the person: the flags first, then the terminal; one question at a time."""
 
-    def __init__(self, answers: Sequence[Answer], declined: Sequence[str], screen: Screen) -> None:
+    def __init__(self, answers: Sequence[AnswerFlag], declined: Sequence[str], screen: Screen) -> None:
         self._answers = answers
         self._declined = declined
         self._screen = screen
@@ -117,7 +117,7 @@ class Answers:
         Raises:
             WrongUsage: nobody is there to ask and no flag answers it, or a flag does not fit it.
         """
-        asked = Key(key, name_of({"_meta": params.meta}))
+        asked = QuestionName(key, name_of({"_meta": params.meta}))
         async with self._turn:
             self._known |= set(fields_of(params))
             if asked.stem:
@@ -125,31 +125,33 @@ class Answers:
             for name in self._declined:
                 if asked.is_called(name) or name in fields_of(params):
                     self._used.add(name)
-                    return self._said(asked, params.message, Action(action="decline"))
+                    return self._reported(asked, params.message, ElicitResult(action="decline"))
             if isinstance(params, types.ElicitRequestURLParams):
                 return await self._visit(asked, params)
             if params.requested_schema.get("properties"):
                 return await self._fill_in(asked, params.message, params.requested_schema)
             return _agreed(await self._fill_in(asked, params.message, _AGREEMENT))
 
-    async def _fill_in(self, key: Key, message: str, form: Schema) -> Action:
-        content = self.by_flag(key, form)
+    async def _fill_in(self, key: QuestionName, message: str, form: Schema) -> ElicitResult:
+        content = self.from_flags(key, form)
         missing = [name for name in form.get("required", ()) if name not in content]
         if not content or missing:
             if not self._screen.asks:
-                raise WrongUsage(_unanswered(key, message, form, missing) + self._misfits(form))
+                raise WrongUsage(_unanswered(key, message, form, missing) + self._unused_flags(form))
             for flag in (flag for flag in self.unused if "did you mean" in flag):
                 self._screen.note(f"not asked here: {flag}")
             with self._screen.still():
                 return await _Form(self._screen, key, message, form).fill_in(content)
         if wrong := violations(form, content):
-            raise WrongUsage(f"the answer to {_shown(key, message)} does not fit: {wrong[0]}")
+            raise WrongUsage(f"the answer to {_titled_message(key, message)} does not fit: {wrong[0]}")
         self._counts[message] = self._counts.get(message, 0) + 1
         if self._counts[message] > MAX_SAME_ANSWERS:
-            raise WrongUsage(f"{_shown(key, message)} was answered {MAX_SAME_ANSWERS} times by flag and is asked again")
-        return self._said(key, message, Action(action="accept", content=content))
+            raise WrongUsage(
+                f"{_titled_message(key, message)} was answered {MAX_SAME_ANSWERS} times by flag and is asked again"
+            )
+        return self._reported(key, message, ElicitResult(action="accept", content=content))
 
-    def by_flag(self, key: Key, form: Schema) -> dict[str, Any]:  # Any: JSON
+    def from_flags(self, key: QuestionName, form: Schema) -> dict[str, Any]:  # Any: JSON
         """What the flags say to this question, with the form's own defaults beside it; empty if they say nothing.
 
         Raises:
@@ -164,25 +166,25 @@ class Answers:
         defaults = {name: field["default"] for name, field in properties.items() if "default" in field}
         return {**defaults, **found} if found else {}
 
-    def _misfits(self, form: Schema) -> str:
+    def _unused_flags(self, form: Schema) -> str:
         """The flags that answered nothing so far, and what they could have named."""
         fields = ", ".join(form.get("properties", {}))
         return f"\nnot asked here: {', '.join(self.unused)} (fields: {fields})" if self.unused else ""
 
-    def _said(self, key: Key, message: str, result: Action) -> Action:
+    def _reported(self, key: QuestionName, message: str, result: ElicitResult) -> ElicitResult:
         said = ", ".join(f"{name}: {_plain(value)}" for name, value in (result.content or {}).items())
-        self._screen.note(f"? {_shown(key, message)}\n> {said or result.action} (by flag)")
+        self._screen.note(f"? {_titled_message(key, message)}\n> {said or result.action} (by flag)")
         return result
 
-    async def _visit(self, key: Key, params: types.ElicitRequestURLParams) -> Action:
+    async def _visit(self, key: QuestionName, params: types.ElicitRequestURLParams) -> ElicitResult:
         if not self._screen.asks:
             raise WrongUsage(
-                f"{_shown(key, params.message)} wants somebody to open {params.url}: call it at a terminal"
+                f"{_titled_message(key, params.message)} wants somebody to open {params.url}: call it at a terminal"
             )
         with self._screen.still():
             self._screen.note(f"? {params.message}\n  {params.url}")
             typed_in = await self._screen.line("  opened it? [y/n] ")
-        return Action(action="accept" if (typed_in or "n").lower().startswith("y") else "decline")
+        return ElicitResult(action="accept" if (typed_in or "n").lower().startswith("y") else "decline")
 
 
 def fields_of(params: types.ElicitRequestParams) -> Schema:
@@ -193,22 +195,22 @@ def fields_of(params: types.ElicitRequestParams) -> Schema:
     return properties
 
 
-def _agreed(filled: Action) -> Action:
+def _agreed(filled: ElicitResult) -> ElicitResult:
     """What a question without fields was answered with."""
     if filled.action != "accept" or filled.content is None:
         return filled
-    return Action(action="accept", content={}) if filled.content["accept"] else Action(action="decline")
+    return ElicitResult(action="accept", content={}) if filled.content["accept"] else ElicitResult(action="decline")
 
 
 def _plain(value: Any) -> str:  # Any: JSON
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _shown(key: Key, message: str) -> str:
+def _titled_message(key: QuestionName, message: str) -> str:
     return f"[{key.name or key.text}] {message}" if key.stem else message
 
 
-def _unanswered(key: Key, message: str, form: Schema, missing: Sequence[str]) -> str:
+def _unanswered(key: QuestionName, message: str, form: Schema, missing: Sequence[str]) -> str:
     properties: Schema = form.get("properties", {})
     fields = missing or list(properties)[:1]
     stem = key.stem
@@ -216,7 +218,7 @@ def _unanswered(key: Key, message: str, form: Schema, missing: Sequence[str]) ->
     flags = " ".join(f"--answer {name}={_example(properties[field])}" for field, name in names.items())
     refusal = stem or next(iter(properties), None)
     refused = f"\nor refuse it with: --decline {refusal}" if refusal else ""
-    return f"nobody can be asked here: {_shown(key, message)}\nanswer it with: {flags}{refused}"
+    return f"nobody can be asked here: {_titled_message(key, message)}\nanswer it with: {flags}{refused}"
 
 
 def _example(field: Schema) -> str:
@@ -228,24 +230,24 @@ class _Form:
     """A form at the terminal, one field after the other."""
 
     screen: Screen
-    key: Key
+    key: QuestionName
     message: str
     form: Schema
 
-    async def fill_in(self, known: Mapping[str, Any]) -> Action:  # Any: JSON
+    async def fill_in(self, known: Mapping[str, Any]) -> ElicitResult:  # Any: JSON
         """What the person made of it."""
-        self.screen.note(f"? {_shown(self.key, self.message)}\n  ({DECLINE} or {CANCEL} to refuse)")
+        self.screen.note(f"? {_titled_message(self.key, self.message)}\n  ({DECLINE} or {CANCEL} to refuse)")
         content = dict(known)
         properties: Schema = self.form.get("properties", {})
         for name, field in properties.items():
             if name in known:
                 continue
             value = await self._field(name, field)
-            if isinstance(value, Action):
+            if isinstance(value, ElicitResult):
                 return value
             if value is not None:
                 content[name] = value
-        return Action(action="accept", content=content)
+        return ElicitResult(action="accept", content=content)
 
     async def _field(self, name: str, field: Schema) -> Any:  # Any: JSON; None: left out
         """Asked again until it fits."""
@@ -314,7 +316,7 @@ class OpenQuestion:
     """One question that a person can answer. `name` is that of its gate, or what of its key a person can read."""
 
     task_id: str
-    called: Key
+    called: QuestionName
     name: str
     params: types.ElicitRequestParams
 
@@ -345,10 +347,10 @@ class OpenQuestion:
         """Whether this names it: its name, its key, or the beginning of the key up to a dot."""
         return name == self.name or self.called.is_called(name)
 
-    def field_of(self, answer: Answer) -> str | None:
+    def field_of(self, answer: AnswerFlag) -> str | None:
         """The field that `NAME.FIELD=VALUE` or `FIELD=VALUE` fills in here, if it does."""
         form = {"properties": self.fields}
-        return answer.field(self.called, form) or answer.field(Key(self.name), form)
+        return answer.field(self.called, form) or answer.field(QuestionName(self.name), form)
 
     def command(self, config: Path) -> str:
         """Return the command that answers it, with VALUE in the place of each value that is needed."""
@@ -360,7 +362,7 @@ class OpenQuestion:
 def open_questions(task: Task) -> Sequence[OpenQuestion]:
     """The questions of the task that are open and for a person; what only a model can answer is left out."""
     requests = {key: request for key, request in task.seen.requests.items() if request.method == _ELICIT}
-    called = {key: Key(key, request.gate or name_of(request.params)) for key, request in requests.items()}
+    called = {key: QuestionName(key, request.gate or name_of(request.params)) for key, request in requests.items()}
     names = {key: each.stem or key for key, each in called.items()}
     taken = list(names.values())
     return [
@@ -392,15 +394,15 @@ async def answer_to(
         WrongUsage: they fit none or more than one, or there is nobody to ask for the rest.
     """
     names = [word for word in words if "=" not in word]
-    answers = [Answer(read_pair(word)) for word in words if "=" in word]
+    answers = [AnswerFlag(read_pair(word)) for word in words if "=" in word]
     if decline and answers:
         raise WrongUsage("--decline comes without values: name the question alone")
     question = _one_question(questions, names, answers, config)
-    pairs = [Answer(answer.pair.renamed(question.field_of(answer) or "")) for answer in answers]
+    pairs = [AnswerFlag(answer.pair.renamed(question.field_of(answer) or "")) for answer in answers]
     asking = Answers(pairs, [question.name] if decline else [], screen)
     is_form = not isinstance(question.params, types.ElicitRequestURLParams)
     if is_form and not (decline or screen.asks):
-        content = asking.by_flag(Key(question.name), {"properties": question.fields})
+        content = asking.from_flags(QuestionName(question.name), {"properties": question.fields})
         if not content or any(name not in content for name in question.needed):
             refusal = command_line("tasks", "answer", question.task_id, question.name, "--decline", config=config)
             raise WrongUsage(
@@ -411,7 +413,7 @@ async def answer_to(
 
 
 def _one_question(
-    questions: Sequence[OpenQuestion], names: Sequence[str], answers: Sequence[Answer], config: Path
+    questions: Sequence[OpenQuestion], names: Sequence[str], answers: Sequence[AnswerFlag], config: Path
 ) -> OpenQuestion:
     left = list(questions)
     for name in names:

@@ -16,7 +16,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import Address, run_http, run_stdio
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
-from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.tools.tool import Kind
 
 DEFAULT_HOST = "127.0.0.1"
@@ -39,7 +39,15 @@ def read_address(text: str) -> Address:
     return Address(host=(match[1] or DEFAULT_HOST).strip("[]"), port=int(match[2]))
 
 
-def refuse_strangers(http: Address | None, config: Config, unsafe_no_auth: bool) -> None:
+def check_exposure(http: Address | None, config: Config, *, unsafe_no_auth: bool) -> None:
+    """Refuse or warn where other people could reach more than the configuration says that they may."""
+    refuse_remote_callers(http, config, unsafe_no_auth)
+    refuse_shared_single_user(http, config)
+    warn_of_remote_callers(http, config)
+    warn_of_hidden_tools(http, config)
+
+
+def refuse_remote_callers(http: Address | None, config: Config, unsafe_no_auth: bool) -> None:
     """Raise `ConfigError` if other machines could reach it, and nobody asks or nobody said that they may."""
     auth = config.server.auth
     if http and auth is not None and unsafe_no_auth:
@@ -59,7 +67,7 @@ def refuse_strangers(http: Address | None, config: Config, unsafe_no_auth: bool)
         )
 
 
-def warn_of_strangers(http: Address | None, config: Config) -> None:
+def warn_of_remote_callers(http: Address | None, config: Config) -> None:
     """Say loudly what anybody can do, and who could read along."""
     if http is None or is_loopback(http.host):
         return
@@ -79,7 +87,7 @@ def warn_of_strangers(http: Address | None, config: Config) -> None:
         )
 
 
-def tell_what_guards_it(http: Address | None, config: Config) -> None:
+def log_protection(http: Address | None, config: Config) -> None:
     """Say in one line who is let in, and what becomes of data and records: what somebody hopes that they set."""
     logger.info(
         "callers: %s; the store is %s; audit: %s",
@@ -104,7 +112,7 @@ def _who_is_let_in(http: Address | None, config: Config) -> str:
     return ", ".join(ways)
 
 
-def refuse_many_users(http: Address | None, config: Config) -> None:
+def refuse_shared_single_user(http: Address | None, config: Config) -> None:
     """Raise `ConfigError` if other machines could reach what takes everybody for one and the same user."""
     if http and config.server.single_user and not is_loopback(http.host):
         raise ConfigError(
@@ -113,7 +121,7 @@ def refuse_many_users(http: Address | None, config: Config) -> None:
         )
 
 
-def tell_what_is_hidden(http: Address | None, config: Config) -> None:
+def warn_of_hidden_tools(http: Address | None, config: Config) -> None:
     """Say which tools no client will see: those for identified callers, where nobody is."""
     watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
     if http and watching and not config.server.single_user and config.server.auth is None:
@@ -148,11 +156,8 @@ def serve(
     """Serve the configured tools, on stdio or over HTTP."""
     log(log_level)
     loaded = load(either(config, option))
-    refuse_strangers(http, loaded, unsafe_no_auth)
-    refuse_many_users(http, loaded)
-    warn_of_strangers(http, loaded)
-    tell_what_is_hidden(http, loaded)
-    tell_what_guards_it(http, loaded)
+    check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
+    log_protection(http, loaded)
     if ops and not is_loopback(ops.host):
         logger.warning(
             "--ops: whoever reaches %s:%d reads the metrics; nobody is asked who they are", ops.host, ops.port

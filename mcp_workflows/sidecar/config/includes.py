@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from mcp_workflows.access.authn.settings import one_or_more
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.problems import Report, did_you_mean, left_empty, names
-from mcp_workflows.sidecar.config.yaml import Outside, Problem, Source, Where, read_source, variables_in
+from mcp_workflows.sidecar.config.problems import Report, did_you_mean, empty_guards, names
+from mcp_workflows.sidecar.config.yaml import ExternalValues, Problem, Source, Where, read_source, variables_in
 
 _PART = r"[A-Za-z0-9_-]+"
 
@@ -54,7 +55,7 @@ class Include(BaseModel):
     )
 
 
-class Share(BaseModel):
+class Grant(BaseModel):
     """What one entry of `include` gives its files."""
 
     model_config = ConfigDict(frozen=True)
@@ -68,7 +69,7 @@ class Share(BaseModel):
     defaults: Mapping[str, Any] = Field(default_factory=dict)
 
 
-def shares(report: Report, source: Source) -> Sequence[Share]:
+def grants(report: Report, source: Source) -> Sequence[Grant]:
     """The entries of `include` that can be used; what is wrong with the others is reported."""
     written = source.data.get("include")
     if written is not None and not isinstance(written, list):
@@ -76,13 +77,13 @@ def shares(report: Report, source: Source) -> Sequence[Share]:
     entries = cast("Sequence[object]", written if isinstance(written, list) else [])
     engines = source.data.get("engines")
     known = frozenset(cast("Mapping[str, object]", engines)) if isinstance(engines, dict) else frozenset[str]()
-    found = [_share(report, entry, ("include", index), known) for index, entry in enumerate(entries)]
-    return [share for share in found if share]
+    found = [_grant(report, entry, ("include", index), known) for index, entry in enumerate(entries)]
+    return [grant for grant in found if grant]
 
 
-def _share(report: Report, entry: object, where: Where, known: frozenset[str]) -> Share | None:
+def _grant(report: Report, entry: object, where: Where, known: frozenset[str]) -> Grant | None:
     if isinstance(entry, str):
-        return Share(where=where, files={entry: where})
+        return Grant(where=where, files={entry: where})
     include = report.validate(Include, entry, where)
     if include is None:
         return None
@@ -92,7 +93,7 @@ def _share(report: Report, entry: object, where: Where, known: frozenset[str]) -
             report.add((*where, "engines", index), f"no engine named {engine!r}{hint} (engines: {names(known)})")
     listed = isinstance(cast("Mapping[str, object]", entry)["files"], list)
     at = (*where, "files")
-    return Share(
+    return Grant(
         where=where,
         files={pattern: (*at, index) if listed else at for index, pattern in enumerate(include.files)},
         engines=frozenset(include.engines),
@@ -145,25 +146,25 @@ REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Composed:
+class ComposedConfig:
     """The whole configuration."""
 
     source: Source
     engines: Mapping[str, frozenset[str]]  # that a tool may use, by tool; one that is not here may use all
     layers: Layers
-    idle: Sequence[str] = ()  # patterns of rules that fit no tool
+    unused_rules: Sequence[str] = ()  # patterns of rules that fit no tool
     includes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
+class _ToolEntry:
     """One tool as it is written in one of the files."""
 
     name: str  # with its namespace
     source: Source
     where: Where
     entry: object
-    share: Share | None = None  # None: it is in the platform's own file
+    grant: Grant | None = None  # None: it is in the platform's own file
 
     @property
     def place(self) -> str:
@@ -175,18 +176,18 @@ def is_schema_file(reference: str) -> bool:
     return reference.endswith(".json") or reference.startswith((".", "/"))
 
 
-def read_config(path: Path, environ: Mapping[str, str]) -> Composed:
+def read_config(path: Path, environ: Mapping[str, str]) -> ComposedConfig:
     """Read workflows.yaml and all that it includes; what is wrong with these is among its problems.
 
     Raises:
         ConfigError: one of the files cannot be read or parsed at all.
     """
-    source = read_source(path, Outside(environ=environ))
-    empty = [source.problem(where, text) for where, text in left_empty(source.data)]
+    source = read_source(path, ExternalValues(environ=environ))
+    empty = [source.problem(where, text) for where, text in empty_guards(source.data)]
     source = replace(source, problems=[*source.problems, *empty])
     if not source.data.keys() & set(COMPOSED):
-        return Composed(source=source, engines={}, layers=Layers())
-    return _Composing(source, environ).composed()
+        return ComposedConfig(source=source, engines={}, layers=Layers())
+    return _Composer(source, environ).composed()
 
 
 def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | None]:
@@ -207,24 +208,21 @@ def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | N
 def included_globs(path: Path, environ: Mapping[str, str]) -> Sequence[str]:
     """What the configuration includes, whatever else is wrong with it; nothing if it cannot be read at all."""
     try:
-        return globs_in(read_source(path, Outside(environ=environ)).data)
+        return globs_in(read_source(path, ExternalValues(environ=environ)).data)
     except ConfigError:
         return ()
 
 
 def files_in(path: Path, patterns: Sequence[str]) -> Sequence[Path]:
     """The files that these globs find now."""
-    return [file for pattern in patterns for file in _found(path, pattern)]
+    found: list[Path] = []
+    for pattern in patterns:
+        with suppress(ConfigError):
+            found += files_for(path, pattern)
+    return found
 
 
-def _found(path: Path, pattern: str) -> Sequence[Path]:
-    try:
-        return files_for(path, pattern)
-    except ConfigError:
-        return ()
-
-
-class _Composing:
+class _Composer:
     """One pass over the files of a configuration."""
 
     def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
@@ -233,31 +231,35 @@ class _Composing:
         self._report = Report(source)
         self._problems: list[Problem] = []  # of the other files
 
-    def composed(self) -> Composed:
+    def composed(self) -> ComposedConfig:
         layers = Layers(defaults=self._mapping(("defaults",)), rules=self._rules())
-        others = [tool for share in shares(self._report, self._source) for tool in self._included(share)]
+        others = [tool for grant in grants(self._report, self._source) for tool in self._included(grant)]
         tools = self._named_once([*self._own(), *others])
         entries: dict[str, object] = {}
         moved: dict[Where, tuple[Source, Where]] = {}
         for tool in tools.values():
-            entries[tool.name], origins = self._laid(tool, layers)
+            entries[tool.name], origins = self._layered(tool, layers)
             moved[("tools", tool.name)] = (tool.source, tool.where)
             moved |= {("tools", tool.name, key): origin for key, origin in origins.items()}
         data = {key: value for key, value in self._source.data.items() if key not in COMPOSED}
         if isinstance(data.get("tools", {}), dict | None):
             data["tools"] = entries
-        return Composed(
+        return ComposedConfig(
             source=replace(self._source, data=data, moved=moved, problems=[*self._report.problems, *self._problems]),
-            engines={tool.name: engines for tool in tools.values() if (engines := _engines(tool)) is not None},
+            engines={
+                tool.name: tool.grant.engines
+                for tool in tools.values()
+                if tool.grant and tool.grant.engines is not None
+            },
             layers=layers,
             includes=bool(self._source.data.get("include")),
-            idle=[each for each in layers.rules if not any(each in layers.rules_for(name) for name in tools)],
+            unused_rules=[each for each in layers.rules if not any(each in layers.rules_for(name) for name in tools)],
         )
 
-    def _own(self) -> Iterator[_Written]:
+    def _own(self) -> Iterator[_ToolEntry]:
         tools = self._source.data.get("tools")
         for name, entry in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {}).items():
-            yield _Written(name=name, source=self._source, where=("tools", name), entry=entry)
+            yield _ToolEntry(name=name, source=self._source, where=("tools", name), entry=entry)
 
     def _mapping(self, where: Where) -> Settings:
         found: object = self._source.data
@@ -274,25 +276,25 @@ class _Composing:
         names = cast("Mapping[str, object]", rules if isinstance(rules, dict) else {})
         return {name: self._mapping(("rules", name)) for name in names}
 
-    def _included(self, share: Share) -> Iterator[_Written]:
+    def _included(self, grant: Grant) -> Iterator[_ToolEntry]:
         """The tools of its files, in the order of the files."""
-        for pattern, where in share.files.items():
+        for pattern, where in grant.files.items():
             try:
                 files = files_for(self._source.path, pattern)
             except ConfigError as error:
                 self._report.add(where, str(error))
                 continue
             for file in files:
-                yield from self._tools_in(file, share)
+                yield from self._tools_in(file, grant)
 
-    def _tools_in(self, file: Path, share: Share) -> Iterator[_Written]:
+    def _tools_in(self, file: Path, grant: Grant) -> Iterator[_ToolEntry]:
         giver = f"{self._source.path.name}, which includes it"
-        outside = Outside(environ=self._environ, names=share.env, files=False)
-        source = read_source(file, outside, holds="tools")
+        external = ExternalValues(environ=self._environ, names=grant.env, files=False)
+        source = read_source(file, external, holds="tools")
         report = Report(source)
         for key in source.data.keys() - set(TEAM_SECTIONS):
             report.add((key,), f"a file that is included has tools only; anything else belongs in {giver}")
-        for empty, text in left_empty({key: source.data.get(key) for key in TEAM_SECTIONS}):
+        for empty, text in empty_guards({key: source.data.get(key) for key in TEAM_SECTIONS}):
             if empty[-1] not in POLICY:  # which is an error anyhow
                 report.add(empty, text)
         tools = source.data.get("tools")
@@ -300,15 +302,18 @@ class _Composing:
             report.add(("tools",), "must be a mapping, by name" if tools else "needs at least one of the tools")
         for name, entry in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {}).items():
             where: Where = ("tools", name)
-            full, written = f"{share.prefix}{name}", _Team(report, self._source.path, share).permitted(where, entry)
+            full, written = (
+                f"{grant.prefix}{name}",
+                _TeamRules(report, self._source.path, grant).permitted(where, entry),
+            )
             if len(full) > MAX_NAME >= len(name):
                 report.add(where, f"{full!r} has {len(full)} characters with its namespace, at most {MAX_NAME} will do")
             else:
-                yield _Written(name=full, source=source, where=where, entry=written, share=share)
+                yield _ToolEntry(name=full, source=source, where=where, entry=written, grant=grant)
         self._problems += report.problems
 
-    def _named_once(self, tools: Sequence[_Written]) -> Mapping[str, _Written]:
-        found: dict[str, _Written] = {}
+    def _named_once(self, tools: Sequence[_ToolEntry]) -> Mapping[str, _ToolEntry]:
+        found: dict[str, _ToolEntry] = {}
         for tool in tools:
             first = found.setdefault(tool.name, tool)
             if first is not tool:
@@ -316,14 +321,14 @@ class _Composing:
                 self._problems.append(tool.source.problem(tool.where, text))
         return found
 
-    def _laid(self, tool: _Written, layers: Layers) -> tuple[object, Mapping[str, tuple[Source, Where]]]:
+    def _layered(self, tool: _ToolEntry, layers: Layers) -> tuple[object, Mapping[str, tuple[Source, Where]]]:
         entry, ours = tool.entry, self._source
         if not isinstance(entry, dict):
             return entry, {}
         below = [Layer(source=ours, where=("defaults",), values=layers.defaults, default=True)]
-        if tool.share:
-            at = (*tool.share.where, "defaults")
-            below.append(Layer(source=ours, where=at, values=tool.share.defaults, default=True))
+        if tool.grant:
+            at = (*tool.grant.where, "defaults")
+            below.append(Layer(source=ours, where=at, values=tool.grant.defaults, default=True))
         own = Layer(source=tool.source, where=tool.where, values=cast("Settings", entry))
         above = [
             Layer(source=ours, where=("rules", pattern), values=layers.rules[pattern])
@@ -332,17 +337,13 @@ class _Composing:
         return merge([*below, own, *above])
 
 
-def _engines(tool: _Written) -> frozenset[str] | None:
-    return tool.share.engines if tool.share else None
-
-
 @dataclass(frozen=True, slots=True)
-class _Team:
+class _TeamRules:
     """What a tool of a file that is included may say."""
 
     report: Report
     config: Path
-    share: Share
+    grant: Grant
 
     def permitted(self, where: Where, entry: object) -> object:
         """The tool without what it may not say, which is reported; its files as seen from the configuration."""
@@ -380,7 +381,7 @@ class _Team:
 
     def _code(self, reference: str) -> str:
         """The code, by the folders that lead to it: two teams may each have a `workflows.py`."""
-        if not self.share.code:
+        if not self.grant.code:
             wrong = f"{reference} is code, and none is run for this file; write the schema out, or name a file"
             raise ConfigError(f"{wrong} (`code: true` in {self.config.name}, where this is included, would permit it)")
         first = reference.partition(":")[0].partition(".")[0]
@@ -413,12 +414,12 @@ def merge(layers: Sequence[Layer]) -> tuple[Settings, Mapping[str, tuple[Source,
                 on_top[key] = layer
     own_first = sorted(layers, key=lambda layer: layer.default)
     values = {key: on_top[key].values[key] for layer in own_first for key in layer.values}
-    counting = {key: on_top[key] for key in values if not on_top[key].default or counts(key, values)}
+    counting = {key: on_top[key] for key in values if not on_top[key].default or applies(key, values)}
     origins = {key: (layer.source, (*layer.where, key)) for key, layer in counting.items()}
     return {key: values[key] for key in counting}, origins
 
 
-def counts(key: str, settings: Settings) -> bool:
+def applies(key: str, settings: Settings) -> bool:
     """Whether a default says anything about a tool of these settings; written out it would be a mistake there."""
     needs = _ONLY_FOR.get(key)
     return needs is None or needs(settings)
@@ -473,7 +474,7 @@ class Layers:
         """The settings of a tool that stands in no file, with those of these that are known."""
         layers = [self.defaults, found, *(self.rules[pattern] for pattern in self.rules_for(name))]
         ours = [{key: value for key, value in layer.items() if key in known or layer is found} for layer in layers]
-        nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), lost=frozenset())
+        nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), unreadable=frozenset())
         return merge([Layer(source=nowhere, where=(), values=each, default=each is ours[0]) for each in ours])[0]
 
     def rules_for(self, name: str) -> Sequence[str]:

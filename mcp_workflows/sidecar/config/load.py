@@ -7,13 +7,13 @@ mistake is found here, with its line, and not by the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel
@@ -31,12 +31,13 @@ from mcp_workflows.adapter import (
     installed_adapters,
     is_fleeting,
     load_adapter,
+    takes_grace,
 )
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import clashes
-from mcp_workflows.sidecar.config.cancel_option import split_cancel
-from mcp_workflows.sidecar.config.includes import REFERENCE, Composed, counts, is_schema_file, read_config
+from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, applies, is_schema_file, read_config
 from mcp_workflows.sidecar.config.models import (
+    CANCEL,
     SECTIONS,
     TOOL_KEYS,
     AuditSettings,
@@ -45,46 +46,20 @@ from mcp_workflows.sidecar.config.models import (
     ServerSettings,
     StoreSettings,
     TelemetrySettings,
-    config_schema,
-    located,
+    with_absolute_path,
 )
 from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, names
 from mcp_workflows.sidecar.config.yaml import Source, Where, read_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.compatibility import misfits
 from mcp_workflows.tools.json_schema import Schema, check_schema
-from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
-
-
-def load_authorizer(reference: str) -> Authorizer:
-    """The authorizer of that name.
-
-    Raises:
-        ConfigError: it cannot be imported, or is no async function of one argument.
-    """
-    found = _attribute(reference)
-    if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
-        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
-    return cast("Authorizer", found)
-
-
-def _attribute(reference: str) -> Any:  # Any: whatever is there
-    module, _, path = reference.partition(":")
-    try:
-        found: Any = import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
-    return found
-
-
-__all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema", "load_config", "load_engines"]
+from mcp_workflows.tools.tool import AfterCancel, Kind, TaskSupport, Tool
 
 T = TypeVar("T")
 Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: there is none
 
 _SQLITE = "sqlite:///"
+_CANCEL_KEYS = known_keys(AfterCancel)
 _SCALARS = frozenset({"string", "number", "integer", "boolean"})
 
 
@@ -101,43 +76,39 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     report = Report(source)
     for key in source.data.keys() - set(SECTIONS):
         report.unknown((key,), SECTIONS)
-    server = report.validate(ServerSettings, _given(source.data.get("server")), ("server",))
+    server = report.validate(ServerSettings, _or_empty(source.data.get("server")), ("server",))
     store = _store(report, source)
-    limits = report.validate(Limits, _given(source.data.get("limits")), ("limits",))
-    audit, telemetry = _observed(report, source)
+    limits = report.validate(Limits, _or_empty(source.data.get("limits")), ("limits",))
+    audit, telemetry = _audit_and_telemetry(report, source)
     written = _section(report, source, "engines")
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
-    marked = any(engine and _looks(engine) for engine in engines.values())
+    marked = any(engine and _is_scanned(engine) for engine in engines.values())
     tools = _tools(report, composed, kinds, needed=not marked)
     for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
         report.add(("tools", name), wrong)
-    _check_ttls(report, limits, tools)
+    for tool in tools:
+        if tool and limits and (wrong := limits.too_long(tool.ttl)):
+            report.add(("tools", tool.name, "ttl"), wrong)
     _check_layers(report, composed, kinds)
     authorizer = _authorizer(report, server)
     _check_rules(report, server, [tool for tool in tools if tool])
     report.raise_if_any()
     return Config(
-        laying=partial(composed.layers.over, known=TOOL_KEYS),
+        tool_defaults=partial(composed.layers.over, known=TOOL_KEYS),
         place=source.place,
         authorizer=authorizer,
         audit=audit,
         telemetry=telemetry,
-        server=_checked(server),
-        store=_checked(store),
-        limits=_checked(limits),
-        engines={name: _checked(engine) for name, engine in engines.items()},
-        tools=[_checked(tool) for tool in tools],
+        server=_present(server),
+        store=_present(store),
+        limits=_present(limits),
+        engines={name: _present(engine) for name, engine in engines.items()},
+        tools=[_present(tool) for tool in tools],
     )
 
 
-def _check_ttls(report: Report, limits: Limits | None, tools: Sequence[Tool | None]) -> None:
-    for tool in tools:
-        if tool and limits and (wrong := limits.too_long(tool.ttl)):
-            report.add(("tools", tool.name, "ttl"), wrong)
-
-
-def _check_layers(report: Report, composed: Composed, kinds: Kinds) -> None:
+def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> None:
     """Keys of `defaults` and `rules` that no tool has: they may be for tools that are found on engines alone.
 
     A misspelt `allow` would be nothing to those, and they would be open.
@@ -149,10 +120,10 @@ def _check_layers(report: Report, composed: Composed, kinds: Kinds) -> None:
     layers = {("defaults",): composed.layers.defaults} | {
         ("rules", name): rule for name, rule in composed.layers.rules.items()
     }
-    said = {each.where for each in report.problems}
+    reported = {each.where for each in report.problems}
     for where, settings in layers.items():
         for key in settings.keys() - known:
-            if (*where, key) not in said:
+            if (*where, key) not in reported:
                 report.unknown((*where, key), known)
 
 
@@ -170,7 +141,7 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
     report.raise_if_any()
     tools = source.data.get("tools")
     written_tools = cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})
-    return {name: _checked(engine) for name, engine in engines.items()}, written_tools
+    return {name: _present(engine) for name, engine in engines.items()}, written_tools
 
 
 def _authorizer(report: Report, server: ServerSettings | None) -> Authorizer | None:
@@ -195,12 +166,12 @@ def _check_rules(report: Report, server: ServerSettings | None, tools: Sequence[
             report.add(("tools", tool.name, "allow", verb), text)
 
 
-def _given(value: object) -> object:
+def _or_empty(value: object) -> object:
     """What is left empty in YAML is null: the same as leaving it out."""
     return {} if value is None else value
 
 
-def _checked(value: T | None) -> T:
+def _present(value: T | None) -> T:
     assert value is not None, "nothing is missing without a problem, and problems have been raised"
     return value
 
@@ -217,7 +188,7 @@ def _section(report: Report, source: Source, name: str, *, needed: bool = True) 
 
 
 def _store(report: Report, source: Source) -> StoreSettings | None:
-    written = _given(source.data.get("store"))
+    written = _or_empty(source.data.get("store"))
     settings = report.validate(StoreSettings, {"url": written} if isinstance(written, str) else written, ("store",))
     if settings is None:
         return None
@@ -227,23 +198,28 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
         return None
-    located = encryption.located(source.path.parent) if encryption else None
-    settings = settings.model_copy(update={"url": url, "encryption": located})
+    with_absolute_path = encryption.with_absolute_path(source.path.parent) if encryption else None
+    settings = settings.model_copy(update={"url": url, "encryption": with_absolute_path})
     if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
         return settings  # a variable that is not set: it stands for no key
     try:
         settings.open()  # likewise: it reads the keys
     except ConfigError as error:
-        report.add(("store", "encryption", "key_file" if located and located.key_file else "keys"), str(error))
+        report.add(
+            ("store", "encryption", "key_file" if with_absolute_path and with_absolute_path.key_file else "keys"),
+            str(error),
+        )
     return settings
 
 
-def _observed(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
+def _audit_and_telemetry(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
     """What is recorded and measured; none of it where nothing is said."""
-    said = {name: source.data[name] for name in ("audit", "telemetry") if source.data.get(name) is not None}
-    audit = report.validate(AuditSettings, said["audit"], ("audit",)) if "audit" in said else None
-    telemetry = report.validate(TelemetrySettings, said["telemetry"], ("telemetry",)) if "telemetry" in said else None
-    return None if audit is None else located(audit, source.path.parent), telemetry
+    reported = {name: source.data[name] for name in ("audit", "telemetry") if source.data.get(name) is not None}
+    audit = report.validate(AuditSettings, reported["audit"], ("audit",)) if "audit" in reported else None
+    telemetry = (
+        report.validate(TelemetrySettings, reported["telemetry"], ("telemetry",)) if "telemetry" in reported else None
+    )
+    return None if audit is None else with_absolute_path(audit, source.path.parent), telemetry
 
 
 def _absolute(url: str, folder: Path) -> str:
@@ -266,14 +242,10 @@ def _kind(report: Report, name: str, entry: object) -> type[Adapter] | None:
         wrong = "is missing" if adapter is None else "must be text"
         report.add((*where, "adapter"), f"{wrong} (installed: {names(installed_adapters())})")
         return None
-    return _adapter(report, adapter, (*where, "adapter"))
-
-
-def _adapter(report: Report, name: str, where: Where) -> type[Adapter] | None:
     try:
-        return load_adapter(name)
+        return load_adapter(adapter)
     except ConfigError as error:
-        report.add(where, str(error))
+        report.add((*where, "adapter"), str(error))
         return None
 
 
@@ -283,7 +255,7 @@ def _engine(report: Report, name: str, entry: Mapping[str, Any], kind: type[Adap
     return None if settings is None else Engine(name=name, adapter=entry["adapter"], kind=kind, settings=settings)
 
 
-def _looks(engine: Engine) -> bool:
+def _is_scanned(engine: Engine) -> bool:
     """Whether it is looked at for workflows that are marked as tools: then none need be in the file."""
     kind = engine.kind
     can = isinstance(kind, Exposes)
@@ -303,19 +275,19 @@ def _by_adapter(
     for key in unknown:
         report.unknown((*where, key), known | others)
     if unknown and model.model_config.get("extra") == "forbid":
-        report.validate(model, values, where, said=unknown)  # it may know why they are wrong
+        report.validate(model, values, where, reported=unknown)  # it may know why they are wrong
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
-def _tools(report: Report, composed: Composed, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
+def _tools(report: Report, composed: ComposedConfig, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
     section = _section(report, composed.source, "tools", needed=needed and not composed.includes)
-    for pattern in composed.idle if needed else ():  # what is found on engines may fit
+    for pattern in composed.unused_rules if needed else ():  # what is found on engines may fit
         report.add(("rules", pattern), f"there is no such tool{did_you_mean(pattern, section)}")
     folder = composed.source.path.parent
     return [_tool(report, folder, name, entry, _usable(name, composed, kinds)) for name, entry in section.items()]
 
 
-def _usable(name: str, composed: Composed, kinds: Kinds) -> Kinds:
+def _usable(name: str, composed: ComposedConfig, kinds: Kinds) -> Kinds:
     """The engines that a tool may use: nothing is said of others, not even that they are there."""
     usable = composed.engines.get(name)
     return kinds if usable is None else {engine: kind for engine, kind in kinds.items() if engine in usable}
@@ -327,10 +299,10 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         report.add(where, "must be a mapping with an engine and a workflow")
         return None
     written = cast("dict[str, Any]", entry)
-    kind = _kind_of(report, written.get("engine"), kinds, where)
+    kind = _engine_kind(report, written.get("engine"), kinds, where)
     fields = {key: value for key, value in written.items() if key in TOOL_KEYS}
     others = {key: written[key] for key in written.keys() - TOOL_KEYS}
-    fields, others = split_cancel(report, fields, others, kind, where)
+    fields, others = _split_cancel(report, fields, others, kind, where)
     options = _options(report, others, kind, kinds, where)
     fields = _without_tasks(report, fields, where) if is_fleeting(kind, options) else fields
     fields = _with_schemas(report, folder, fields, kind, where)
@@ -357,11 +329,11 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
 
 def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> dict[str, Any]:
     """The fields of a tool that can make no tasks: `tasks: forbidden` if it says nothing itself, and what fits that."""
-    said = {key for key in fields if not report.by_default((*where, key))}
-    if "tasks" in said or fields.get("kind") == Kind.WATCH:
+    reported = {key for key in fields if not report.by_default((*where, key))}
+    if "tasks" in reported or fields.get("kind") == Kind.WATCH:
         return dict(fields)
     forbidden = {**fields, "tasks": TaskSupport.FORBIDDEN.value}
-    return {key: value for key, value in forbidden.items() if key in said or counts(key, forbidden)}
+    return {key: value for key, value in forbidden.items() if key in reported or applies(key, forbidden)}
 
 
 def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, where: Where) -> None:
@@ -391,7 +363,7 @@ def _check_handlers(report: Report, reference: object, gates: object, kind: type
             report.add((*where, *place.split(".")), wrong)
 
 
-def _kind_of(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
+def _engine_kind(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
     if not isinstance(engine, str):
         return None  # the tool's own check says so
     if kinds and engine not in kinds:
@@ -458,3 +430,59 @@ def _schema_file(folder: Path, reference: str) -> Schema:
         return check_schema(cast("Schema", schema))
     except ValueError as error:
         raise ConfigError(f"{reference}: {error}") from None
+
+
+def _split_cancel(
+    report: Report, fields: dict[str, Any], options: dict[str, Any], kind: type[Adapter] | None, where: Where
+) -> tuple[dict[str, Any], dict[str, Any]]:  # Any: any JSON value
+    """The fields of a tool and the settings for its adapter, with what `cancel` says where it belongs."""
+    written = fields.get(CANCEL)
+    if written and kind is not None and not takes_grace(kind) and report.by_default((*where, CANCEL)):
+        return {key: value for key, value in fields.items() if key != CANCEL}, options
+    theirs = _adapter_cancel_keys(kind)
+    if not isinstance(written, dict) or not theirs:
+        return fields, options
+    said = cast("Mapping[str, Any]", written)
+    for key in said.keys() - _CANCEL_KEYS - theirs:
+        report.unknown((*where, CANCEL, key), _CANCEL_KEYS | theirs)
+    ours = {key: value for key, value in said.items() if key in _CANCEL_KEYS}
+    others = {key: value for key, value in said.items() if key in theirs}
+    without = {key: value for key, value in fields.items() if key != CANCEL}
+    kept = {**without, CANCEL: ours} if ours or not said else without
+    return kept, {**options, CANCEL: others} if others else options
+
+
+def _adapter_cancel_keys(kind: type[Adapter] | None) -> frozenset[str]:
+    """What the adapter reads of `cancel`, if it does."""
+    field = None if kind is None else kind.Options.model_fields.get(CANCEL)
+    models = () if field is None else _models(field.annotation)
+    return frozenset[str]().union(*(known_keys(model) for model in models))
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: whatever can stand in an annotation
+    for found in (annotation, *get_args(annotation)):
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            yield found
+
+
+def load_authorizer(reference: str) -> Authorizer:
+    """The authorizer of that name.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no async function of one argument.
+    """
+    found = _attribute(reference)
+    if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
+        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
+    return cast("Authorizer", found)
+
+
+def _attribute(reference: str) -> Any:  # Any: whatever is there
+    module, _, path = reference.partition(":")
+    try:
+        found: Any = import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
+    return found

@@ -21,7 +21,7 @@ from mcp_workflows.sidecar.config.yaml import Problem, Source, Substitution, Whe
 
 M = TypeVar("M", bound=BaseModel)
 
-_SHOWN = 6  # so many characters of a substituted value in a row are too many
+_MAX_SHOWN = 6  # so many characters of a substituted value in a row are too many
 
 _DURATION = "a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w"
 _MAPPING = "must be a mapping"
@@ -77,8 +77,8 @@ class Report:
     def add(self, where: Where, text: str) -> None:
         """One more problem; what only follows from a value that could not even be read is left out."""
         where = self._setting(where, text)
-        if not self._source.is_lost(where):
-            self._problems.append(self._source.problem(where, _hide(text, self._source.related(where))))
+        if not self._source.is_unreadable(where):
+            self._problems.append(self._source.problem(where, _redact(text, self._source.related(where))))
 
     def _setting(self, where: Where, text: str) -> Where:
         """Where a setting is that the text begins with, if that is in another file than what is around it."""
@@ -97,7 +97,9 @@ class Report:
         key = str(where[-1])
         self.add(where, f"unknown key{did_you_mean(key, known)} (known: {names(known)})")
 
-    def validate(self, model: type[M], value: object, where: Where, *, said: Collection[str] = frozenset()) -> M | None:
+    def validate(
+        self, model: type[M], value: object, where: Where, *, reported: Collection[str] = frozenset()
+    ) -> M | None:
         """The value as an instance of a model, or None if there was something wrong with it.
 
         Of keys that are `said` to be unknown, that is not said again.
@@ -105,14 +107,14 @@ class Report:
         try:
             return model.model_validate(value)
         except ValidationError as error:
-            wrong = [each for each in error.errors(include_url=False) if not _is_said(each, said)]
+            wrong = [each for each in error.errors(include_url=False) if not _is_reported(each, reported)]
             found = [(self._locate(details, where), details) for details in wrong]
             for at, details in found:
                 if not any(_inside(other, at) for other, _ in found):  # the other members of a union
-                    self._take(model, details, at)
+                    self._add_error(model, details, at)
             return None
 
-    def _take(self, model: type[BaseModel], details: ErrorDetails, at: Where) -> None:
+    def _add_error(self, model: type[BaseModel], details: ErrorDetails, at: Where) -> None:
         if details["type"] == "extra_forbidden":
             self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
         else:
@@ -148,9 +150,9 @@ class Report:
         return self._problems
 
 
-def _is_said(details: ErrorDetails, said: Collection[str]) -> bool:
+def _is_reported(details: ErrorDetails, reported: Collection[str]) -> bool:
     loc = details["loc"]
-    return details["type"] == "extra_forbidden" and len(loc) == 1 and loc[0] in said
+    return details["type"] == "extra_forbidden" and len(loc) == 1 and loc[0] in reported
 
 
 def path_of(where: Where) -> str:
@@ -191,7 +193,7 @@ def _inside(one: Where, other: Where) -> bool:
     return len(one) > len(other) and one[: len(other)] == other
 
 
-def _hide(text: str, substitutions: Iterable[Substitution]) -> str:
+def _redact(text: str, substitutions: Iterable[Substitution]) -> str:
     """The text with every longer stretch of a substituted value replaced by what stands in the file."""
     for item in substitutions:
         for value in {item.value, repr(item.value)[1:-1], json.dumps(item.value)[1:-1]}:
@@ -202,7 +204,7 @@ def _hide(text: str, substitutions: Iterable[Substitution]) -> str:
 def _replace(text: str, value: str, written: str) -> str:
     if not value:
         return text
-    if len(value) < _SHOWN:
+    if len(value) < _MAX_SHOWN:
         return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: written, text)
     parts: list[str] = []
     position = 0
@@ -215,7 +217,7 @@ def _replace(text: str, value: str, written: str) -> str:
 
 def _common(text: str, position: int, value: str) -> int:
     """How many characters from here on are in the value, if they are too many to be shown."""
-    length = _SHOWN
+    length = _MAX_SHOWN
     if text[position : position + length] not in value or position + length > len(text):
         return 0
     while position + length < len(text) and text[position : position + length + 1] in value:
@@ -246,7 +248,7 @@ GUARDS: Final[Mapping[Where, str]] = {
 }
 
 
-def left_empty(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+def empty_guards(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     """Where one of them is written with nothing behind it, and what is wrong with that.
 
     `data` is workflows.yaml, or a file that it includes.

@@ -22,8 +22,8 @@ from ruamel.yaml.reader import ReaderError
 
 from mcp_workflows.errors import ConfigError
 
-MOST_VALUES = 200_000  # in one file, aliases counted each time they are used
-MOST_MERGED = 100  # mappings that one `<<` brings in, with those that they bring in
+MAX_VALUES = 200_000  # in one file, aliases counted each time they are used
+MAX_MERGED = 100  # mappings that one `<<` brings in, with those that they bring in
 
 Where: TypeAlias = tuple[str | int, ...]  # the keys and indexes that lead to a value
 
@@ -77,7 +77,7 @@ class Source:
     lines: Mapping[Where, int]  # of the key, or of the item of a list; from 1
     substitutions: Sequence[Substitution]
     problems: Sequence[Problem]
-    lost: frozenset[Where]  # values that could not be read: nothing more can be said of them
+    unreadable: frozenset[Where]  # values that could not be read: nothing more can be said of them
     moved: Mapping[Where, tuple[Source, Where]] = field(default_factory=dict[Where, "tuple[Source, Where]"], repr=False)
 
     def line(self, where: Where) -> int:
@@ -102,10 +102,10 @@ class Source:
         """Return the file and the line of a value, as editors take it; None if no file has it."""
         return self.problem(where, "").place if self.has(where) else None
 
-    def is_lost(self, where: Where) -> bool:
+    def is_unreadable(self, where: Where) -> bool:
         """Whether it is, or is in, a value that could not be read."""
         source, at = self.origin(where)
-        return any(at[: len(lost)] == lost for lost in source.lost)
+        return any(at[: len(unreadable)] == unreadable for unreadable in source.unreadable)
 
     def problem(self, where: Where, text: str) -> Problem:
         """Something that is wrong there, with its place in the file it is in."""
@@ -126,7 +126,7 @@ def _related(one: Where, other: Where) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class ExternalValues:
     """What a file may take from outside: of the environment all, or some by name, and files or none."""
 
     environ: Mapping[str, str] = field(repr=False)
@@ -180,7 +180,7 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: not UTF-8: byte 0x{raw[error.start]:02x}") from None
 
 
-def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools") -> Source:
+def read_source(path: Path, external: ExternalValues, *, holds: str = "engines and tools") -> Source:
     """Read workflows.yaml and fill in `${...}` from `outside`.
 
     Raises:
@@ -192,7 +192,7 @@ def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools
         raise ConfigError(f"{path}:1: the file is empty; it needs {holds}")
     if not isinstance(root, MappingNode):
         raise ConfigError(f"{path}:{_line(root)}: this must be a mapping with {holds}")
-    reading = _Reading(yaml, path, outside)
+    reading = _Reader(yaml, path, external)
     try:
         data = cast("Mapping[str, Any]", reading.value(root, ()))
     except RecursionError:
@@ -203,7 +203,7 @@ def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools
         lines=reading.lines,
         substitutions=reading.substitutions,
         problems=reading.problems,
-        lost=frozenset(reading.lost),
+        unreadable=frozenset(reading.unreadable),
     )
 
 
@@ -234,48 +234,48 @@ def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-class _Reading:
+class _Reader:
     """One pass over the nodes of a file."""
 
-    def __init__(self, yaml: YAML, path: Path, outside: Outside) -> None:
+    def __init__(self, yaml: YAML, path: Path, external: ExternalValues) -> None:
         self._yaml = yaml
         self._path = path
-        self._outside = outside
+        self._external = external
         self._around: list[Node] = []
         self._values = 0
         self.lines: dict[Where, int] = {(): 1}
         self.substitutions: list[Substitution] = []
         self.problems: list[Problem] = []
-        self.lost: set[Where] = set()
+        self.unreadable: set[Where] = set()
 
     def value(self, node: Node, where: Where) -> Any:  # any JSON value
         self._values += 1
-        if self._values > MOST_VALUES:
-            wrong = f"more than {MOST_VALUES} values; are there aliases of aliases?"
+        if self._values > MAX_VALUES:
+            wrong = f"more than {MAX_VALUES} values; are there aliases of aliases?"
             raise ConfigError(f"{self._path}:{_line(node)}: {wrong}")
         if isinstance(node, ScalarNode):
             return self._scalar(node, where)
         if any(node is outer for outer in self._around):
-            return self._lose(_line(node), where, f"*{node.anchor} stands inside itself")
+            return self._mark_unreadable(_line(node), where, f"*{node.anchor} stands inside itself")
         self._around.append(node)
         try:
             return self._mapping(node, where) if isinstance(node, MappingNode) else self._list(node, where)
         finally:
             self._around.pop()
 
-    def _complain(self, line: int, where: Where, text: str) -> None:
+    def _report_problem(self, line: int, where: Where, text: str) -> None:
         self.problems.append(Problem(path=self._path, line=line, where=where, text=text))
 
-    def _lose(self, line: int, where: Where, text: str) -> None:
-        self.lost.add(where)
-        self._complain(line, where, text)
+    def _mark_unreadable(self, line: int, where: Where, text: str) -> None:
+        self.unreadable.add(where)
+        self._report_problem(line, where, text)
 
     def _scalar(self, node: ScalarNode, where: Where) -> Any:  # any JSON scalar
         if node.tag in _TEXT:
             return _PLACEHOLDER.sub(lambda match: self._fill(match, _line(node), where), str(node.value))
         if node.tag in _CONSTRUCTED:
             return self._yaml.constructor.construct_object(node)
-        return self._lose(_line(node), where, f"the tag {node.tag} is not known here")
+        return self._mark_unreadable(_line(node), where, f"the tag {node.tag} is not known here")
 
     def _list(self, node: Node, where: Where) -> list[Any]:
         items = cast("Sequence[Node]", node.value) if isinstance(node, SequenceNode) else ()
@@ -288,7 +288,7 @@ class _Reading:
         for key, value, line in self._own(node, where):
             if key in pairs:
                 first = self.lines[(*where, key)]
-                self._complain(line, (*where, key), f"{key!r} is here twice; the first is on line {first}")
+                self._report_problem(line, (*where, key), f"{key!r} is here twice; the first is on line {first}")
                 continue
             pairs[key] = value
             self.lines[(*where, key)] = line
@@ -301,7 +301,7 @@ class _Reading:
     def _own(self, node: MappingNode, where: Where) -> Iterator[tuple[str, Node, int]]:
         for key, value in cast("Sequence[tuple[Node, Node]]", node.value):
             if not isinstance(key, ScalarNode):
-                self._complain(_line(key), where, 'a key must be plain text; a template needs quotes: "{{name}}"')
+                self._report_problem(_line(key), where, 'a key must be plain text; a template needs quotes: "{{name}}"')
             elif key.tag != _MERGE:
                 yield str(key.value), value, _line(key)
 
@@ -315,12 +315,12 @@ class _Reading:
         seen = {} if seen is None else seen
         for line, source in self._sources(node):
             if not isinstance(source, MappingNode) or any(source is each for each in (*outer, node)):
-                self._complain(line, where, "<< takes a mapping, or a list of them")
+                self._report_problem(line, where, "<< takes a mapping, or a list of them")
             elif id(source) not in seen:
                 seen[id(source)] = source
-                if len(seen) > MOST_MERGED:
+                if len(seen) > MAX_MERGED:
                     first = _line((*outer, node)[0])
-                    raise ConfigError(f"{self._path}:{first}: << brings in more than {MOST_MERGED} mappings")
+                    raise ConfigError(f"{self._path}:{first}: << brings in more than {MAX_MERGED} mappings")
                 yield from self._own(source, where)
                 yield from self._merged(source, where, (*outer, node), seen)
 
@@ -338,12 +338,12 @@ class _Reading:
         if written == "$${":
             return "${"
         if inside is None:
-            self._lose(line, where, f"{written} is not closed; for a plain ${{ write $${{")
+            self._mark_unreadable(line, where, f"{written} is not closed; for a plain ${{ write $${{")
             return written
         try:
             value = self._find(inside)
         except ConfigError as error:
-            self._lose(line, where, f"{written}: {error}")
+            self._mark_unreadable(line, where, f"{written}: {error}")
             return written
         if value is None:
             return cast("str", cast("re.Match[str]", _VARIABLE.fullmatch(inside))[2])
@@ -352,9 +352,9 @@ class _Reading:
 
     def _find(self, inside: str) -> str | None:
         """The value from outside, or None if the default in the file is to be taken."""
-        outside = self._outside
+        external = self._external
         if inside.startswith("file:"):
-            if not outside.files:
+            if not external.files:
                 raise ConfigError("files from outside are not for a file that is included")
             text = read_text(self._path.parent / inside.removeprefix("file:"))
             return text.removesuffix("\n").removesuffix("\r")
@@ -362,9 +362,9 @@ class _Reading:
         if not variable or "${" in inside:
             raise ConfigError("write ${NAME}, ${NAME:-default} or ${file:path}, or $${ for a plain ${")
         name, default = variable.groups()
-        if outside.names is not None and name not in outside.names:
+        if external.names is not None and name not in external.names:
             raise ConfigError(f"{name} is not for this file: where it is included, `env: [...]` says which ones are")
-        value = outside.environ.get(name)
+        value = external.environ.get(name)
         if not value and default is not None:
             return None
         if value is None:

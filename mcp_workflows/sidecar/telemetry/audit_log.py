@@ -61,35 +61,25 @@ class AuditEvent(BaseModel):
     result: JSON = Field(default=None, description="Of a `retrieve`; only with `include: [results]`.")
 
 
-_WITHOUT = frozenset({"arguments", "result"})
+_PAYLOADS: Final = frozenset({"arguments", "result"})
+_FROM_RECORD: Final = AuditEvent.model_fields.keys() - _PAYLOADS - {"schema_version", "time", "server", "trace_id"}
 
 
 def event_of(record: Record, *, at: datetime, server: str, include: frozenset[Payload]) -> AuditEvent:
     """The event that a record is, as it happens; of payloads, what is asked for."""
     return AuditEvent(
+        **{name: getattr(record, name) for name in _FROM_RECORD},
         time=at,
         server=server,
-        event=record.event,
-        outcome=record.outcome,
-        reason=record.reason,
-        principal=record.principal,
-        subject=record.subject,
-        client=record.client,
-        peer=record.peer,
-        tool=record.tool,
-        task=record.task,
-        engine=record.engine,
-        workflow=record.workflow,
-        execution=record.execution,
         trace_id=trace_id(record.trace, at_hand=record.event is not Event.STATUS),
         arguments=record.arguments if "arguments" in include else None,
         result=record.result if "results" in include else None,
     )
 
 
-def written(event: AuditEvent, include: frozenset[Payload]) -> str:
+def event_line(event: AuditEvent, include: frozenset[Payload]) -> str:
     """One line of JSON; payloads have their keys only where they are asked for."""
-    out = {name for name in _WITHOUT if f"{name.removesuffix('s')}s" not in include}
+    out = {name for name in _PAYLOADS if f"{name.removesuffix('s')}s" not in include}
     return event.model_dump_json(exclude=out)
 
 
@@ -99,10 +89,10 @@ WAITING: Final = 10_000  # events in the queue
 _TELL_EVERY: Final = 60.0  # seconds
 _FLUSH_WITHIN: Final = 3.0  # seconds, at the end
 
-Opened = Callable[[], logging.Handler]
+OpenHandler = Callable[[], logging.Handler]
 
 
-class _Lines(logging.Formatter):
+class _EventFormatter(logging.Formatter):
     """The line of an event, made in the thread that writes it."""
 
     def __init__(self, include: frozenset[Payload]) -> None:
@@ -113,7 +103,7 @@ class _Lines(logging.Formatter):
         """One line."""
         event = record.msg
         assert isinstance(event, AuditEvent), "nothing else is put into the queue"
-        return written(event, self._include)
+        return event_line(event, self._include)
 
 
 class _Listener(QueueListener):
@@ -136,12 +126,12 @@ class _Listener(QueueListener):
         self._waiting.put(None, timeout=_FLUSH_WITHIN)
 
 
-class Recording:
+class AuditLog:
     """An `Audit` that writes; an async context manager around all that is recorded. `sink` is opened on entering."""
 
     def __init__(
         self,
-        sink: Opened,
+        sink: OpenHandler,
         *,
         telemetry: Telemetry,
         server: str,
@@ -170,7 +160,7 @@ class Recording:
             sink = self._sink()
         except OSError as error:
             raise ConfigError(f"audit.to: cannot be written: {error.strerror or error}") from None
-        sink.setFormatter(_Lines(self._include))
+        sink.setFormatter(_EventFormatter(self._include))
         sink.handleError = self._failed  # type: ignore[method-assign]  # the hook of the standard library for this
         self._listener = _Listener(self._queue, sink, self._lost)
         self._listener.start()
@@ -180,7 +170,7 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._listener is not None:
-            await finish(partial(_stop, self._listener))
+            await close_in_thread(partial(_stop, self._listener))
 
     def _failed(self, record: logging.LogRecord) -> None:
         error = sys.exception()
@@ -193,7 +183,7 @@ class Recording:
             logger.error("audit events are lost: %s; requests go on", reason)
 
 
-async def finish(close: Callable[[], object], within: float = _FLUSH_WITHIN) -> None:
+async def close_in_thread(close: Callable[[], object], within: float = _FLUSH_WITHIN) -> None:
     """Close what may block, for so many seconds at most; its thread keeps no process alive, as anyio's own would."""
     thread = threading.Thread(target=close, name="finish", daemon=True)
     thread.start()
@@ -212,27 +202,17 @@ def _stop(listener: _Listener) -> None:
             sink.close()
 
 
-def to_stdout() -> logging.Handler:
-    """Lines on standard output."""
-    return logging.StreamHandler(sys.stdout)
-
-
-def to_stderr() -> logging.Handler:
-    """Lines on standard error, between those of the log."""
-    return logging.StreamHandler(sys.stderr)
-
-
-def to_file(path: Path) -> Opened:
+def to_file(path: Path) -> OpenHandler:
     """Lines at the end of a file, which may be moved away at any time (logrotate): a new one is begun then."""
-    return lambda: _Private(path, encoding="utf-8")
+    return lambda: _PrivateFile(path, encoding="utf-8")
 
 
-class _Private(WatchedFileHandler):
+class _PrivateFile(WatchedFileHandler):
     """A file of its user, which their group may read (whoever ships logs); one that was there before stays as it is."""
 
     def _open(self) -> TextIOWrapper:
-        return TextIOWrapper(open(self.baseFilename, "ab", opener=_for_us), encoding=self.encoding)
+        return TextIOWrapper(open(self.baseFilename, "ab", opener=_open_private), encoding=self.encoding)
 
 
-def _for_us(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)

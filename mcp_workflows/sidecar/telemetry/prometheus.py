@@ -6,10 +6,10 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-__all__ = ["Scraped"]
+__all__ = ["PrometheusMetrics"]
 
 
-class Scraped:
+class PrometheusMetrics:
     """A reader of metrics, and what it has read as text."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from mcp_workflows.sidecar.config.includes import read_config
-from mcp_workflows.sidecar.config.models import config_schema
+from mcp_workflows.sidecar.config.json_schema import config_schema
 from mcp_workflows.sidecar.config.yaml import Source, Where
 from mcp_workflows.tools.json_schema import Schema
 
@@ -45,7 +45,7 @@ _NO_SECRETS_IN = ("input", "output", "schema")  # JSON Schemas: their keys are n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class RedactedConfig:
     """The configuration, and which file and line each tool is from."""
 
     config: Mapping[str, Any]  # Any: JSON
@@ -77,7 +77,7 @@ class Shown:
         return "; ".join((self.places[name], *more))
 
 
-def show(path: Path, environ: Mapping[str, str]) -> Shown:
+def redact_config(path: Path, environ: Mapping[str, str]) -> RedactedConfig:
     """The configuration with all that it includes, as far as it can be read.
 
     Raises:
@@ -85,10 +85,10 @@ def show(path: Path, environ: Mapping[str, str]) -> Shown:
     """
     source = read_config(path, environ).source
     schema = config_schema()
-    shown = _Redacting(source, schema.get("$defs", {})).value(source.data, (), [schema])
+    shown = _Redactor(source, schema.get("$defs", {})).value(source.data, (), [schema])
     tools = source.data.get("tools")
     names = [("tools", name) for name in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})]
-    return Shown(
+    return RedactedConfig(
         config=shown,
         places={name: _place(source, (section, name)) for section, name in names},
         more={name: dict(_from_elsewhere(source, (section, name))) for section, name in names},
@@ -107,7 +107,7 @@ def _from_elsewhere(source: Source, tool: Where) -> Iterator[tuple[str, str]]:
             yield str(where[-1]), f"{found.path}:{found.line(at)}"
 
 
-class _Redacting:
+class _Redactor:
     """One pass over the values."""
 
     def __init__(self, source: Source, shared: Schema) -> None:
@@ -116,28 +116,28 @@ class _Redacting:
         self._written: dict[int, Mapping[Where, str]] = {}
 
     def value(self, value: Any, where: Where, schemas: Sequence[Schema]) -> Any:  # any JSON value
-        meant = [each for schema in schemas for each in self._meant(schema)]
+        variants = [each for schema in schemas for each in self._variants(schema)]
         if isinstance(value, dict):
-            return self._mapping(cast("Mapping[str, Any]", value), where, meant)
+            return self._mapping(cast("Mapping[str, Any]", value), where, variants)
         if isinstance(value, list):
-            if meant and not any(_takes(each, "array") for each in meant):
+            if variants and not any(_takes(each, "array") for each in variants):
                 return HIDDEN
             items = cast("Sequence[Any]", value)
-            below = [each["items"] for each in meant if isinstance(each.get("items"), dict)]
+            below = [each["items"] for each in variants if isinstance(each.get("items"), dict)]
             return [self.value(item, (*where, index), below) for index, item in enumerate(items)]
-        inner = [each[word] for each in meant for word in _HOLDING if isinstance(each.get(word), dict)]
-        whole = [*meant, *(each for schema in inner for each in self._meant(schema))]  # one where several belong
+        inner = [each[word] for each in variants for word in _HOLDING if isinstance(each.get(word), dict)]
+        whole = [*variants, *(each for schema in inner for each in self._variants(schema))]  # one where several belong
         secret = any(each.get("format") == "password" for each in whole) or _named_secret(where)
         plain = isinstance(value, bool | None) or (not isinstance(value, str) and where[0] in _TOOLS)
         return self._scalar(value, where, secret=secret and not plain)
 
-    def _mapping(self, entries: Mapping[str, Any], where: Where, meant: Sequence[Schema]) -> Mapping[str, Any]:
+    def _mapping(self, entries: Mapping[str, Any], where: Where, variants: Sequence[Schema]) -> Mapping[str, Any]:
         """The entries by the models of their keys; an engine's by the model of its adapter alone."""
-        fitting = [each for each in meant if _of_adapter(each, entries.get("adapter"))]
+        fitting = [each for each in variants if _of_adapter(each, entries.get("adapter"))]
         shown: dict[str, Any] = {}
         for key, entry in entries.items():
             here, schemas = (*where, key), list(_under(fitting, key))
-            free = not meant or any(_open(each, free=where[:1] != () and where[0] in _TOOLS) for each in fitting)
+            free = not variants or any(_open(each, free=where[:1] != () and where[0] in _TOOLS) for each in fitting)
             if schemas or free or key == _ADAPTER:
                 shown[key] = self.value(entry, here, schemas)
             elif isinstance(entry, dict | list):
@@ -147,7 +147,7 @@ class _Redacting:
         return shown
 
     def _scalar(self, value: Any, where: Where, *, secret: bool) -> Any:  # any JSON scalar
-        written = value if isinstance(value, str) and self._source.is_lost(where) else self._as_written(where)
+        written = value if isinstance(value, str) and self._source.is_unreadable(where) else self._as_written(where)
         if secret:
             return _only_outside(written) if written else HIDDEN
         if not isinstance(value, str):
@@ -163,13 +163,13 @@ class _Redacting:
             self._written[id(source)] = {each.where: each.around for each in source.substitutions}
         return self._written[id(source)].get(at)
 
-    def _meant(self, schema: Schema) -> Iterator[Schema]:
+    def _variants(self, schema: Schema) -> Iterator[Schema]:
         """A schema and those it refers to; one that holds itself ends where the values end."""
         if isinstance(reference := schema.get("$ref"), str):
-            yield from self._meant(self._shared.get(reference.rpartition("/")[2], {}))
+            yield from self._variants(self._shared.get(reference.rpartition("/")[2], {}))
         for word in ("anyOf", "oneOf", "allOf"):
             for each in schema.get(word, ()):
-                yield from self._meant(each)
+                yield from self._variants(each)
         yield schema
 
 
