@@ -35,7 +35,7 @@ NOT_YET: tuple[str, ...] = (
     "mcp_workflows/engines/",
     "mcp_workflows/errors.py",
     "mcp_workflows/receiver/",
-    "mcp_workflows/sidecar/",
+    "mcp_workflows/sidecar/cli/completion.py",
     "mcp_workflows/store/",
     "mcp_workflows/task.py",
     "mcp_workflows/tasks/",

@@ -51,7 +51,7 @@ PATH = "/mcp"
 _WITHOUT_LIMIT = 4 * 1024 * 1024  # bytes that are allowed for arguments, and for answers, without a configured limit
 _AROUND = 64 * 1024  # bytes of a request beside its arguments and answers
 _STOP_WITHIN = 3  # seconds that open requests have when the server is told to stop
-_IDLE_CONNECTIONS = 75  # seconds; load balancers close theirs earlier, and so never send a request into a closed connection
+_IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, which so never use a closed one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ BackgroundTask = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: the valu
 
 
 class DiscoveryMode(StrEnum):
-    """How often engines are asked for workflows that are marked as tools."""
+    """The times to ask engines for workflows that are marked as tools."""
 
     NEVER = "never"
     ONCE = "once"  # before anything is served
@@ -255,7 +255,7 @@ def run_http(
         lifespan="on",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # the peer is the other end of the socket; only `server.auth.proxy` decides on trust in a proxy
+        proxy_headers=False,  # the peer is the other end of the socket; see `server.auth.proxy`
         timeout_graceful_shutdown=_STOP_WITHIN,
         timeout_keep_alive=_IDLE_CONNECTIONS,
     )
@@ -273,7 +273,7 @@ def run_http(
 
 
 def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlette:
-    """Return the ASGI application: `/mcp`, `/healthz`, `/readyz`, `/enginez`, and `/engines` for calls from workflows."""
+    """Return the ASGI application: `/mcp`, `/healthz`, `/readyz`, `/enginez`, and `/engines` for workflows."""
     authenticator = sidecar.authenticator
     if authenticator is not None:
         authenticator.serve_at(resource_of(config, host, port))
@@ -284,7 +284,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         max_request_body_size=_max_body(config.limits),
         session_idle_timeout=config.server.session_idle.total_seconds(),
         max_sessions=config.server.max_sessions,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # ours is `AllowedHosts`: the SDK's compares only the beginnings of names
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # `AllowedHosts` does it
         host=host,
     )
     if authenticator is not None:
@@ -342,7 +342,7 @@ async def _check_store(config: Config) -> None:
 def _listen(host: str, port: int, option: str = "--http") -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only with this protocol
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by this
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except OSError as error:

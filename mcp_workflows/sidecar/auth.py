@@ -50,7 +50,7 @@ class Authenticator(TokenVerifier):
         self._settings = settings
         self._verifier: Verifier = verifier(settings, "", asker=_asker)
         self.audit = audit  # records refusals
-        self._marker = secrets.token_urlsafe(32)  # stands for a token in requests that a trusted proxy has authenticated
+        self._marker = secrets.token_urlsafe(32)  # a token for requests that a trusted proxy has authenticated
 
     def serve_at(self, resource: str) -> None:
         """Set the URL of the server, which is the audience of tokens."""
@@ -125,7 +125,7 @@ class Authenticator(TokenVerifier):
         return Admitted.of(identity, identity.principal(self._settings.owner, recheck))
 
     def _recheck(self, identity: Identity, token: str) -> Callable[[], Awaitable[Principal | None]]:
-        """Return a function that verifies the token again. The token is kept nowhere else, and as long as its request."""
+        """Return a function that verifies the token again. Nothing else keeps the token, longer than its request."""
 
         async def again() -> Principal | None:
             try:
@@ -156,7 +156,7 @@ class Authenticator(TokenVerifier):
         return proxy.identity(headers)
 
     def with_marker(self, scope: Scope) -> Scope:
-        """Return the request with a token that stands for the identity from the proxy, so that the SDK asks us about it."""
+        """Return the request with a token that stands for the identity from the proxy, for the SDK to ask about."""
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"authorization"]
         return {**scope, "headers": [*headers, (b"authorization", f"Bearer {self._marker}".encode())]}
 

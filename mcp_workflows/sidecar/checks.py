@@ -1,4 +1,4 @@
-"""Whether everything in a config can work now: the store opens, each engine answers, each workflow could run."""
+"""Checks of everything in a configuration: can the store be used, does each engine answer, could each workflow run."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
 from mcp_workflows.tools.tool import Kind, Tool
 
-_PAGES = 3  # so many times the patience for one call: it may take several
+_PAGES = 3  # times the patience for one call, because reading all pages takes several calls
 
 
 @dataclass(slots=True)
 class Discoveries:
-    """What was seen on the engines that are to be looked at; filled while it is found out."""
+    """The workflows that are marked on the engines; filled while the checks run."""
 
     adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
     exposed: dict[str, Sequence[Exposed]] = field(default_factory=dict[str, Sequence[Exposed]])
     trouble: dict[str, str] = field(default_factory=dict[str, str])
 
     async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
-        """At one engine, which is open."""
+        """Read the marked workflows of one engine, which is open."""
         longest = patience * _PAGES
         try:
             with anyio.fail_after(longest):
@@ -78,7 +78,7 @@ def _finding(marked: MarkedWorkflow) -> Finding:
 
 
 class ItemKind(StrEnum):
-    """What can be checked, in this order."""
+    """The kinds of checked items, in the order of the report."""
 
     STORE = "store"
     ISSUER = "issuer"
@@ -90,7 +90,7 @@ class ItemKind(StrEnum):
 
 
 class ItemState(StrEnum):
-    """What came out, in a word."""
+    """The result of a check."""
 
     OK = "ok"
     PROBLEM = "problem"
@@ -100,7 +100,7 @@ class ItemState(StrEnum):
 
 Place: TypeAlias = Callable[[Where], str | None]  # see `Config.place`
 
-HOSTS_GIVE_UP = timedelta(seconds=60)  # on a tool call, most of them
+HOSTS_GIVE_UP = timedelta(seconds=60)  # most hosts give up on a tool call after this time
 _CREDENTIALS = re.compile(r"//[^/]*@")
 _STYLES: Mapping[ItemState, str] = {
     ItemState.OK: "green",
@@ -113,22 +113,22 @@ _STATES: Mapping[bool | None, ItemState] = {True: ItemState.OK, False: ItemState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that was checked."""
+    """One checked item."""
 
     kind: ItemKind
     name: str
     details: Mapping[str, str] = field(default_factory=dict[str, str])  # adapter, or engine and workflow
-    finding: Finding | None  # None: its adapter cannot tell
+    finding: Finding | None  # None: its adapter cannot check
 
     @property
     def state(self) -> ItemState:
-        """In a word."""
+        """The result of the check."""
         if self.finding is None:
             return ItemState.NOT_CHECKED
         return _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs; `ok` is null when it is unknown, `text` and `hint` too when it was not checked."""
+        """Return the row for programs: `ok` is null if unknown, `text` and `hint`, too, if it was not checked."""
         found = self.finding
         told = (found.ok, found.text, found.hint) if found else (None, None, None)
         return {"name": self.name, **self.details, **dict(zip(("ok", "text", "hint"), told, strict=True))}
@@ -136,29 +136,29 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What was found: the store and perhaps its tasks, engines and tools in the order of the file, what is marked."""
+    """All checked items: the store, its tasks, issuers, the audit, engines, tools and marked workflows."""
 
     rows: Sequence[Row]
-    tasks: LiveTasks | None = None  # None: not looked at
+    tasks: LiveTasks | None = None  # None: not counted
 
     @property
     def problems(self) -> int:
-        """How many things cannot work now."""
+        """The number of items that cannot work now."""
         return sum(row.state is ItemState.PROBLEM for row in self.rows)
 
     @property
     def unknown(self) -> int:
-        """How many things were looked at in vain: nothing says whether they can work."""
+        """The number of items whose check gave no result."""
         return sum(row.state is ItemState.UNKNOWN for row in self.rows)
 
     @property
     def unchecked(self) -> int:
-        """How many things nobody could look at: their adapters do not check."""
+        """The number of items whose adapters do not check."""
         return sum(row.finding is None for row in self.rows)
 
     @property
     def summary(self) -> str:
-        """What came out of all of it, in a few words."""
+        """The result of all checks in a few words."""
         if self.problems:
             return "1 problem" if self.problems == 1 else f"{self.problems} problems"
         unsure = {"unknown": self.unknown, "not checked": self.unchecked}
@@ -166,7 +166,7 @@ class CheckReport:
         return f"no problem found{told}" if told else "everything is fine"
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs."""
+        """Return the report for programs."""
         tasks = {} if self.tasks is None else {"tasks": self.tasks.as_json()}
         by_kind = {kind: [row.as_json() for row in self.rows if row.kind is kind] for kind in ItemKind}
         return {
@@ -181,7 +181,7 @@ class CheckReport:
         }
 
     def as_table(self) -> Table:
-        """For people."""
+        """Return the report for people."""
         table = Table(box=None, pad_edge=False)
         for heading in ("", "name", "what", "state", "found"):
             table.add_column(heading, overflow="fold")
@@ -196,11 +196,11 @@ def _sentence(row: Row) -> Text:
     if row.finding is None:
         return Text("its adapter cannot tell")
     hint = f"\n-> {row.finding.hint}" if row.finding.hint else ""
-    return Text(cleaned(f"{row.finding.text}{hint}"))  # of what engines say nothing may steer the terminal
+    return Text(cleaned(f"{row.finding.text}{hint}"))  # text from engines must not control the terminal
 
 
 async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> CheckReport:
-    """Look at everything at once, if wanted at the tasks in the store too; `patience`: seconds for each check."""
+    """Check everything concurrently, and the tasks in the store if wanted. `patience` is in seconds for each check."""
     rows: dict[tuple[ItemKind, str], Row] = {}
     discoveries = Discoveries()
     identified = config.server.single_user or config.server.auth is not None
@@ -247,7 +247,7 @@ async def _check_store(settings: StoreSettings, patience: float, found: Callable
 
 
 async def _check_issuers(config: Config, patience: float, found: Callable[[Row], None]) -> None:
-    """Whether the tokens of each issuer could be verified now."""
+    """Check for each issuer that its tokens can be verified now."""
     if config.server.auth is None:
         return
     asked = verifier(config.server.auth, "")
@@ -268,7 +268,7 @@ async def _check_issuer(
 
 
 def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
-    """Whether the audit file could be written; it is not begun, as that may be for another user to do."""
+    """Check that the audit file can be written. It is not created, because it may belong to another user."""
     if settings is None or settings.file is None:
         return ()
     file = settings.file
@@ -303,7 +303,7 @@ async def _check_engine(
     discoveries: Discoveries,
     place: Place,
 ) -> None:
-    """The engine, and if it answers, all of its tools and what is marked there at once."""
+    """Check the engine and, if it answers, all of its tools and its marked workflows concurrently."""
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
@@ -344,14 +344,14 @@ async def _check_tool(
 
 
 async def _checked(tool: Tool, adapter: Checks) -> Finding:
-    """Whether the workflow could run now; what is only watched need not."""
+    """Check that the workflow could run now; a tool that only watches needs no check."""
     if tool.kind is Kind.WATCH:
         return Finding(ok=True, text=f"watches executions of {tool.workflow}")
     return await adapter.check(tool.workflow, tool.options)
 
 
 async def _verified(tool: Tool, adapter: Verifies, checked: Finding, place: Place) -> Finding:
-    """What was found so far, with what the workflow lacks of what the tool names, and what could not be found out."""
+    """Return the finding together with the differences between the workflow and the tool, and the open points."""
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
     more = [_placed(tool, each, place) for each in await adapter.verify(tool.workflow, tool.options, gates)]
     wrong = [finding for finding in more if finding.ok is False]
@@ -366,7 +366,7 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding, place: Plac
 
 
 def _placed(tool: Tool, finding: Finding, place: Place) -> Finding:
-    """The finding with the file and the line of the setting that its text begins with; see `Verifies.verify`."""
+    """Return the finding with the file and line of the setting that its text begins with; see `Verifies.verify`."""
     setting = finding.text.partition(": ")[0]
     found = place(("tools", tool.name, *setting.split(".")))
     return replace(finding, text=f"{found}: {finding.text}") if found else finding
@@ -378,14 +378,14 @@ def _tool_row(tool: Tool, finding: Finding | None) -> Row:
 
 
 def _unsaid(tool: Tool, auth: AuthSettings | None) -> str | None:
-    """Rules by claims that nobody can have here."""
+    """Return the claims in the tool's rules that no login here can provide."""
     claims = () if tool.allow is None else sorted(tool.allow.claims)
     unsaid = [name for name in claims if auth is None or not auth.says(name)]
     return f"allow goes by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
 
 
 def _advice(tool: Tool, *, identified: bool) -> str | None:
-    """What is no mistake, and may not be meant."""
+    """Return a hint about settings that are valid and may not be intended."""
     if tool.kind is Kind.WATCH and not identified:
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
@@ -409,18 +409,18 @@ async def _within(patience: float, look: Callable[[], Awaitable[Finding]]) -> Fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTasks:
-    """How many tasks have not ended; those of removed tools and on removed engines, by name."""
+    """The number of live tasks, also by name for removed tools and on removed engines."""
 
     total: int = 0
     removed_tools: Mapping[str, int] = field(default_factory=dict[str, int])
     removed_engines: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs."""
+        """Return the counts for programs."""
         return {"live": self.total, "removed_tools": self.removed_tools, "removed_engines": self.removed_engines}
 
     def findings(self) -> Mapping[str, Finding]:
-        """For people; a task of a removed tool is fine, as it has the settings it started with."""
+        """Return the counts as findings. A removed tool is fine: its tasks keep the settings they started with."""
         removed = self.removed_tools or self.removed_engines
         total = _tasks(self.total) + ("" if removed or not self.total else ", all of tools that are configured")
         return {
@@ -431,7 +431,7 @@ class LiveTasks:
 
 
 async def count_live_tasks(config: Config) -> LiveTasks:
-    """Count them in the store.
+    """Count the live tasks in the store.
 
     Raises:
         StoreError: it cannot be read.

@@ -175,7 +175,7 @@ class Discovery:
 
     @property
     def looks(self) -> bool:
-        """Whether any engine is asked for marked workflows."""
+        """True if any engine is asked for marked workflows."""
         return any(expose_every(adapter) is not None for adapter in self._workflows.adapters.values())
 
     async def reload(
@@ -228,7 +228,7 @@ class Discovery:
                 await anyio.sleep(min(every, RETRY_AFTER) if down else every)
 
     async def _look_and_tell(self, engine: str, adapter: Adapter, was_down: bool = False) -> bool:
-        """Look at one engine and return whether that failed; log an outage once, as an error if an operator must act."""
+        """Look at one engine and return whether that failed; log an outage once, as an error if people must act."""
         wrong = await self._look(engine, adapter)
         if wrong and not was_down:
             level = logging.WARNING if isinstance(wrong, EngineUnavailable) else logging.ERROR

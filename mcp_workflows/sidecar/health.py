@@ -30,7 +30,7 @@ def alive(workflows: Workflows) -> Endpoint:
 
 
 def ready(workflows: Workflows, shutdown_state: ShutdownState) -> Endpoint:
-    """Return the endpoint that says whether tasks can be created and read: the store works, and no shutdown has begun."""
+    """Return the endpoint that says whether tasks can be created: the store works, no shutdown has begun."""
 
     async def answer(_: Request) -> Response:
         if shutdown_state.stopping:

@@ -1,7 +1,7 @@
-"""What the operator, at the machine, does with tasks of any owner: see, explain, answer, cancel, terminate, adopt.
+"""Commands of the operator on tasks of any owner: show, explain, answer, cancel, terminate, adopt.
 
-From the store and the engines, whether or not a sidecar runs on the same store; with an engine that gives no answer,
-what the store knows. It starts nothing: that is the sidecar's.
+They work on the store and the engines, whether or not a sidecar runs on the same store. If an engine gives no answer,
+they show the last known state. They start no execution: the sidecar does.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from mcp_workflows.tasks.adopt import Adopted, Adoption, watched_arguments
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
 from mcp_workflows.tools.tool import Tool
 
-MAX_LOOKS = 16  # looks at engines
+MAX_LOOKS = 16  # concurrent looks at engines
 PAGE = 100  # rows
-MAX_PAGES = 100  # at most: an operator who looks for something rare among more has to say more
-MAX_SHOWN = 5  # ids shown
+MAX_PAGES = 100  # a search for something rarer needs a narrower filter
+MAX_SHOWN = 5  # ids in a message
 
 OPERATOR = Principal(id="operator")
-"""The principal of what is done on this command line: to templates of gates, and in the audit log."""
+"""The principal of these commands, in templates of gates and in the audit log."""
 
 NOT_STARTED = "not known to be started yet; the sidecar starts it under its key, again and again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTask:
-    """A task after a look at its execution; as the store knows it, with the reason, when there was none."""
+    """A task after a look at its execution; without a look, the last known state and the reason."""
 
     task: Task
     trouble: str | None = None
@@ -56,21 +56,21 @@ class ObservedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Which tasks to list."""
+    """A filter for lists of tasks."""
 
     tool: str | None = None
-    statuses: frozenset[Status] = frozenset()  # none: all
-    ended: bool = False  # those as well
+    statuses: frozenset[Status] = frozenset()  # empty: all
+    ended: bool = False  # also tasks that have ended
     limit: int = 50
 
 
 def utc_now() -> datetime:
-    """The clock."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 async def find_task(store: Store, name: str) -> Task:
-    """Return the task with this id, or with the only id that begins so, as the store knows it.
+    """Return the task with this id, or the only one whose id begins so, as the store knows it.
 
     Raises:
         OperatorError: there is none, or more than one.
@@ -88,7 +88,7 @@ async def find_task(store: Store, name: str) -> Task:
 
 
 class Operator:
-    """Reads and changes tasks of any owner; never to be reached by a request."""
+    """Reads and changes tasks of any owner; no request may reach it."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Operator:
         self._gates = {tool.name: tuple(tool.gates) for tool in tools}
         self._clock = clock
         self._adoption = Adoption(store, engines, clock)
-        self._unreachable: dict[str, str] = {}  # engines that gave no answer: not waited for twice
+        self._unreachable: dict[str, str] = {}  # engines that gave no answer are not asked twice
         self._turns = anyio.Semaphore(MAX_LOOKS)
 
     async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
-        """The youngest tasks that are wanted, after a look at each."""
+        """Return the youngest tasks that fit the filter, after a look at each."""
         found: list[ObservedTask] = []
         async for page in self._pages(task_filter):
             fitting = (look for look in await self._looks(page) if _fits(look.task, task_filter))
@@ -119,7 +119,7 @@ class Operator:
         return found[: task_filter.limit]
 
     async def find(self, name: str) -> ObservedTask:
-        """The task with this id, or with the only id that begins so, after a look.
+        """Return the task with this id, or the only one whose id begins so, after a look.
 
         Raises:
             OperatorError: there is none, or more than one.
@@ -127,7 +127,7 @@ class Operator:
         return await self._look(await find_task(self._store, name))
 
     async def read(self, name: str) -> ObservedTask:
-        """Likewise, for its result: put on record if it has one.
+        """Return the task like `find`; record the retrieval if it has a result.
 
         Raises:
             OperatorError: see `find`.
@@ -138,7 +138,7 @@ class Operator:
         return look
 
     async def why(self, name: str) -> tuple[ObservedTask, Explanation]:
-        """Why it is where it is, as far as its engine can tell, with the state of every gate of its tool.
+        """Return the engine's explanation of the task's state, with the state of every gate of its tool.
 
         Raises:
             OperatorError: see `find`.
@@ -162,7 +162,7 @@ class Operator:
             return look, _from_the_store(look)
 
     async def answer(self, name: str, key: str, response: JSON) -> ObservedTask:
-        """Answer an open question as a client would (`ElicitResult`); rules about who may answer it do not count.
+        """Answer an open question as a client would (`ElicitResult`), without the rules about who may answer it.
 
         Raises:
             OperatorError: see `find`; the question is not open, the response does not fit, or was not delivered.
@@ -186,7 +186,7 @@ class Operator:
         return await self._look(task)
 
     async def cancel(self, name: str) -> ObservedTask:
-        """Ask to cancel; kept and delivered later by the sidecar if the engine does not take it now.
+        """Ask to cancel; if the engine does not take the request now, the sidecar delivers it later.
 
         Raises:
             OperatorError: see `find`.
@@ -204,7 +204,7 @@ class Operator:
         return await self._look(await self._change(task, lambda row: deliver_cancel(row, self._clock())))
 
     async def terminate(self, name: str, reason: str) -> ObservedTask:
-        """End it without asking.
+        """End the execution without asking it.
 
         Raises:
             OperatorError: see `find`; its engine cannot, or did not.
@@ -230,11 +230,11 @@ class Operator:
     async def adopt(
         self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
     ) -> ObservedTask:
-        """A task of an execution that somebody else started; adopting it again finds the same task.
+        """Make a task of an execution that was started elsewhere; a second call returns the same task.
 
         Raises:
             OperatorError: the engine has no such execution, or it is of another workflow, or cannot be a task.
-            MappingError: what the tool fills in does not work on these arguments.
+            MappingError: the tool's templates do not work on these arguments.
         """
         try:
             ref = await self._adoption.find(tool, execution_id)
@@ -275,7 +275,7 @@ class Operator:
         return [looks[task.id] for task in tasks]
 
     async def _look(self, task: Task) -> ObservedTask:
-        """Ask the engine, and keep what it says as the sidecar does: the first end that anybody sees stays."""
+        """Ask the engine and store its answer as the sidecar does: the first terminal answer stays."""
         if task.ended:
             return ObservedTask(task=task)
         if task.handle is None:
@@ -293,7 +293,7 @@ class Operator:
         return ObservedTask(task=await self._observed(task, seen))
 
     async def _observed(self, task: Task, execution: Execution) -> Task:
-        """The task with what was seen; a change of its status that is seen here first is put on record here."""
+        """Store an answer of the engine, and record a change of status that nobody has recorded."""
         is_change = False
 
         def see(row: Task) -> Task:
@@ -323,9 +323,9 @@ def _fits(task: Task, task_filter: TaskFilter) -> bool:
 def _gates(
     look: ObservedTask, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
 ) -> Mapping[str, ExplainedGate]:
-    """The state of each gate of the task and of its tool: as the adapter explains it, or else as the look shows it."""
+    """Return the state of each gate of the task and of its tool, by the adapter or else by the look."""
     task = look.task
-    if task.ended:  # its own gates are not kept any longer
+    if task.ended:  # the store does not keep the gates of ended tasks
         return dict.fromkeys(configured, _closed("the execution has ended"))
     answered = {key: request for key, request in task.execution.requests.items() if key in task.answered}
     taken = {str(request.gate): _closed(f"answered already ({key})") for key, request in answered.items()}
@@ -342,7 +342,7 @@ def _closed(why: str) -> ExplainedGate:
 
 
 def _from_the_store(look: ObservedTask) -> Explanation:
-    """For an engine that cannot explain, or does not answer."""
+    """Return the explanation for an engine that cannot explain or does not answer."""
     task = look.task
     if task.ended:
         why = task.execution.failure.text if task.execution.failure else task.execution.message

@@ -163,7 +163,7 @@ class DrainingServer(uvicorn.Server):
 
 @asynccontextmanager
 async def stop_on_signals(stop: Stop) -> AsyncGenerator[None]:
-    """On stdio, close standard input after SIGTERM, SIGHUP or SIGINT, as a leaving client does; `stop` waiting calls first.
+    """After SIGTERM, SIGHUP or SIGINT on stdio, `stop` waiting calls and close standard input, as a client does.
 
     A second signal has its usual effect.
     """

@@ -38,7 +38,7 @@ from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
 from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool, on_behalf_of
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
-RECONNECT_SECONDS = 60.0  # a server may be away so long while its task is followed
+RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
 NEW = "0" * 40  # in a dry run: the id and the key that a real call would get
 
 T = TypeVar("T", Tool, types.Tool)
@@ -46,7 +46,7 @@ T = TypeVar("T", Tool, types.Tool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """The command line of one call."""
+    """The options of one call."""
 
     tool: str | None
     words: Sequence[str]
@@ -108,7 +108,7 @@ def call(
     Exit code 0: it succeeded, 1: it failed or was cancelled, 2: wrong usage, 130: interrupted.
     """
     log(LogLevel.ERROR)
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # whatever happens to the connection, the screen tells it
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the screen reports the state of the connection
     screen = Screen()
     options: CallOptions | None = None
     try:
@@ -150,7 +150,7 @@ def _answer(word: str) -> AnswerFlag:
 
 
 async def _dry_run(options: CallOptions, answers: Answers) -> int:
-    """The exit code, after it was printed."""
+    """Print the request that would be sent and return the exit code."""
     config = load(options.config)
     tool = _named(options.tool or "", config.tools)
     answers.check(tool.asks)
@@ -174,7 +174,7 @@ def _configured(config: Config | None, name: str) -> Tool | None:
 
 
 def _arguments(options: CallOptions, schema: Schema, tool: Tool | None) -> dict[str, Any]:  # Any: JSON
-    """The arguments, right by the schema; what a tool of ours would ask for may be missing, another server must say."""
+    """Return the arguments, validated for a configured tool; those that the tool asks for may be missing."""
     arguments = read_arguments(map(read_pair, options.words), schema, options.given)
     properties: Schema = schema.get("properties", {})
     brought = frozenset(name for question in tool.ask for name in tool.ask[question].answers(question)) if tool else ()
@@ -230,7 +230,7 @@ async def preview(
 
 
 def _answered(tool: Tool, given: Mapping[str, Any], answers: Answers) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """The questions that would still be asked of a person, and the arguments with what the flags answer."""
+    """Return the questions that a person would be asked, and the arguments with the answers of flags."""
     arguments, dialogue = dict(given), Dialogue()
     asked: list[str] = []
     for name in still_to_ask(tool, arguments, dialogue):
@@ -245,7 +245,7 @@ def _answered(tool: Tool, given: Mapping[str, Any], answers: Answers) -> tuple[t
 
 
 async def _call(options: CallOptions, answers: Answers, screen: Screen, as_json: bool) -> int:
-    """The exit code, after everything was told."""
+    """Make the call, print its outcome and return the exit code."""
     outcome = await _patient_outcome(options, answers, screen)
     if outcome.error and outcome.error.code == MISSING_CAPABILITY and options.era is not Era.TASKS:
         screen.note(f"a client of --era {options.era} cannot have it: leave that out")
@@ -263,10 +263,10 @@ async def _call(options: CallOptions, answers: Answers, screen: Screen, as_json:
 
 
 async def _patient_outcome(options: CallOptions, answers: Answers, screen: Screen) -> Outcome:
-    """The outcome, over as many connections as it takes: a server that is started again has its tasks still.
+    """Return the outcome over as many connections as it takes: tasks survive a restart of the server.
 
     Raises:
-        NotLetIn: it wants a token, or another one.
+        NotLetIn: the server requires a token, or another one.
         ServerUnreachable: it does not answer, or stays away.
     """
     lost_at = 0.0
@@ -278,7 +278,7 @@ async def _patient_outcome(options: CallOptions, answers: Answers, screen: Scree
         except ServerUnreachable as error:
             if screen.task_id is None:
                 raise ServerUnreachable(f"{options.url}: {error}; {_is_it_running(options)}") from None
-            if screen.heard_at >= lost_at:  # it was there again in between
+            if screen.heard_at >= lost_at:  # the server has answered meanwhile
                 lost_at = anyio.current_time()
             if anyio.current_time() > lost_at + RECONNECT_SECONDS:
                 left = _left_behind(options, screen.task_id)
@@ -319,10 +319,10 @@ async def _connected_outcome(options: CallOptions, answers: Answers, screen: Scr
 
 
 async def _resumed(options: CallOptions, config: Config) -> tuple[CallOptions, Principal]:
-    """The options with the whole id of its task, and the task's owner: whoever can read the store may act for them.
+    """Return the options with the whole task id, and the owner, for whom a reader of the store may act.
 
     Raises:
-        OperatorError: see `named_task`.
+        OperatorError: see `find_task`.
     """
     async with config.store.open() as store:
         task = await find_task(store, options.resume or "")
@@ -415,7 +415,7 @@ def _is_it_running(options: CallOptions) -> str:
 
 
 def _left_behind(options: CallOptions | None, task_id: str | None) -> str:
-    """Say that the task goes on after this command, and by which command to come back."""
+    """Return the command to come back to a task that goes on."""
     if task_id is None or options is None:
         return "interrupted; what was started goes on, but no task is known to come back to"
     return f"the task goes on; come back with: {options.resume_command(task_id)}"

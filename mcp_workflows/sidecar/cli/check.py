@@ -1,4 +1,4 @@
-"""mcp-workflows check: whether everything could run."""
+"""The command `mcp-workflows check`: find out whether everything could run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_workflows.sidecar.checks import check as check_all
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 
-UNBROKEN = 10_000  # characters of a line
+UNBROKEN = 10_000  # columns
 
 
 @app.command()
@@ -46,6 +46,6 @@ def check(
 
 
 def _console() -> Console:
-    """As wide as the terminal; what goes elsewhere is never broken into lines."""
+    """Return a console as wide as the terminal; lines that go elsewhere are never broken."""
     console = Console()
     return console if console.is_terminal else Console(width=UNBROKEN)

@@ -1,4 +1,4 @@
-"""mcp-workflows config show: the configuration in the end, without its secrets."""
+"""The command `mcp-workflows config show`: the composed configuration without its secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app.add_typer(config_commands, name="config")
 
 
 class Format(StrEnum):
-    """How it is printed."""
+    """The format of the output."""
 
     YAML = "yaml"
     JSON = "json"

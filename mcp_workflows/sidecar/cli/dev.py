@@ -1,4 +1,4 @@
-"""mcp-workflows dev: the sidecar, reloaded whenever its configuration is saved."""
+"""The command `mcp-workflows dev`: the sidecar, reloaded whenever its configuration is saved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def dev(
     listening = None if stdio else http
     check_exposure(listening, loaded, unsafe_no_auth=unsafe_no_auth)
     background = Reloader(path, loaded, os.environ).run
-    with suppress(KeyboardInterrupt):  # the usual way to end it
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
         if stdio:
             anyio.run(partial(run_stdio, loaded, background))
         else:

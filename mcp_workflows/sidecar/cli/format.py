@@ -1,4 +1,4 @@
-"""Tasks as the operator reads them: in MCP's words, one line each or all of one; never their arguments."""
+"""Text and JSON of tasks for the operator, with the statuses of MCP; arguments are never shown."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.sidecar.operator import ObservedTask
 from mcp_workflows.task import Task
 
-SHORT = 12  # characters of an id in a list: enough to name it by
-WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not move all the others
+SHORT = 12  # characters of an id in a list, enough to identify it
+WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not indent all the others
 UNCUT = 1_000_000  # columns: for a file, a pipe and --wide
-EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, so that messages can be read
-CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these; the others stay whole
+EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, for the sake of messages
+CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these is cut first; the others stay whole
 HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 class TaskStatus(StrEnum):
-    """MCP's words."""
+    """The statuses of MCP."""
 
     WORKING = "working"
     INPUT_REQUIRED = "input_required"
@@ -50,12 +50,12 @@ _STATES: Mapping[Status, TaskStatus] = {status: state for state, status in STATU
 
 
 def status_of(task: Task) -> TaskStatus:
-    """Its status."""
+    """Return the status of a task."""
     return _STATES[task.seen.status]
 
 
 def message_of(task: Task) -> str:
-    """What it says, with its progress; why, if it has failed."""
+    """Return the task's message with its progress, or the reason of its failure."""
     seen, progress = task.seen, task.seen.progress
     if seen.failure:
         return _plain(seen.failure.text)
@@ -65,12 +65,12 @@ def message_of(task: Task) -> str:
 
 
 def question_or_message(task: Task) -> str:
-    """What it asks, if it waits for an answer, or else what it says."""
+    """Return the question that the task waits for, or else its message."""
     return _plain(asked(task.seen.requests)) if task.seen.status is Status.INPUT_REQUIRED else message_of(task)
 
 
 def render_table(looks: Sequence[ObservedTask], width: int | None = None) -> str:
-    """One line each, for people and for `grep`; as wide as it takes, or cut to that many columns of a terminal."""
+    """Return a line for each task, for people and for `grep`; cut to so many columns if `width` is given."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for heading in HEADINGS:
         is_id = heading == "EXECUTION"
@@ -91,13 +91,13 @@ def _row(task: Task) -> Sequence[str]:
 
 
 def render_facts(facts: Mapping[str, str]) -> str:
-    """One fact a line."""
+    """Return a line for each fact."""
     width = max((len(name) for name in facts if len(name) <= WIDEST), default=0) + 1
     return "\n".join(f"{f'{_plain(name)}:':<{width}} {_plain(text)}" for name, text in facts.items())
 
 
 def render_task(look: ObservedTask) -> str:
-    """All of one task; its result last, as JSON."""
+    """Return all facts of one task, and its result last, as JSON."""
     task, seen = look.task, look.task.seen
     facts = {
         "id": task.id,
@@ -118,11 +118,11 @@ def render_task(look: ObservedTask) -> str:
     text = render_facts({name: value for name, value in facts.items() if value})
     if seen.status is not Status.SUCCEEDED:
         return text
-    return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII: nothing in it reaches the terminal raw
+    return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII, so the terminal interprets nothing in it
 
 
 def summary_json(look: ObservedTask) -> Mapping[str, Any]:
-    """One task for programs: JSON, times in ISO 8601."""
+    """Return a summary of one task for programs: JSON, times in ISO 8601."""
     task, seen = look.task, look.task.seen
     return {
         "id": task.id,
@@ -144,7 +144,7 @@ def summary_json(look: ObservedTask) -> Mapping[str, Any]:
 
 
 def task_json(look: ObservedTask) -> Mapping[str, Any]:
-    """The same with its questions and its result."""
+    """Return the summary with the task's questions and its result."""
     seen = look.task.seen
     asked = {key: {"method": request.method, "params": request.params} for key, request in seen.requests.items()}
     return {**summary_json(look), "inputRequests": asked, "result": seen.output}
@@ -165,12 +165,12 @@ def _when(ahead: timedelta) -> str:
 
 
 def duration_text(length: timedelta) -> str:
-    """`45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
+    """Return `45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
     seconds = max(0, round(length.total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
     return f"{seconds // size} {unit}"
 
 
 def _plain(text: str) -> str:
-    """On one line, and nothing that a terminal would act on: it comes from workflows."""
+    """Return the text of a workflow on one line, without control characters."""
     return harmless(text).replace("\n", " ")

@@ -1,4 +1,4 @@
-"""mcp-workflows iam: the permissions of an engine that the tools of a configuration need, and no more."""
+"""The command `mcp-workflows iam`: the permissions that the configured tools need from an engine, and no more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def iam(
 
 
 def _chosen(config: Config, name: str | None) -> Engine:
-    """The engine that is meant; without a name there must be only one that it can be."""
+    """Return the engine of this name; without a name, the only engine that has policies."""
     engines = config.engines
     if name is not None:
         if name not in engines:
@@ -84,7 +84,7 @@ def _use(tool: Tool) -> Use:
 
 
 async def _permissions(engine: Engine, uses: Sequence[Use]) -> Mapping[str, Any]:  # Any: JSON
-    """The policy.
+    """Return the policy.
 
     Raises:
         EngineError: the engine gives no answer.

@@ -1,4 +1,4 @@
-"""mcp-workflows import: a draft of tools for the workflows an engine has."""
+"""The command `mcp-workflows import`: a draft of tools for the workflows of an engine."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def import_tools(
 
 
 async def discover(engine: Engine) -> Sequence[Discovered]:
-    """What has been seen there.
+    """Return the workflows that were seen on the engine.
 
     Raises:
-        ConfigError: its adapter cannot tell.
+        ConfigError: its adapter cannot list them.
         EngineError: the engine gives no answer.
     """
     adapter = engine.kind(engine.settings)
@@ -57,7 +57,7 @@ async def discover(engine: Engine) -> Sequence[Discovered]:
 
 
 def _configured(tools: Mapping[str, object], engine: Engine, seen: Sequence[Discovered]) -> Mapping[str, Sequence[str]]:
-    """The tools there are for what was seen, by workflow, as far as they are written right."""
+    """Return the existing tools of the workflows that were seen, by workflow; malformed tools are ignored."""
     found = defaultdict[str, list[str]](list)
     for name, written in tools.items():
         entry = cast("Mapping[str, object]", written if isinstance(written, dict) else {})

@@ -1,4 +1,4 @@
-"""mcp-workflows init: a first workflows.yaml, by questions at a terminal or by options."""
+"""The command `mcp-workflows init`: write a first workflows.yaml, from options or from answers at a terminal."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def init(
 
 
 def _adapter(given: str | None, *, asks: bool) -> str:
-    """The name of the adapter."""
+    """Return the name of the adapter."""
     installed = installed_adapters()
     if given is not None:
         return given
@@ -81,7 +81,7 @@ def _adapter(given: str | None, *, asks: bool) -> str:
 
 
 def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mapping[str, JSON]:
-    """The settings to write: those that were given, and those that a first configuration has."""
+    """Return the settings to write: the given ones, and those that a first configuration needs."""
     given = dict(map(_setting, words))
     fields = kind.Settings.model_fields
     required = {name: "" for name, field in fields.items() if field.is_required()}
@@ -102,7 +102,7 @@ def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mappi
 
 
 def _setting(word: str) -> tuple[str, JSON]:
-    """`NAME=VALUE`; the value is JSON, or else a text."""
+    """Read `NAME=VALUE`; the value is JSON, or else text."""
     name, equals, text = word.partition("=")
     if not name or not equals:
         raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint="--set")
@@ -114,7 +114,7 @@ def _setting(word: str) -> tuple[str, JSON]:
 
 
 def _found(engine: Engine) -> Sequence[Discovered]:
-    """The workflows that `import` would draft; none if the engine cannot tell, or not now."""
+    """Return the workflows that `import` would draft; none if the engine cannot list them now."""
     say(f"asking engine {engine.name} which workflows there are ...", err=True)
     try:
         return anyio.run(discover, engine)
@@ -124,7 +124,7 @@ def _found(engine: Engine) -> Sequence[Discovered]:
 
 
 def _chosen(found: Sequence[Discovered], names: Sequence[str], *, asks: bool) -> Sequence[Discovered]:
-    """The workflows that become tools: at least one, as a configuration without tools offers nothing."""
+    """Return the workflows that become tools, at least one: a configuration without tools offers nothing."""
     listed = found[:MOST_LISTED]
     if not names and asks:
         for number, each in enumerate(listed, 1):
@@ -145,10 +145,10 @@ def _chosen(found: Sequence[Discovered], names: Sequence[str], *, asks: bool) ->
 
 @contextmanager
 def _beside(path: Path, lines: Sequence[str]) -> Generator[Path]:
-    """The text as a file in the same folder, to be read as the configuration would be.
+    """Write the text to a temporary file in the same folder, to be read as the configuration would be.
 
     Raises:
-        ConfigError: what is wrong, told of the file that it is to become; or it cannot be written.
+        ConfigError: it is not valid, named by the final path; or it cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""Questions of a call: answered by flag, or put to whoever sits at the terminal."""
+"""Answers to questions of workflows on the command line: by flags, or by a person at the terminal."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ElicitResult = types.ElicitResult
 _PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 _ELICIT = "elicitation/create"
 
-MAX_SAME_ANSWERS = 20  # to questions of one name: a workflow that asks again and again gets no flag for ever
+MAX_SAME_ANSWERS = 20  # to questions of one name, so that a flag cannot answer for ever
 DECLINE, CANCEL = "!decline", "!cancel"
-_AGREEMENT: Schema = {  # of a question that has no fields: nobody accepts it by not being asked
+_AGREEMENT: Schema = {  # for a question without fields, which needs an explicit consent
     "type": "object",
     "properties": {"accept": {"type": "boolean", "title": "Accept"}},
     "required": ["accept"],
@@ -37,19 +37,19 @@ _REFUSALS: Mapping[str, ElicitResult] = {DECLINE: ElicitResult(action="decline")
 
 @dataclass(frozen=True, slots=True)
 class QuestionName:
-    """What a question is called: its key (None where the protocol has none), and its configured name if it has one."""
+    """The key of a question (None where the protocol has none), and its configured name if it has one."""
 
     text: str | None
     name: str | None = None
 
     @property
     def stem(self) -> str:
-        """The name that a person could have chosen (`approve` of `approve.17`); empty if the key is only unique."""
+        """The readable name (`approve` of `approve.17`); empty if the key is only unique."""
         stem = self.name or (self.text or "").partition(".")[0]
         return stem if self.name or stem.isidentifier() else ""
 
     def is_called(self, word: str) -> bool:
-        """Whether a flag that says this word means the question."""
+        """Return whether a word in a flag names the question."""
         return is_called(word, self.text, {"_meta": {NAME_META: self.name}})
 
 
@@ -60,7 +60,7 @@ class AnswerFlag:
     pair: Pair
 
     def field(self, key: QuestionName, form: Schema) -> str | None:
-        """The field of this question that it answers, if it does."""
+        """Return the field of this question that the flag answers; None if there is none."""
         properties: Schema = form.get("properties", {})
         path = self.pair.path
         name, dot, field = path.rpartition(".")
@@ -70,7 +70,7 @@ class AnswerFlag:
 
 
 class Answers:
-    """How a call's questions reach the person: the flags first, then the terminal; one question at a time."""
+    """Answers questions one at a time, from the flags first, and then by asking at the terminal."""
 
     def __init__(self, answers: Sequence[AnswerFlag], declined: Sequence[str], screen: Screen) -> None:
         self._answers = answers
@@ -78,23 +78,23 @@ class Answers:
         self._screen = screen
         self._turn = anyio.Lock()
         self._used: set[str] = set()
-        self._known: set[str] = set()  # what flags could have said of the questions so far
+        self._known: set[str] = set()  # all that flags could have named in the questions so far
         self._counts: dict[str, int] = {}
 
     @property
     def unused(self) -> Sequence[str]:
-        """The flags that answered nothing, each with what it may have meant."""
+        """The flags that answered nothing, each with a suggestion."""
         flags = [answer.pair.path for answer in self._answers] + list(self._declined)
         return [flag + did_you_mean(flag, self._known) for flag in flags if flag not in self._used]
 
     def check(self, asks: Mapping[str, frozenset[str]]) -> None:
-        """Check the flags against the questions that a tool is known to ask: their fields, by name.
+        """Check the flags against the questions that a tool is known to ask, given by name with their fields.
 
         Its workflow may ask more than that. So a flag is wrong only if it names one of these questions and none of its
         fields, or if it is close to one that no other flag names.
 
         Raises:
-            WrongUsage: a flag is wrong; the message says what it may have meant.
+            WrongUsage: a flag is wrong; the message suggests another.
         """
         fields = frozenset[str]().union(*asks.values())
         answers = fields | {f"{name}.{field}" for name, there in asks.items() for field in there}
@@ -112,10 +112,10 @@ class Answers:
                 raise WrongUsage(f"{option} {flag}: this tool asks for nothing of that name{slip}")
 
     async def __call__(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """The answer to one question.
+        """Answer one question.
 
         Raises:
-            WrongUsage: nobody is there to ask and no flag answers it, or a flag does not fit it.
+            WrongUsage: no flag answers it and nobody can be asked, or a flag does not fit it.
         """
         asked = QuestionName(key, name_of({"_meta": params.meta}))
         async with self._turn:
@@ -152,7 +152,7 @@ class Answers:
         return self._reported(key, message, ElicitResult(action="accept", content=content))
 
     def from_flags(self, key: QuestionName, form: Schema) -> dict[str, Any]:  # Any: JSON
-        """What the flags say to this question, with the form's own defaults beside it; empty if they say nothing.
+        """Return the answers of flags to this question, with the form's defaults; empty if no flag answers it.
 
         Raises:
             WrongUsage: a value is not of the field's type.
@@ -167,7 +167,7 @@ class Answers:
         return {**defaults, **found} if found else {}
 
     def _unused_flags(self, form: Schema) -> str:
-        """The flags that answered nothing so far, and what they could have named."""
+        """Return a line about the flags that answered nothing so far, and the fields they could have named."""
         fields = ", ".join(form.get("properties", {}))
         return f"\nnot asked here: {', '.join(self.unused)} (fields: {fields})" if self.unused else ""
 
@@ -196,7 +196,7 @@ def fields_of(params: types.ElicitRequestParams) -> Schema:
 
 
 def _agreed(filled: ElicitResult) -> ElicitResult:
-    """What a question without fields was answered with."""
+    """Return the answer to a question without fields, without the consent that was asked for instead."""
     if filled.action != "accept" or filled.content is None:
         return filled
     return ElicitResult(action="accept", content={}) if filled.content["accept"] else ElicitResult(action="decline")
@@ -235,7 +235,7 @@ class _Form:
     form: Schema
 
     async def fill_in(self, known: Mapping[str, Any]) -> ElicitResult:  # Any: JSON
-        """What the person made of it."""
+        """Return the answer that the person gives."""
         self.screen.note(f"? {_titled_message(self.key, self.message)}\n  ({DECLINE} or {CANCEL} to refuse)")
         content = dict(known)
         properties: Schema = self.form.get("properties", {})
@@ -250,7 +250,7 @@ class _Form:
         return ElicitResult(action="accept", content=content)
 
     async def _field(self, name: str, field: Schema) -> Any:  # Any: JSON; None: left out
-        """Asked again until it fits."""
+        """Return the value of a field; ask again until it is valid."""
         choices = list(_titled(field))
         for number, (value, title) in enumerate(choices, 1):
             self.screen.note(f"    {number}. {title}" + (f" ({value})" if title != str(value) else ""))
@@ -278,7 +278,7 @@ class _Form:
 
 
 def _value(name: str, text: str, field: Schema, choices: Sequence[Any]) -> Any:  # Any: JSON
-    """What was typed, as the field wants it; a choice may be named by its number, several by commas."""
+    """Return the typed text as the field's type; a choice may be given by its number, several with commas."""
     if field.get("type") == "array":
         return [_picked(word.strip(), choices) for word in text.split(",") if word.strip()]
     picked = _picked(text.strip(), choices) if choices else text
@@ -291,7 +291,7 @@ def _picked(text: str, choices: Sequence[Any]) -> Any:  # Any: JSON
 
 
 def _titled(field: Schema) -> Iterator[tuple[Any, str]]:  # Any: JSON
-    """The choices of a field with what to show of them (`enum`, `enumNames`, titled `oneOf` and `anyOf`)."""
+    """Yield the choices of a field with their titles (`enum`, `enumNames`, titled `oneOf` and `anyOf`)."""
     source = cast("Schema", field.get("items", field) if field.get("type") == "array" else field)
     values: Sequence[Any] = source.get("enum", ())
     names: Sequence[str] = source.get("enumNames", ())
@@ -313,7 +313,7 @@ def _label(name: str, field: Schema, *, required: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """One question that a person can answer. `name` is that of its gate, or what of its key a person can read."""
+    """One question that a person can answer; `name` is its gate, or the readable part of its key."""
 
     task_id: str
     called: QuestionName
@@ -322,12 +322,12 @@ class OpenQuestion:
 
     @property
     def key(self) -> str:
-        """Its key, which no other question of the task has."""
+        """The key, which is unique in the task."""
         return self.called.text or ""
 
     @property
     def message(self) -> str:
-        """The question itself, behind its name."""
+        """The text of the question, after its name."""
         return f"[{self.name}] {self.params.message}"
 
     @property
@@ -337,30 +337,30 @@ class OpenQuestion:
 
     @property
     def needed(self) -> Sequence[str]:
-        """The fields that have to have a value."""
+        """The required fields."""
         if isinstance(self.params, types.ElicitRequestURLParams):
             return ()
         needed: Sequence[str] = self.params.requested_schema.get("required", ())
         return needed
 
     def is_named(self, name: str) -> bool:
-        """Whether this names it: its name, its key, or the beginning of the key up to a dot."""
+        """Return whether this is its name, its key, or the beginning of the key up to a dot."""
         return name == self.name or self.called.is_called(name)
 
     def field_of(self, answer: AnswerFlag) -> str | None:
-        """The field that `NAME.FIELD=VALUE` or `FIELD=VALUE` fills in here, if it does."""
+        """Return the field that `NAME.FIELD=VALUE` or `FIELD=VALUE` answers here; None if there is none."""
         form = {"properties": self.fields}
         return answer.field(self.called, form) or answer.field(QuestionName(self.name), form)
 
     def command(self, config: Path) -> str:
-        """Return the command that answers it, with VALUE in the place of each value that is needed."""
+        """Return the command that answers it, with VALUE in the place of each required value."""
         fields = self.needed or list(self.fields)[:1]
         pairs = [f"{field if field == self.name else f'{self.name}.{field}'}=VALUE" for field in fields]
         return command_line("tasks", "answer", self.task_id, *(pairs or [self.name]), config=config)
 
 
 def open_questions(task: Task) -> Sequence[OpenQuestion]:
-    """The questions of the task that are open and for a person; what only a model can answer is left out."""
+    """Return the open questions of a task that a person can answer; others are for a model."""
     requests = {key: request for key, request in task.seen.requests.items() if request.method == _ELICIT}
     called = {key: QuestionName(key, request.gate or name_of(request.params)) for key, request in requests.items()}
     names = {key: each.stem or key for key, each in called.items()}
@@ -378,7 +378,7 @@ def open_questions(task: Task) -> Sequence[OpenQuestion]:
 
 
 def _params_of(params: Any) -> types.ElicitRequestParams | None:  # Any: JSON
-    """The question as the protocol has it; None: a workflow asks what is no question, and no client can answer."""
+    """Return the question in the protocol's format; None if it has another one, and no client can answer it."""
     try:
         return _PARAMS.validate_python(params)
     except ValidationError:
@@ -388,10 +388,10 @@ def _params_of(params: Any) -> types.ElicitRequestParams | None:  # Any: JSON
 async def answer_to(
     questions: Sequence[OpenQuestion], words: Sequence[str], *, decline: bool, screen: Screen, config: Path
 ) -> tuple[OpenQuestion, types.ElicitResult]:
-    """The one question that the words are about, with the answer in them, or as given at the terminal.
+    """Return the question that the words name, and the answer in them or from the terminal.
 
     Raises:
-        WrongUsage: they fit none or more than one, or there is nobody to ask for the rest.
+        WrongUsage: they fit none or more than one, or nobody can be asked for the rest.
     """
     names = [word for word in words if "=" not in word]
     answers = [AnswerFlag(read_pair(word)) for word in words if "=" in word]

@@ -1,4 +1,4 @@
-"""mcp-workflows replay: what a client would have seen of an execution, from its exported history, offline."""
+"""The command `mcp-workflows replay`: an execution as clients would have seen it, from its history, offline."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _read(path: Path) -> Any:  # Any: JSON
 
 
 def _gates(tool: Tool, words: Sequence[str]) -> Mapping[str, Gate]:
-    """The tool's gates, filled in from the arguments; as they are written if there are none."""
+    """Return the tool's gates, filled in from the arguments; without arguments, as they are written."""
     if not words:
         return {name: _as_written(tool, name) for name in tool.gates}
     try:
@@ -95,7 +95,7 @@ def _as_written(tool: Tool, name: str) -> Gate:
 
 
 def _never_open(gates: Mapping[str, Gate], seen: Sequence[Replayed]) -> Iterator[str]:
-    """The gates that asked nothing, and of which nothing else was said either."""
+    """Yield the gates that asked nothing and that no message mentions."""
     asked = {request.gate for each in seen for request in each.execution.requests.values()}
     messages = " ".join(each.execution.message or "" for each in seen)
     yield from (gate for gate in gates if gate not in asked and f"gate {gate}:" not in messages)

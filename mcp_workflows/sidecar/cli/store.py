@@ -1,4 +1,4 @@
-"""mcp-workflows store: the keys a store is encrypted with, printed and changed."""
+"""The command `mcp-workflows store`: print and change the keys that encrypt a store."""
 
 from __future__ import annotations
 

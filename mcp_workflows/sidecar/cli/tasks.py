@@ -1,4 +1,4 @@
-"""mcp-workflows tasks: what the operator does with tasks of any owner, from the store and the engines."""
+"""The command `mcp-workflows tasks`: the operator's commands on tasks of any owner."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from mcp_workflows.tools.tool import Tool
 
 T = TypeVar("T")
 
-PATIENCE = 5.0  # seconds for one call to an engine: somebody sits and waits
+PATIENCE = 5.0  # seconds for one call to an engine, because a person waits
 _ANSWERED = {"accept": "answered", "decline": "declined", "cancel": "put aside"}
 ENDED = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
@@ -237,7 +237,7 @@ async def _operator(config: Config, audit: Audit) -> AsyncGenerator[Operator]:
 
 
 def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
-    """What to type next, ready to be pasted; none if there is nothing to do with this program."""
+    """Return the commands to run next, ready to be pasted; none if this program cannot help."""
     task = look.task
     if task.ended:
         return []
@@ -280,7 +280,7 @@ def _outcome(look: ObservedTask, *, terminate: bool) -> str:
 
 
 def _now(look: ObservedTask) -> str:
-    """Its status and what it says, for the end of a sentence."""
+    """Return the task's status and message for the end of a sentence."""
     state, said = status_of(look.task).value, question_or_message(look.task)
     return state if said in ("", state) else f"{state}, {said}"
 

@@ -1,4 +1,4 @@
-"""The configuration as it is with all that it includes: one source, whose values know where they come from."""
+"""The configuration together with the files that it includes, as one source that knows the origin of its values."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Include(BaseModel):
 
 
 class Grant(BaseModel):
-    """What one entry of `include` gives its files."""
+    """The permissions and defaults that one entry of `include` gives to its files."""
 
     model_config = ConfigDict(frozen=True)
 
     where: Where
-    files: Mapping[str, Where]  # the globs, and where each of them stands
+    files: Mapping[str, Where]  # the globs, and the place of each
     engines: frozenset[str] | None = None  # None: all
     env: frozenset[str] = frozenset()
     code: bool = False
@@ -70,7 +70,7 @@ class Grant(BaseModel):
 
 
 def grants(report: Report, source: Source) -> Sequence[Grant]:
-    """The entries of `include` that can be used; what is wrong with the others is reported."""
+    """Return the valid entries of `include`; report problems of the others."""
     written = source.data.get("include")
     if written is not None and not isinstance(written, list):
         report.add(("include",), "must be a list, of globs or of mappings with files and engines")
@@ -105,7 +105,7 @@ def _grant(report: Report, entry: object, where: Where, known: frozenset[str]) -
 
 
 def globs_in(data: Mapping[str, Any]) -> Sequence[str]:
-    """The globs of a configuration, which may be wrong."""
+    """Return the globs of a configuration that may be invalid."""
     entries = data.get("include")
     found: list[object] = []
     for entry in cast("Sequence[object]", entries if isinstance(entries, list) else []):
@@ -115,9 +115,9 @@ def globs_in(data: Mapping[str, Any]) -> Sequence[str]:
 
 
 def files_for(config: Path, pattern: str) -> Sequence[Path]:
-    """The files that a glob of this configuration finds, sorted by name; hidden ones only if it says so.
+    """Return the files that a glob of this configuration matches, sorted by name; hidden ones only if it names them.
 
-    They must be in its folder, symbolic links followed: what a team can write is then seen where it is included.
+    Symbolic links must stay in its folder, so that reviewers of that folder see all files that a team can change.
 
     Raises:
         ConfigError: it leads out of the folder, or there is no such file.
@@ -137,9 +137,9 @@ def files_for(config: Path, pattern: str) -> Sequence[Path]:
 
 
 TEAM_SECTIONS = ("tools",)
-COMPOSED = ("include", "defaults", "rules")  # what there is no more of in the whole
+COMPOSED = ("include", "defaults", "rules")  # sections that the composed configuration does not have
 POLICY = frozenset({"allow", "allow_answer", "allow_cancel", "limits"})
-"""Settings of a tool that its team does not say: who may, and how much."""
+"""Settings of a tool that its team cannot change: permissions and limits."""
 
 MAX_NAME = 64
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -147,12 +147,12 @@ REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposedConfig:
-    """The whole configuration."""
+    """The configuration with all that it includes."""
 
     source: Source
-    engines: Mapping[str, frozenset[str]]  # that a tool may use, by tool; one that is not here may use all
+    engines: Mapping[str, frozenset[str]]  # that a tool may use, by tool; others may use all
     layers: Layers
-    unused_rules: Sequence[str] = ()  # patterns of rules that fit no tool
+    unused_rules: Sequence[str] = ()  # patterns of rules that match no tool
     includes: bool = False
 
 
@@ -164,7 +164,7 @@ class _ToolEntry:
     source: Source
     where: Where
     entry: object
-    grant: Grant | None = None  # None: it is in the platform's own file
+    grant: Grant | None = None  # None: it is in workflows.yaml itself
 
     @property
     def place(self) -> str:
@@ -172,12 +172,12 @@ class _ToolEntry:
 
 
 def is_schema_file(reference: str) -> bool:
-    """Whether that is how a schema in a file of its own is named, and not a workflow in code."""
+    """Return whether a reference names a file with a schema, and not a workflow in code."""
     return reference.endswith(".json") or reference.startswith((".", "/"))
 
 
 def read_config(path: Path, environ: Mapping[str, str]) -> ComposedConfig:
-    """Read workflows.yaml and all that it includes; what is wrong with these is among its problems.
+    """Read workflows.yaml and all that it includes; the problems of these files are among its problems.
 
     Raises:
         ConfigError: one of the files cannot be read or parsed at all.
@@ -191,7 +191,7 @@ def read_config(path: Path, environ: Mapping[str, str]) -> ComposedConfig:
 
 
 def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | None]:
-    """The variables of the environment that the configuration and all that it includes name, with their defaults.
+    """Return the variables of the environment in the configuration and all that it includes, with their defaults.
 
     The default is None if one of the mentions has none, and empty if they differ: an empty variable takes the default
     of each mention.
@@ -206,7 +206,7 @@ def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | N
 
 
 def included_globs(path: Path, environ: Mapping[str, str]) -> Sequence[str]:
-    """What the configuration includes, whatever else is wrong with it; nothing if it cannot be read at all."""
+    """Return the globs of a configuration that may be invalid; none if it cannot be read."""
     try:
         return globs_in(read_source(path, ExternalValues(environ=environ)).data)
     except ConfigError:
@@ -214,7 +214,7 @@ def included_globs(path: Path, environ: Mapping[str, str]) -> Sequence[str]:
 
 
 def files_in(path: Path, patterns: Sequence[str]) -> Sequence[Path]:
-    """The files that these globs find now."""
+    """Return the files that these globs match now."""
     found: list[Path] = []
     for pattern in patterns:
         with suppress(ConfigError):
@@ -229,7 +229,7 @@ class _Composer:
         self._source = source
         self._environ = environ
         self._report = Report(source)
-        self._problems: list[Problem] = []  # of the other files
+        self._problems: list[Problem] = []  # of the included files
 
     def composed(self) -> ComposedConfig:
         layers = Layers(defaults=self._mapping(("defaults",)), rules=self._rules())
@@ -277,7 +277,7 @@ class _Composer:
         return {name: self._mapping(("rules", name)) for name in names}
 
     def _included(self, grant: Grant) -> Iterator[_ToolEntry]:
-        """The tools of its files, in the order of the files."""
+        """Yield the tools of the files that a grant is for, in the order of the files."""
         for pattern, where in grant.files.items():
             try:
                 files = files_for(self._source.path, pattern)
@@ -295,7 +295,7 @@ class _Composer:
         for key in source.data.keys() - set(TEAM_SECTIONS):
             report.add((key,), f"a file that is included has tools only; anything else belongs in {giver}")
         for empty, text in empty_guards({key: source.data.get(key) for key in TEAM_SECTIONS}):
-            if empty[-1] not in POLICY:  # which is an error anyhow
+            if empty[-1] not in POLICY:  # which is an error anyway
                 report.add(empty, text)
         tools = source.data.get("tools")
         if not isinstance(tools, dict) or not tools:
@@ -339,14 +339,14 @@ class _Composer:
 
 @dataclass(frozen=True, slots=True)
 class _TeamRules:
-    """What a tool of a file that is included may say."""
+    """The settings that a tool of an included file may have."""
 
     report: Report
     config: Path
     grant: Grant
 
     def permitted(self, where: Where, entry: object) -> object:
-        """The tool without what it may not say, which is reported; its files as seen from the configuration."""
+        """Return the tool without forbidden settings, which are reported; its paths begin at the configuration."""
         if not isinstance(entry, dict):
             return entry
         written = dict(cast("Mapping[str, Any]", entry))
@@ -380,7 +380,7 @@ class _TeamRules:
         return f"./{file.relative_to(self.config.parent).as_posix()}"
 
     def _code(self, reference: str) -> str:
-        """The code, by the folders that lead to it: two teams may each have a `workflows.py`."""
+        """Return the reference with the folders that lead to the code: two teams may each have a `workflows.py`."""
         if not self.grant.code:
             wrong = f"{reference} is code, and none is run for this file; write the schema out, or name a file"
             raise ConfigError(f"{wrong} (`code: true` in {self.config.name}, where this is included, would permit it)")
@@ -392,21 +392,21 @@ class _TeamRules:
         return ".".join((*folders, reference))
 
 
-Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value; checked by the models of the config
+Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value, for the models to check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Some settings, and where they stand."""
+    """Some settings and their place."""
 
     source: Source
     where: Where
     values: Settings
-    default: bool = False  # it says nothing of a tool that it does not count for
+    default: bool = False  # dropped where it does not apply to a tool
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Settings, Mapping[str, tuple[Source, Where]]]:
-    """The settings of all of them, later ones over earlier ones, and where each of them comes from."""
+    """Merge settings, later layers over earlier ones, and return them with the origin of each."""
     on_top: dict[str, Layer] = {}
     for layer in layers:
         for key, value in layer.values.items():
@@ -420,7 +420,7 @@ def merge(layers: Sequence[Layer]) -> tuple[Settings, Mapping[str, tuple[Source,
 
 
 def applies(key: str, settings: Settings) -> bool:
-    """Whether a default says anything about a tool of these settings; written out it would be a mistake there."""
+    """Return whether a default applies to a tool with these settings; in the tool itself it would be a mistake."""
     needs = _ONLY_FOR.get(key)
     return needs is None or needs(settings)
 
@@ -465,18 +465,18 @@ _ONLY_FOR: Mapping[str, Callable[[Settings], bool]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """The platform's own: what lies under every tool, and what lies over those whose names fit."""
+    """The `defaults` under every tool, and the `rules` over those whose names match."""
 
     defaults: Settings = field(default_factory=dict[str, Any])
     rules: Mapping[str, Settings] = field(default_factory=dict[str, Settings])
 
     def over(self, name: str, found: Settings, *, known: Collection[str]) -> Settings:
-        """The settings of a tool that stands in no file, with those of these that are known."""
+        """Return the settings of a tool that is in no file, with the known ones of these layers."""
         layers = [self.defaults, found, *(self.rules[pattern] for pattern in self.rules_for(name))]
         ours = [{key: value for key, value in layer.items() if key in known or layer is found} for layer in layers]
         nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), unreadable=frozenset())
         return merge([Layer(source=nowhere, where=(), values=each, default=each is ours[0]) for each in ours])[0]
 
     def rules_for(self, name: str) -> Sequence[str]:
-        """The patterns that fit this name, in the order of the file."""
+        """Return the patterns that match this name, in the order of the file."""
         return [pattern for pattern in self.rules if fnmatchcase(name, pattern)]

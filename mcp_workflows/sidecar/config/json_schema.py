@@ -1,4 +1,4 @@
-"""JSON Schema of workflows.yaml and of the files it includes, which editors complete and check by."""
+"""JSON Schema of workflows.yaml and of the files it includes, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _CODE_OR_FILE = {"type": "string", "description": "A file, ./schema.json, or a w
 
 
 def config_schema() -> Schema:
-    """JSON Schema 2020-12 of workflows.yaml, as the adapters installed here make it."""
+    """Return the JSON Schema 2020-12 of workflows.yaml with the adapters that are installed."""
     adapters = dict(_loadable())
     schemas = _model_schemas(adapters)
     engines = [_engine_entry(name, schemas[adapter.Settings]) for name, adapter in adapters.items()]
     tool = _tool_of(adapters, schemas)
-    settings: Schema = {**tool, "required": []}  # some of them
+    settings: Schema = {**tool, "required": []}  # none is required in `defaults`
     included = schemas[Include]
     included["properties"] = {**included["properties"], "defaults": {**included["properties"]["defaults"], **settings}}
     schema: Schema = {
@@ -68,14 +68,14 @@ def config_schema() -> Schema:
             "rules": _by_name("Settings of tools, over all others: by name, or pattern (orders.*).", settings),
             "tools": _tools_by_name(tool, schemas),
         },
-        "required": ["engines"],  # tools may all be found on the engines
+        "required": ["engines"],  # all tools may come from the engines
         "additionalProperties": False,
     }
     return {**schema, "$defs": schemas.used_in(schema)}
 
 
 def team_schema() -> Schema:
-    """JSON Schema 2020-12 of the files that workflows.yaml includes."""
+    """Return the JSON Schema 2020-12 of the files that workflows.yaml includes."""
     adapters = dict(_loadable())
     schemas = _model_schemas(adapters)
     tool = _tool_of(adapters, schemas)
@@ -102,7 +102,7 @@ def _model_schemas(adapters: Mapping[str, type[Adapter]]) -> _ModelSchemas:
 
 
 def _tool_of(adapters: Mapping[str, type[Adapter]], schemas: _ModelSchemas) -> Schema:
-    """A tool of any of these adapters."""
+    """Return the schema of a tool of any of these adapters."""
     gates = [schemas[model] for adapter in adapters.values() if (model := gate_settings(adapter))]
     options = [schemas[adapter.Options] for adapter in adapters.values()]
     entry = _tool_entry(schemas[Tool], options, _gate_entry(schemas[ToolGate], gates))
@@ -137,7 +137,7 @@ def _engine_entry(adapter: str, settings: Schema) -> Schema:
 
 
 def _gate_entry(gate: Schema, words: Sequence[Schema]) -> Schema:
-    """A gate, its parts in the words of the adapters installed here."""
+    """Return the schema of a gate, with the settings of the adapters that are installed."""
     properties = dict(gate["properties"])
     for key in GATE_WORDS:
         said = [model["properties"][key] for model in words if key in model["properties"]]
@@ -166,17 +166,17 @@ def _tool_entry(tool: Schema, options: Sequence[Schema], gate: Schema) -> Schema
 
 
 class PlainJsonSchema(GenerateJsonSchema):
-    """Without titles made up from names, and with durations as they are written here."""
+    """Generates schemas without titles made from names, and with durations as people write them."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # Any: pydantic's own core schemas
         return False
 
-    def encode_default(self, dft: Any) -> Any:  # Any: whatever a default can be
+    def encode_default(self, dft: Any) -> Any:  # Any: any default
         return write_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
 
 
 class _ModelSchemas:
-    """The schemas of some models, with the models they refer to on the side."""
+    """The schemas of some models and of the models that these refer to."""
 
     def __init__(self, models: Sequence[type[BaseModel]]) -> None:
         self._references, made = models_json_schema(
@@ -191,17 +191,17 @@ class _ModelSchemas:
 
     @property
     def made(self) -> Mapping[str, Schema]:
-        """All there are, by name."""
+        """All schemas by name."""
         return self._made
 
     def used_in(self, schema: Schema) -> Schema:
-        """Definitions that are referred to, here or by each other."""
+        """Return the definitions that the schema or another definition refers to."""
         text = json.dumps([schema, self._made])
         return {name: made for name, made in self._made.items() if f'"{_REF.format(model=name)}"' in text}
 
 
 def _or_substituted(schema: Schema) -> Schema:
-    """The same schema, which also takes `${NAME}` where it takes a number, a choice or a pattern."""
+    """Return the schema, also accepting `${NAME}` instead of a number, a choice or a pattern."""
     result = {key: _inside(key, value) for key, value in schema.items()}
     if "enum" in result or "const" in result:
         return {"anyOf": [result, {"type": "string", "pattern": _SUBSTITUTED}]}
@@ -223,7 +223,7 @@ def _inside(key: str, value: Any) -> Any:  # any JSON value
 
 
 def _cancel_entry(tool: Schema, adapters: Sequence[Schema], models: Mapping[str, Schema]) -> Schema:
-    """The schema of `cancel` as it is written: the words of the tool and of all adapters, each only with its own."""
+    """Return the schema of `cancel`, which is either the tool's own or that of one of the adapters."""
     found = [shape for schema in (tool, *adapters) for shape in _cancel_models(schema, models)]
     merged: dict[str, Any] = {}  # Any: schemas
     for shape in found:

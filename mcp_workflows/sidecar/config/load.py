@@ -1,7 +1,7 @@
-"""workflows.yaml -> frozen models.
+"""Loading of workflows.yaml into frozen models.
 
-Each engine's settings and each tool's options are checked by the models its adapter publishes, so that a
-mistake is found here, with its line, and not by the first call.
+The models of each adapter check its engine's settings and its tools' options, so that a mistake shows here, with its
+line, and not in the first call.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from mcp_workflows.tools.json_schema import Schema, check_schema
 from mcp_workflows.tools.tool import AfterCancel, Kind, TaskSupport, Tool
 
 T = TypeVar("T")
-Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: there is none
+Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: its adapter is unknown
 
 _SQLITE = "sqlite:///"
 _CANCEL_KEYS = known_keys(AfterCancel)
@@ -69,7 +69,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     Workflows written as `module:attribute` are imported, so their folder must be on `sys.path`.
 
     Raises:
-        ConfigError: with one line for each thing that is wrong: file:line: path: what.
+        ConfigError: one line for each problem: `file:line: path: text`.
     """
     composed = read_config(path, environ)
     source = composed.source
@@ -109,13 +109,13 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> None:
-    """Keys of `defaults` and `rules` that no tool has: they may be for tools that are found on engines alone.
+    """Report keys of `defaults` and `rules` that no tool has.
 
-    A misspelt `allow` would be nothing to those, and they would be open.
+    They may be for tools that exist only on engines. A misspelt `allow` would leave those open to everybody.
     """
     options = [kind.Options for kind in kinds.values() if kind]
     if len(options) < len(kinds) or any(model.model_config.get("extra") == "allow" for model in options):
-        return  # nobody knows which keys there are
+        return  # not all keys are known
     known = TOOL_KEYS.union(*(known_keys(model) for model in options))
     layers = {("defaults",): composed.layers.defaults} | {
         ("rules", name): rule for name, rule in composed.layers.rules.items()
@@ -128,10 +128,10 @@ def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> Non
 
 
 def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:
-    """The engines of workflows.yaml, and its tools as they are written, which may be none or wrong.
+    """Return the engines of workflows.yaml, and its tools unchecked.
 
     Raises:
-        ConfigError: see `load_config`; nothing is said of the tools.
+        ConfigError: see `load_config`; problems of tools are not reported.
     """
     source = read_config(path, environ).source
     report = Report(source)
@@ -167,7 +167,7 @@ def _check_rules(report: Report, server: ServerSettings | None, tools: Sequence[
 
 
 def _or_empty(value: object) -> object:
-    """What is left empty in YAML is null: the same as leaving it out."""
+    """Return a mapping for null, which is an empty section in YAML."""
     return {} if value is None else value
 
 
@@ -177,7 +177,7 @@ def _present(value: T | None) -> T:
 
 
 def _section(report: Report, source: Source, name: str, *, needed: bool = True) -> Mapping[str, Any]:
-    """One of the two sections that must have something in them, if it is needed."""
+    """Return a section of named entries; report it if it is needed and empty."""
     found = source.data.get(name)
     if isinstance(found, dict) and found:
         return cast("Mapping[str, Any]", found)
@@ -194,16 +194,16 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
         return None
     url, encryption = _absolute(settings.url, source.path.parent), settings.encryption
     try:
-        open_store(url)  # opens nothing yet: it reads the URL
+        open_store(url)  # only reads the URL
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
         return None
     with_absolute_path = encryption.with_absolute_path(source.path.parent) if encryption else None
     settings = settings.model_copy(update={"url": url, "encryption": with_absolute_path})
     if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
-        return settings  # a variable that is not set: it stands for no key
+        return settings  # a variable that is not set stands for the key
     try:
-        settings.open()  # likewise: it reads the keys
+        settings.open()  # only reads the keys
     except ConfigError as error:
         report.add(
             ("store", "encryption", "key_file" if with_absolute_path and with_absolute_path.key_file else "keys"),
@@ -213,7 +213,7 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
 
 
 def _audit_and_telemetry(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
-    """What is recorded and measured; none of it where nothing is said."""
+    """Return the settings of `audit` and `telemetry`; None for a section that is not there."""
     reported = {name: source.data[name] for name in ("audit", "telemetry") if source.data.get(name) is not None}
     audit = report.validate(AuditSettings, reported["audit"], ("audit",)) if "audit" in reported else None
     telemetry = (
@@ -223,7 +223,7 @@ def _audit_and_telemetry(report: Report, source: Source) -> tuple[AuditSettings 
 
 
 def _absolute(url: str, folder: Path) -> str:
-    """The URL of a store, a relative SQLite path taken from this folder; anything else as it is."""
+    """Return the URL of a store, a relative SQLite path made absolute from this folder."""
     parts = urlsplit(url)
     file = parts.path.removeprefix("/")
     if not url.startswith(_SQLITE) or file in {"", ":memory:"} or Path(unquote(file)).is_absolute():
@@ -232,7 +232,7 @@ def _absolute(url: str, folder: Path) -> str:
 
 
 def _kind(report: Report, name: str, entry: object) -> type[Adapter] | None:
-    """The adapter that an engine asks for, if there is one."""
+    """Return the adapter of an engine; report it if there is none."""
     where: Where = ("engines", name)
     if not isinstance(entry, dict):
         report.add(where, "must be a mapping with an adapter and its settings")
@@ -256,7 +256,7 @@ def _engine(report: Report, name: str, entry: Mapping[str, Any], kind: type[Adap
 
 
 def _is_scanned(engine: Engine) -> bool:
-    """Whether it is looked at for workflows that are marked as tools: then none need be in the file."""
+    """Return whether the engine offers marked workflows, so that the file needs no tools."""
     kind = engine.kind
     can = isinstance(kind, Exposes)
     return can and expose_every(engine.kind(engine.settings)) is not None
@@ -269,26 +269,26 @@ def _by_adapter(
     where: Where,
     others: frozenset[str] = frozenset(),
 ) -> BaseModel | None:
-    """Check by an adapter's own model; unknown keys are mistakes even if it would let them pass."""
+    """Validate with an adapter's model, and report unknown keys even if the model ignores them."""
     known = known_keys(model)
     unknown = frozenset[str]() if model.model_config.get("extra") == "allow" else values.keys() - known
     for key in unknown:
         report.unknown((*where, key), known | others)
     if unknown and model.model_config.get("extra") == "forbid":
-        report.validate(model, values, where, reported=unknown)  # it may know why they are wrong
+        report.validate(model, values, where, reported=unknown)  # the model may know why they are wrong
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
 def _tools(report: Report, composed: ComposedConfig, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
     section = _section(report, composed.source, "tools", needed=needed and not composed.includes)
-    for pattern in composed.unused_rules if needed else ():  # what is found on engines may fit
+    for pattern in composed.unused_rules if needed else ():  # they may match tools on engines
         report.add(("rules", pattern), f"there is no such tool{did_you_mean(pattern, section)}")
     folder = composed.source.path.parent
     return [_tool(report, folder, name, entry, _usable(name, composed, kinds)) for name, entry in section.items()]
 
 
 def _usable(name: str, composed: ComposedConfig, kinds: Kinds) -> Kinds:
-    """The engines that a tool may use: nothing is said of others, not even that they are there."""
+    """Return the engines that a tool may use; messages for its team do not mention others."""
     usable = composed.engines.get(name)
     return kinds if usable is None else {engine: kind for engine, kind in kinds.items() if engine in usable}
 
@@ -328,7 +328,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
 
 
 def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> dict[str, Any]:
-    """The fields of a tool that can make no tasks: `tasks: forbidden` if it says nothing itself, and what fits that."""
+    """Return the fields of a tool that cannot have tasks: `tasks: forbidden`, and no default that needs tasks."""
     reported = {key for key in fields if not report.by_default((*where, key))}
     if "tasks" in reported or fields.get("kind") == Kind.WATCH:
         return dict(fields)
@@ -337,7 +337,7 @@ def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> d
 
 
 def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, where: Where) -> None:
-    """What the gates say in the engine's words; the rest of them is the tool's own check."""
+    """Validate the settings of gates that belong to the adapter; the tool's model validates the others."""
     model = gate_settings(kind)
     if kind is None or not isinstance(gates, dict) or not gates:
         return
@@ -351,21 +351,21 @@ def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, wher
 
 
 def _check_handlers(report: Report, reference: object, gates: object, kind: type[Adapter] | None, where: Where) -> None:
-    """Whether the workflow takes what the gates send, if its code is named and can be read."""
+    """Report gates that the workflow's handlers do not fit, if its code is named and can be read."""
     if not isinstance(reference, str) or not REFERENCE.fullmatch(reference) or is_schema_file(reference):
         return
     if kind is None or not issubclass(kind, ReadsHandlers) or not isinstance(gates, dict):
         return
     found = cast("dict[str, Any]", gates)
     written = {name: cast("dict[str, Any]", gate) for name, gate in found.items() if isinstance(gate, dict)}
-    with suppress(ConfigError):  # that it cannot be imported is said of the input
+    with suppress(ConfigError):  # an import error is reported for `input`
         for place, wrong in kind.misfits(reference, written).items():
             report.add((*where, *place.split(".")), wrong)
 
 
 def _engine_kind(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
     if not isinstance(engine, str):
-        return None  # the tool's own check says so
+        return None  # the tool's model reports it
     if kinds and engine not in kinds:
         hint = did_you_mean(engine, kinds)
         report.add((*where, "engine"), f"no engine named {engine!r}{hint} (engines: {names(kinds)})")
@@ -375,7 +375,7 @@ def _engine_kind(report: Report, engine: object, kinds: Kinds, where: Where) -> 
 def _options(
     report: Report, values: Mapping[str, Any], kind: type[Adapter] | None, kinds: Kinds, where: Where
 ) -> Mapping[str, Any]:
-    """The settings for the engine's adapter; if it is not known, a key that no adapter here knows is still wrong."""
+    """Return the adapter's options of a tool; without a known engine, report keys that no adapter here knows."""
     if kind is not None:
         options = _by_adapter(report, kind.Options, values, where, TOOL_KEYS)
         return {} if options is None else options.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -388,7 +388,7 @@ def _options(
 def _with_schemas(
     report: Report, folder: Path, fields: Mapping[str, Any], kind: type[Adapter] | None, where: Where
 ) -> dict[str, Any]:
-    """The fields with `input` and `output` as schemas; what is written out wins over what the code says."""
+    """Return the fields with `input` and `output` as schemas; explicit settings override those from code."""
     references = {key: fields[key] for key in ("output", "input") if isinstance(fields.get(key), str)}
     result = {key: value for key, value in fields.items() if key not in references}
     for key, reference in references.items():
@@ -407,7 +407,7 @@ def _resolve(key: str, reference: str, folder: Path, kind: type[Adapter] | None)
     if not REFERENCE.fullmatch(reference):
         raise ConfigError("write a schema, a file (./schema.json) or a workflow in code (module:attribute)")
     if kind is None:
-        return {}  # its problem is said elsewhere
+        return {}  # reported elsewhere
     if not issubclass(kind, Schemas):
         raise ConfigError("the adapter of this engine cannot read schemas from code; write one out")
     derived = kind.schema(reference)
@@ -435,7 +435,7 @@ def _schema_file(folder: Path, reference: str) -> Schema:
 def _split_cancel(
     report: Report, fields: dict[str, Any], options: dict[str, Any], kind: type[Adapter] | None, where: Where
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # Any: any JSON value
-    """The fields of a tool and the settings for its adapter, with what `cancel` says where it belongs."""
+    """Split `cancel` into the part of the tool and the part of its adapter; return the fields and the options."""
     written = fields.get(CANCEL)
     if written and kind is not None and not takes_grace(kind) and report.by_default((*where, CANCEL)):
         return {key: value for key, value in fields.items() if key != CANCEL}, options
@@ -453,7 +453,7 @@ def _split_cancel(
 
 
 def _adapter_cancel_keys(kind: type[Adapter] | None) -> frozenset[str]:
-    """What the adapter reads of `cancel`, if it does."""
+    """Return the keys of `cancel` that the adapter reads."""
     field = None if kind is None else kind.Options.model_fields.get(CANCEL)
     models = () if field is None else _models(field.annotation)
     return frozenset[str]().union(*(known_keys(model) for model in models))
@@ -466,7 +466,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: whatever can 
 
 
 def load_authorizer(reference: str) -> Authorizer:
-    """The authorizer of that name.
+    """Import an authorizer.
 
     Raises:
         ConfigError: it cannot be imported, or is no async function of one argument.
@@ -477,7 +477,7 @@ def load_authorizer(reference: str) -> Authorizer:
     return cast("Authorizer", found)
 
 
-def _attribute(reference: str) -> Any:  # Any: whatever is there
+def _attribute(reference: str) -> Any:  # Any: any object of a module
     module, _, path = reference.partition(":")
     try:
         found: Any = import_module(module)

@@ -1,4 +1,4 @@
-"""What can be said in workflows.yaml: its models, and the JSON Schema that editors complete and check it by."""
+"""The models of workflows.yaml."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from mcp_workflows.tools.tool import Tool
 from mcp_workflows.units import Duration, parse_duration
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
-_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: so are secrets mounted in Kubernetes
-_MAX_KEY_FILE: Final = 100_000  # bytes; a thousand keys would fit
+_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: mounted secrets in Kubernetes are readable by one
+_MAX_KEY_FILE: Final = 100_000  # bytes, for a thousand keys
 SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
-CANCEL = "cancel"  # the setting of a tool that its adapter reads, too
+CANCEL = "cancel"  # a setting of a tool that some adapters extend
 TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
 
 STDOUT: Final = "stdout"
@@ -51,7 +51,7 @@ OTLP: Final = "otlp"
 _NO_FILES: Final = frozenset({STDOUT, STDERR, OTLP})
 
 Payload = Literal["arguments", "results"]
-"""The parts of a call that the audit log may contain."""
+"""The payloads that the audit log may contain."""
 
 LONGEST_DRAIN = timedelta(hours=1)
 
@@ -61,16 +61,16 @@ DrainTime = Annotated[
     BeforeValidator(parse_duration),
     WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)\s*$", "examples": ["0s", "15s"]}),
 ]
-"""A duration that may be none at all."""
+"""A duration that may be zero."""
 
 
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 KeyName = _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)]
-"""A member of `_meta`, or the way to one inside it: names have dots and slashes, so a list needs no signs."""
+"""A member of `_meta`, or a list of names that leads to one inside it; names may contain dots and slashes."""
 
 
 class EncryptionSettings(BaseModel):
-    """What arguments, results and notes of adapters are encrypted with. The first key encrypts, all decrypt."""
+    """Keys to encrypt arguments, results and notes of adapters with. The first key encrypts, all decrypt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,22 +92,22 @@ class EncryptionSettings(BaseModel):
         return self
 
     def cipher(self) -> Cipher:
-        """What encrypts and decrypts; the file is read now.
+        """Return the cipher; read the file now.
 
         Raises:
-            ConfigError: a key is none, or the file cannot be read, or everybody can read it.
+            ConfigError: a key is malformed, or the file cannot be read, or others can read it.
         """
         if self.key_file is None:
             return Cipher([key.get_secret_value() for key in self.keys])
         return Cipher(read_keys(self.key_file))
 
     def with_absolute_path(self, folder: Path) -> EncryptionSettings:
-        """The same, a relative path taken from this folder."""
+        """Return the same settings, a relative path made absolute from this folder."""
         return self.model_copy(update={"key_file": folder.resolve() / self.key_file}) if self.key_file else self
 
 
 class ServerSettings(BaseModel):
-    """How the server presents itself, and whom it lets in over HTTP."""
+    """The server as hosts see it, and its access over HTTP."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -197,7 +197,7 @@ class ServerSettings(BaseModel):
 
     @property
     def key_paths(self) -> Sequence[KeyPath]:
-        """The same, from outside in."""
+        """The idempotency keys as paths, from outside in."""
         return [(name,) if isinstance(name, str) else tuple(name) for name in self.idempotency_keys]
 
     @model_validator(mode="after")
@@ -226,10 +226,10 @@ class StoreSettings(BaseModel):
     )
 
     def open(self) -> Store:
-        """The store, not entered yet.
+        """Return the store, not entered yet.
 
         Raises:
-            ConfigError: there is no such store, or its keys are not right.
+            ConfigError: there is no such store, or its keys are malformed.
         """
         return open_store(self.url, self.encryption.cipher() if self.encryption else None)
 
@@ -251,7 +251,7 @@ class AuditSettings(BaseModel):
 
     @property
     def file(self) -> Path | None:
-        """The file, if it is one."""
+        """The file; None for the other destinations."""
         return None if self.to in _NO_FILES else Path(self.to)
 
 
@@ -291,7 +291,7 @@ class TelemetrySettings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One workflow engine: the adapter for it, and the settings that the adapter is opened with."""
+    """One workflow engine: its adapter, and the settings to open it with."""
 
     name: str
     adapter: str  # the entry point
@@ -305,7 +305,7 @@ def _no_place(_: Where) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All of workflows.yaml."""
+    """The validated configuration."""
 
     server: ServerSettings
     store: StoreSettings
@@ -316,11 +316,11 @@ class Config:
     telemetry: TelemetrySettings | None = None
     limits: Limits = DEFAULTS
     tool_defaults: ToolDefaults = no_defaults
-    place: Callable[[Where], str | None] = _no_place  # where a setting stands: `workflows.yaml:12`; None: in no file
+    place: Callable[[Where], str | None] = _no_place  # of a setting: `workflows.yaml:12`; None: in no file
 
 
 def with_absolute_path(settings: AuditSettings, folder: Path) -> AuditSettings:
-    """The same, a relative file taken from this folder."""
+    """Return the same settings, a relative file made absolute from this folder."""
     file = settings.file
     if file is None or file.is_absolute():
         return settings
@@ -328,10 +328,10 @@ def with_absolute_path(settings: AuditSettings, folder: Path) -> AuditSettings:
 
 
 def read_keys(path: Path) -> list[str]:
-    """The keys of a file, one on each line; empty lines and those that begin with # are none.
+    """Return the keys in a file, one on each line, without empty lines and those that begin with #.
 
     Raises:
-        ConfigError: it cannot be read, or not only its user and group can.
+        ConfigError: it cannot be read, or others than its user and group can.
     """
     try:
         with path.open("rb") as file:

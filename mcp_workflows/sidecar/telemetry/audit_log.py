@@ -1,7 +1,7 @@
-"""Where audit events go: standard output, standard error, a file or OTLP; no request ever waits for them or fails.
+"""The audit log: events on standard output, standard error, in a file or by OTLP; no request waits for it or fails.
 
-What is to be written waits in a queue of bounded length for a thread of its own. What cannot be written (the disk is
-full, the file may not be written, the queue is full) is lost: it is counted, and the log says so once a minute.
+Events wait in a bounded queue for a thread that writes them. An event that cannot be written (disk full, file not
+writable, queue full) is lost: it is counted, and the log reports losses once a minute.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FROM_RECORD: Final = AuditEvent.model_fields.keys() - _PAYLOADS - {"schema_vers
 
 
 def event_of(record: Record, *, at: datetime, server: str, include: frozenset[Payload]) -> AuditEvent:
-    """The event that a record is, as it happens; of payloads, what is asked for."""
+    """Return the event of a record, with the payloads that are asked for."""
     return AuditEvent(
         **{name: getattr(record, name) for name in _FROM_RECORD},
         time=at,
@@ -78,7 +78,7 @@ def event_of(record: Record, *, at: datetime, server: str, include: frozenset[Pa
 
 
 def event_line(event: AuditEvent, include: frozenset[Payload]) -> str:
-    """One line of JSON; payloads have their keys only where they are asked for."""
+    """Return the event as one line of JSON, with keys only for payloads that are asked for."""
     out = {name for name in _PAYLOADS if f"{name.removesuffix('s')}s" not in include}
     return event.model_dump_json(exclude=out)
 
@@ -93,21 +93,21 @@ OpenHandler = Callable[[], logging.Handler]
 
 
 class _EventFormatter(logging.Formatter):
-    """The line of an event, made in the thread that writes it."""
+    """Formats events, in the thread that writes them."""
 
     def __init__(self, include: frozenset[Payload]) -> None:
         super().__init__()
         self._include = include
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the event as one line."""
         event = record.msg
         assert isinstance(event, AuditEvent), "nothing else is put into the queue"
         return event_line(event, self._include)
 
 
 class _Listener(QueueListener):
-    """The thread that writes; what fails there must not end it."""
+    """The thread that writes; a failure to write does not end it."""
 
     def __init__(self, queue: Queue[logging.LogRecord | None], sink: logging.Handler, lost: Callable[[str], None]):
         super().__init__(queue, sink)
@@ -115,19 +115,19 @@ class _Listener(QueueListener):
         self._lost = lost
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Write one event; a file is looked for again first, which fails when its folder is gone."""
+        """Write one event. The handler looks for the file first, which fails if its folder is gone."""
         try:
             super().handle(record)
         except OSError as error:
             self._lost(error.strerror or str(error))
 
     def enqueue_sentinel(self) -> None:
-        """The last one, which waits for room."""
+        """Queue the end marker, waiting for room."""
         self._waiting.put(None, timeout=_FLUSH_WITHIN)
 
 
 class AuditLog:
-    """An `Audit` that writes; an async context manager around all that is recorded. `sink` is opened on entering."""
+    """An `Audit` that writes; an async context manager around all that is recorded. It opens `sink` on entering."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class AuditLog:
         self._told = float("-inf")
 
     def __call__(self, record: Record) -> None:
-        """Take it and return at once."""
+        """Queue the record and return at once."""
         event = event_of(record, at=self._clock(), server=self._server, include=self._include)
         try:
             self._queue.put_nowait(logging.makeLogRecord({"msg": event, "levelno": logging.INFO}))
@@ -184,7 +184,7 @@ class AuditLog:
 
 
 async def close_in_thread(close: Callable[[], object], within: float = _FLUSH_WITHIN) -> None:
-    """Close what may block, for so many seconds at most; its thread keeps no process alive, as anyio's own would."""
+    """Close a blocking resource within a few seconds; unlike anyio's threads, this one does not delay the exit."""
     thread = threading.Thread(target=close, name="finish", daemon=True)
     thread.start()
     with anyio.move_on_after(within, shield=True):
@@ -198,17 +198,17 @@ def _stop(listener: _Listener) -> None:
     except Full:
         logger.error("the last audit events are lost: they cannot be written in time")
     for sink in listener.handlers:
-        with suppress(OSError):  # what it could not write has been counted
+        with suppress(OSError):  # losses have been counted
             sink.close()
 
 
 def to_file(path: Path) -> OpenHandler:
-    """Lines at the end of a file, which may be moved away at any time (logrotate): a new one is begun then."""
+    """Return a handler that appends to a file and begins a new one when the file is moved away (logrotate)."""
     return lambda: _PrivateFile(path, encoding="utf-8")
 
 
 class _PrivateFile(WatchedFileHandler):
-    """A file of its user, which their group may read (whoever ships logs); one that was there before stays as it is."""
+    """A new file is readable by its user and their group, for log shippers; an existing file keeps its mode."""
 
     def _open(self) -> TextIOWrapper:
         return TextIOWrapper(open(self.baseFilename, "ab", opener=_open_private), encoding=self.encoding)

@@ -1,4 +1,4 @@
-"""What a sidecar records and measures, and where that goes, as configured; loads what is needed for it and no more."""
+"""Setup of the audit log and of telemetry by the configuration, importing only the packages that it needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scrape = Callable[[str], tuple[bytes, str]]
 
 
 class Exporters:
-    """An async context manager around a sidecar; `scrape` is there if metrics are to be scraped."""
+    """The audit log and telemetry of a sidecar, an async context manager; `scrape` is None without `--ops`."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Exporters:
         """Open nothing yet.
 
         Raises:
-            ConfigError: what it needs is not installed.
+            ConfigError: a package that it needs is not installed.
         """
         self._service = {"service.name": name, "service.version": version}
         otlp = None if telemetry is None else telemetry.otlp
         self.scrape: Scrape | None = None
-        self._providers: Any = None  # Any: of a module that may not be there
+        self._providers: Any = None  # Any: a class of an optional package
         self.telemetry = self._telemetry(otlp, scraped=scraped)
         self._audit_log: AuditLog | None = None
         if audit is not None:
@@ -55,11 +55,11 @@ class Exporters:
 
     @property
     def audit(self) -> Audit:
-        """What takes the events."""
+        """The audit log."""
         return self._audit_log or silent
 
     def _telemetry(self, otlp: OtlpSettings | None, *, scraped: bool) -> Telemetry:
-        readers: list[Any] = []  # Any: of modules that may not be there
+        readers: list[Any] = []  # Any: classes of optional packages
         processors: list[Any] = []
         if scraped:
             prometheus = _loaded("prometheus", "ops", "serve --ops").PrometheusMetrics()
@@ -86,7 +86,7 @@ class Exporters:
         return lambda: logging.StreamHandler({STDOUT: sys.stdout, STDERR: sys.stderr}[audit.to])
 
     def make_global(self) -> None:
-        """Have the MCP SDK use the same providers; once in a process, so only what is a process of its own does it."""
+        """Have the MCP SDK use the same providers; works once in a process, so only a command that owns it does so."""
         if self._providers is not None:
             self._providers.make_global()
 
@@ -104,7 +104,7 @@ class Exporters:
 
 
 def _loaded(module: str, extra: str, wanted_by: str) -> ModuleType:
-    """A module that needs an extra: imported by name, so that nothing of it is imported where nobody wants it.
+    """Import a module that needs an extra, by name, so that its packages are not imported without need.
 
     Raises:
         ConfigError: the extra is not installed.

@@ -263,9 +263,9 @@ async def test_over_http_standard_output_has_the_events(tmp_path: Path, capsys: 
         ("{to: x, level: 3}", "audit.level: unknown key"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, event_line: str, wrong: str) -> None:
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, written: str, wrong: str) -> None:
     path = tmp_path / "workflows.yaml"
-    path.write_text(CONFIG.format(audit=event_line, more="", name="x"))
+    path.write_text(CONFIG.format(audit=written, more="", name="x"))
     with pytest.raises(ConfigError) as caught:
         load_config(path, {})
     assert wrong in str(caught.value)
