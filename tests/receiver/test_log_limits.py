@@ -23,7 +23,7 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "tasks.gauges": "once a period",
     "client.subscriptions": "a client's own log",
     "sidecar.cli.serve": "at the start",
-    "sidecar.config.models": "a command of the operator",
+    "sidecar.config.json_schema": "a command of the operator",
     "engines.polling.hints": "once a change of an engine's stream",
     "store.leases": "once a period",
     "adapter.bulk_status": "once a workflow",

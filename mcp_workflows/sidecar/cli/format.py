@@ -19,6 +19,7 @@ from mcp_workflows.adapter.display_text import number_text, without_zero_fractio
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.sidecar.operator import ObservedTask
 from mcp_workflows.task import Task
+from mcp_workflows.wire.v2025_11_25 import STATUS
 
 SHORT = 12  # characters of an id in a list, enough to identify it
 WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not indent all the others
@@ -39,13 +40,7 @@ class TaskStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-STATUSES: Mapping[TaskStatus, Status] = {
-    TaskStatus.WORKING: Status.RUNNING,
-    TaskStatus.INPUT_REQUIRED: Status.INPUT_REQUIRED,
-    TaskStatus.COMPLETED: Status.SUCCEEDED,
-    TaskStatus.FAILED: Status.FAILED,
-    TaskStatus.CANCELLED: Status.CANCELLED,
-}
+STATUSES: Mapping[TaskStatus, Status] = {TaskStatus(word): status for status, word in STATUS.items()}
 _STATES: Mapping[Status, TaskStatus] = {status: state for state, status in STATUSES.items()}
 
 

@@ -15,7 +15,7 @@ from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 from mcp_workflows.sidecar.config.models import Config, Engine
-from mcp_workflows.sidecar.config.problems import did_you_mean, names
+from mcp_workflows.sidecar.config.problems import no_engine
 from mcp_workflows.tools.tool import Kind, Tool
 
 
@@ -44,7 +44,7 @@ def _chosen(config: Config, name: str | None) -> Engine:
     engines = config.engines
     if name is not None:
         if name not in engines:
-            raise ConfigError(f"no engine named {name!r}{did_you_mean(name, engines)} (engines: {names(engines)})")
+            raise ConfigError(no_engine(name, engines))
         return _that_permits(engines[name])
     can = [engine.name for engine in engines.values() if _permits(engine)]
     if len(can) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated, cast
+from typing import Annotated
 
 import anyio
 import typer
@@ -18,7 +18,8 @@ from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogL
 from mcp_workflows.sidecar.config.draft import draft
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
-from mcp_workflows.sidecar.config.problems import did_you_mean, names
+from mcp_workflows.sidecar.config.problems import no_engine
+from mcp_workflows.sidecar.config.yaml import mapping_in
 
 
 @app.command("import")
@@ -30,8 +31,7 @@ def import_tools(
     log(LogLevel.WARNING)
     engines, tools = load_engines(existing(config), os.environ)
     if engine not in engines:
-        hint = did_you_mean(engine, engines)
-        raise ConfigError(f"{config}: no engine named {engine!r}{hint} (engines: {names(engines)})")
+        raise ConfigError(f"{config}: {no_engine(engine, engines)}")
     seen = anyio.run(discover, engines[engine])
     if not seen:
         raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
@@ -60,7 +60,7 @@ def _configured(tools: Mapping[str, object], engine: Engine, seen: Sequence[Disc
     """Return the existing tools of the workflows that were seen, by workflow; malformed tools are ignored."""
     found = defaultdict[str, list[str]](list)
     for name, written in tools.items():
-        entry = cast("Mapping[str, object]", written if isinstance(written, dict) else {})
+        entry = mapping_in(written)
         if entry.get("engine") == engine.name:
             mine = str(entry.get("workflow"))
             for workflow in (each.workflow for each in seen if one_workflow(engine.kind, mine, each.workflow)):

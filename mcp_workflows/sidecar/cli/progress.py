@@ -122,9 +122,7 @@ class Screen:
                 typed = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
             else:
                 await anyio.wait_readable(sys.stdin)
-                typed = (
-                    sys.stdin.readline()
-                )  # a terminal is readable with a whole line
+                typed = sys.stdin.readline()  # a terminal is readable with a whole line
         finally:
             if not typed:  # end the line of the prompt, where the cursor still is
                 self._console.print()

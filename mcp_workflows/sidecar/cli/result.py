@@ -82,9 +82,7 @@ class Outcome:
 def _echo(text: str, *, err: bool = False) -> None:
     """Print text unchanged to a file or a pipe, and without control characters to a terminal."""
     stream = sys.stderr if err else sys.stdout
-    typer.echo(
-        harmless(text) if stream.isatty() else text, err=err, color=True
-    )  # color: strip nothing
+    typer.echo(harmless(text) if stream.isatty() else text, err=err, color=True)  # color: strip nothing
 
 
 def _shown(result: types.CallToolResult) -> Iterator[str]:

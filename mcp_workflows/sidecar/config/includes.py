@@ -15,8 +15,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from mcp_workflows.access.authn.settings import one_or_more
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.problems import Report, did_you_mean, empty_guards, names
-from mcp_workflows.sidecar.config.yaml import ExternalValues, Problem, Source, Where, read_source, variables_in
+from mcp_workflows.sidecar.config.problems import Report, empty_guards, no_engine
+from mcp_workflows.sidecar.config.yaml import (
+    ExternalValues,
+    Problem,
+    Source,
+    Where,
+    list_in,
+    mapping_in,
+    read_source,
+    variables_in,
+)
 
 _PART = r"[A-Za-z0-9_-]+"
 
@@ -28,7 +37,7 @@ _ONE_OR_MORE = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT
 class Include(BaseModel):
     """Some files with tools, and what they may do. A glob alone will do for files of your own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     files: Annotated[list[str], Field(min_length=1), BeforeValidator(one_or_more), _ONE_OR_MORE] = Field(
         description="The files, as a glob (`teams/orders/*.yaml`) or a list of them, from the folder of this file on. "
@@ -55,10 +64,9 @@ class Include(BaseModel):
     )
 
 
-class Grant(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
     """The permissions and defaults that one entry of `include` gives to its files."""
-
-    model_config = ConfigDict(frozen=True)
 
     where: Where
     files: Mapping[str, Where]  # the globs, and the place of each
@@ -66,17 +74,15 @@ class Grant(BaseModel):
     env: frozenset[str] = frozenset()
     code: bool = False
     prefix: str = ""
-    defaults: Mapping[str, Any] = Field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def grants(report: Report, source: Source) -> Sequence[Grant]:
     """Return the valid entries of `include`; report problems of the others."""
     written = source.data.get("include")
+    entries, known = list_in(written), frozenset(mapping_in(source.data.get("engines")))
     if written is not None and not isinstance(written, list):
         report.add(("include",), "must be a list, of globs or of mappings with files and engines")
-    entries = cast("Sequence[object]", written if isinstance(written, list) else [])
-    engines = source.data.get("engines")
-    known = frozenset(cast("Mapping[str, object]", engines)) if isinstance(engines, dict) else frozenset[str]()
     found = [_grant(report, entry, ("include", index), known) for index, entry in enumerate(entries)]
     return [grant for grant in found if grant]
 
@@ -89,8 +95,7 @@ def _grant(report: Report, entry: object, where: Where, known: frozenset[str]) -
         return None
     for index, engine in enumerate(include.engines):
         if engine not in known:
-            hint = did_you_mean(engine, known)
-            report.add((*where, "engines", index), f"no engine named {engine!r}{hint} (engines: {names(known)})")
+            report.add((*where, "engines", index), no_engine(engine, known))
     listed = isinstance(cast("Mapping[str, object]", entry)["files"], list)
     at = (*where, "files")
     return Grant(
@@ -106,12 +111,8 @@ def _grant(report: Report, entry: object, where: Where, known: frozenset[str]) -
 
 def globs_in(data: Mapping[str, Any]) -> Sequence[str]:
     """Return the globs of a configuration that may be invalid."""
-    entries = data.get("include")
-    found: list[object] = []
-    for entry in cast("Sequence[object]", entries if isinstance(entries, list) else []):
-        files = cast("Mapping[str, object]", entry).get("files") if isinstance(entry, dict) else entry
-        found += cast("Sequence[object]", files if isinstance(files, list) else [files])
-    return [each for each in found if isinstance(each, str)]
+    files = [mapping_in(entry).get("files", entry) for entry in list_in(data.get("include"))]
+    return [each for found in files for each in (list_in(found) or [found]) if isinstance(each, str)]
 
 
 def files_for(config: Path, pattern: str) -> Sequence[Path]:
@@ -247,9 +248,9 @@ class _Composer:
         return ComposedConfig(
             source=replace(self._source, data=data, moved=moved, problems=[*self._report.problems, *self._problems]),
             engines={
-                tool.name: tool.grant.engines
-                for tool in tools.values()
-                if tool.grant and tool.grant.engines is not None
+                each.name: each.grant.engines
+                for each in tools.values()
+                if each.grant and each.grant.engines is not None
             },
             layers=layers,
             includes=bool(self._source.data.get("include")),
@@ -257,23 +258,23 @@ class _Composer:
         )
 
     def _own(self) -> Iterator[_ToolEntry]:
-        tools = self._source.data.get("tools")
-        for name, entry in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {}).items():
+        for name, entry in mapping_in(self._source.data.get("tools")).items():
             yield _ToolEntry(name=name, source=self._source, where=("tools", name), entry=entry)
 
     def _mapping(self, where: Where) -> Settings:
         found: object = self._source.data
         for key in where:
-            found = cast("Mapping[str | int, object]", found).get(key) if isinstance(found, dict) else None
+            found = mapping_in(found).get(str(key))
+        settings = mapping_in(found)
         if found is not None and not isinstance(found, dict):
             self._report.add(where, "must be a mapping of settings of tools")
-        return cast("Settings", found if isinstance(found, dict) else {})
+        return settings
 
     def _rules(self) -> Mapping[str, Settings]:
         rules = self._source.data.get("rules")
+        names = list(mapping_in(rules))
         if rules is not None and not isinstance(rules, dict):
             self._report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders.*")')
-        names = cast("Mapping[str, object]", rules if isinstance(rules, dict) else {})
         return {name: self._mapping(("rules", name)) for name in names}
 
     def _included(self, grant: Grant) -> Iterator[_ToolEntry]:
@@ -297,15 +298,13 @@ class _Composer:
         for empty, text in empty_guards({key: source.data.get(key) for key in TEAM_SECTIONS}):
             if empty[-1] not in POLICY:  # which is an error anyway
                 report.add(empty, text)
-        tools = source.data.get("tools")
-        if not isinstance(tools, dict) or not tools:
-            report.add(("tools",), "must be a mapping, by name" if tools else "needs at least one of the tools")
-        for name, entry in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {}).items():
+        written_tools, rules = source.data.get("tools"), _TeamRules(report, self._source.path, grant)
+        tools = mapping_in(written_tools)
+        if not tools:
+            report.add(("tools",), "must be a mapping, by name" if written_tools else "needs at least one of the tools")
+        for name, entry in tools.items():
             where: Where = ("tools", name)
-            full, written = (
-                f"{grant.prefix}{name}",
-                _TeamRules(report, self._source.path, grant).permitted(where, entry),
-            )
+            full, written = f"{grant.prefix}{name}", rules.permitted(where, entry)
             if len(full) > MAX_NAME >= len(name):
                 report.add(where, f"{full!r} has {len(full)} characters with its namespace, at most {MAX_NAME} will do")
             else:

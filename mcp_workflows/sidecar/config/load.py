@@ -7,13 +7,13 @@ line, and not in the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast, get_args
+from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel
@@ -48,8 +48,8 @@ from mcp_workflows.sidecar.config.models import (
     TelemetrySettings,
     with_absolute_path,
 )
-from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, names
-from mcp_workflows.sidecar.config.yaml import Source, Where, read_text
+from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, models_in, names, no_engine
+from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in, read_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.compatibility import misfits
 from mcp_workflows.tools.json_schema import Schema, check_schema
@@ -139,9 +139,7 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
     report.raise_if_any()
-    tools = source.data.get("tools")
-    written_tools = cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})
-    return {name: _present(engine) for name, engine in engines.items()}, written_tools
+    return {name: _present(engine) for name, engine in engines.items()}, mapping_in(source.data.get("tools"))
 
 
 def _authorizer(report: Report, server: ServerSettings | None) -> Authorizer | None:
@@ -179,12 +177,9 @@ def _present(value: T | None) -> T:
 def _section(report: Report, source: Source, name: str, *, needed: bool = True) -> Mapping[str, Any]:
     """Return a section of named entries; report it if it is needed and empty."""
     found = source.data.get(name)
-    if isinstance(found, dict) and found:
-        return cast("Mapping[str, Any]", found)
-    if not found and not needed:
-        return {}
-    report.add((name,), "must be a mapping, by name" if found else f"needs at least one of the {name}")
-    return {}
+    if not mapping_in(found) and (found or needed):
+        report.add((name,), "must be a mapping, by name" if found else f"needs at least one of the {name}")
+    return mapping_in(found)
 
 
 def _store(report: Report, source: Source) -> StoreSettings | None:
@@ -198,28 +193,23 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
         return None
-    with_absolute_path = encryption.with_absolute_path(source.path.parent) if encryption else None
-    settings = settings.model_copy(update={"url": url, "encryption": with_absolute_path})
+    located = encryption.with_absolute_path(source.path.parent) if encryption else None
+    settings = settings.model_copy(update={"url": url, "encryption": located})
     if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
         return settings  # a variable that is not set stands for the key
     try:
         settings.open()  # only reads the keys
     except ConfigError as error:
-        report.add(
-            ("store", "encryption", "key_file" if with_absolute_path and with_absolute_path.key_file else "keys"),
-            str(error),
-        )
+        report.add(("store", "encryption", "key_file" if located and located.key_file else "keys"), str(error))
     return settings
 
 
 def _audit_and_telemetry(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
     """Return the settings of `audit` and `telemetry`; None for a section that is not there."""
-    reported = {name: source.data[name] for name in ("audit", "telemetry") if source.data.get(name) is not None}
-    audit = report.validate(AuditSettings, reported["audit"], ("audit",)) if "audit" in reported else None
-    telemetry = (
-        report.validate(TelemetrySettings, reported["telemetry"], ("telemetry",)) if "telemetry" in reported else None
-    )
-    return None if audit is None else with_absolute_path(audit, source.path.parent), telemetry
+    audit, telemetry = source.data.get("audit"), source.data.get("telemetry")
+    audited = None if audit is None else report.validate(AuditSettings, audit, ("audit",))
+    measured = None if telemetry is None else report.validate(TelemetrySettings, telemetry, ("telemetry",))
+    return None if audited is None else with_absolute_path(audited, source.path.parent), measured
 
 
 def _absolute(url: str, folder: Path) -> str:
@@ -339,14 +329,14 @@ def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> d
 def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, where: Where) -> None:
     """Validate the settings of gates that belong to the adapter; the tool's model validates the others."""
     model = gate_settings(kind)
-    if kind is None or not isinstance(gates, dict) or not gates:
+    if kind is None or not mapping_in(gates):
         return
     if model is None:
         report.add(where, "the adapter of this engine knows no gates")
         return
-    for name, gate in cast("dict[str, object]", gates).items():
+    for name, gate in mapping_in(gates).items():
+        words = {key: value for key, value in mapping_in(gate).items() if key in GATE_WORDS}
         if isinstance(gate, dict):
-            words = {key: value for key, value in cast("dict[str, object]", gate).items() if key in GATE_WORDS}
             report.validate(model, words, (*where, name))
 
 
@@ -354,10 +344,9 @@ def _check_handlers(report: Report, reference: object, gates: object, kind: type
     """Report gates that the workflow's handlers do not fit, if its code is named and can be read."""
     if not isinstance(reference, str) or not REFERENCE.fullmatch(reference) or is_schema_file(reference):
         return
+    written = {name: cast("dict[str, Any]", gate) for name, gate in mapping_in(gates).items() if isinstance(gate, dict)}
     if kind is None or not issubclass(kind, ReadsHandlers) or not isinstance(gates, dict):
         return
-    found = cast("dict[str, Any]", gates)
-    written = {name: cast("dict[str, Any]", gate) for name, gate in found.items() if isinstance(gate, dict)}
     with suppress(ConfigError):  # an import error is reported for `input`
         for place, wrong in kind.misfits(reference, written).items():
             report.add((*where, *place.split(".")), wrong)
@@ -367,8 +356,7 @@ def _engine_kind(report: Report, engine: object, kinds: Kinds, where: Where) -> 
     if not isinstance(engine, str):
         return None  # the tool's model reports it
     if kinds and engine not in kinds:
-        hint = did_you_mean(engine, kinds)
-        report.add((*where, "engine"), f"no engine named {engine!r}{hint} (engines: {names(kinds)})")
+        report.add((*where, "engine"), no_engine(engine, kinds))
     return kinds.get(engine)
 
 
@@ -439,30 +427,23 @@ def _split_cancel(
     written = fields.get(CANCEL)
     if written and kind is not None and not takes_grace(kind) and report.by_default((*where, CANCEL)):
         return {key: value for key, value in fields.items() if key != CANCEL}, options
-    theirs = _adapter_cancel_keys(kind)
+    theirs, settings = _adapter_cancel_keys(kind), mapping_in(written)
     if not isinstance(written, dict) or not theirs:
         return fields, options
-    said = cast("Mapping[str, Any]", written)
-    for key in said.keys() - _CANCEL_KEYS - theirs:
+    for key in settings.keys() - _CANCEL_KEYS - theirs:
         report.unknown((*where, CANCEL, key), _CANCEL_KEYS | theirs)
-    ours = {key: value for key, value in said.items() if key in _CANCEL_KEYS}
-    others = {key: value for key, value in said.items() if key in theirs}
+    ours = {key: value for key, value in settings.items() if key in _CANCEL_KEYS}
+    others = {key: value for key, value in settings.items() if key in theirs}
     without = {key: value for key, value in fields.items() if key != CANCEL}
-    kept = {**without, CANCEL: ours} if ours or not said else without
+    kept = {**without, CANCEL: ours} if ours or not settings else without
     return kept, {**options, CANCEL: others} if others else options
 
 
 def _adapter_cancel_keys(kind: type[Adapter] | None) -> frozenset[str]:
     """Return the keys of `cancel` that the adapter reads."""
     field = None if kind is None else kind.Options.model_fields.get(CANCEL)
-    models = () if field is None else _models(field.annotation)
+    models = () if field is None else models_in(field.annotation)
     return frozenset[str]().union(*(known_keys(model) for model in models))
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: whatever can stand in an annotation
-    for found in (annotation, *get_args(annotation)):
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            yield found
 
 
 def load_authorizer(reference: str) -> Authorizer:

@@ -72,7 +72,7 @@ KeyName = _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)]
 class EncryptionSettings(BaseModel):
     """Keys to encrypt arguments, results and notes of adapters with. The first key encrypts, all decrypt."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     keys: list[SecretStr] = Field(
         default_factory=list[SecretStr],
@@ -237,7 +237,7 @@ class StoreSettings(BaseModel):
 class AuditSettings(BaseModel):
     """The record of who did what: see `mcp-workflows docs observability`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     to: str = Field(
         min_length=1,
@@ -258,7 +258,7 @@ class AuditSettings(BaseModel):
 class OtlpSettings(BaseModel):
     """A collector of OpenTelemetry that takes OTLP over HTTP. Needs `mcp-workflows[otlp]`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     endpoint: str | None = Field(
         default=None,
@@ -284,7 +284,7 @@ class OtlpSettings(BaseModel):
 class TelemetrySettings(BaseModel):
     """Where traces and metrics go; metrics can also be scraped: `serve --ops HOST:PORT`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     otlp: OtlpSettings | None = Field(default=None, description="A collector; `{}` for one on this machine.")
 

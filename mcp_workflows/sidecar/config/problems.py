@@ -51,6 +51,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def no_engine(name: str, known: Iterable[str]) -> str:
+    """Return a message about an unknown engine."""
+    return f"no engine named {name!r}{did_you_mean(name, known)} (engines: {names(known)})"
+
+
 def known_keys(model: type[BaseModel]) -> frozenset[str]:
     """Return the keys of a model as they are written in the file."""
     return frozenset(key for name in model.model_fields for key in _written(model, name))
@@ -178,15 +183,16 @@ def _model_at(model: type[BaseModel], loc: Sequence[str | int]) -> type[BaseMode
     """Return the model that a path of keys leads to, for suggestions."""
     for part in loc:
         fields = [field for name, field in model.model_fields.items() if part in {name, *_written(model, name)}]
-        model = next((inner for field in fields for inner in _models(field.annotation)), model)
+        model = next((inner for field in fields for inner in models_in(field.annotation)), model)
     return model
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: any annotation
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: any annotation
+    """Yield the models in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _models(argument)
+        yield from models_in(argument)
 
 
 def _inside(one: Where, other: Where) -> bool:

@@ -21,7 +21,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from mcp_workflows.sidecar.config.includes import read_config
 from mcp_workflows.sidecar.config.json_schema import config_schema
-from mcp_workflows.sidecar.config.yaml import Source, Where
+from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in
 from mcp_workflows.tools.json_schema import Schema
 
 HIDDEN = "***"
@@ -86,8 +86,7 @@ def redact_config(path: Path, environ: Mapping[str, str]) -> RedactedConfig:
     source = read_config(path, environ).source
     schema = config_schema()
     shown = _Redactor(source, schema.get("$defs", {})).value(source.data, (), [schema])
-    tools = source.data.get("tools")
-    names = [("tools", name) for name in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})]
+    names = [("tools", name) for name in mapping_in(source.data.get("tools"))]
     return RedactedConfig(
         config=shown,
         places={name: _place(source, (section, name)) for section, name in names},

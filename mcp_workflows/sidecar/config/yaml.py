@@ -134,6 +134,16 @@ class ExternalValues:
     files: bool = True
 
 
+def mapping_in(value: object) -> Mapping[str, Any]:
+    """Return a value if it is a mapping, or else an empty one."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def list_in(value: object) -> Sequence[Any]:  # Any: any JSON value
+    """Return a value if it is a list, or else an empty one."""
+    return cast("Sequence[Any]", value) if isinstance(value, list) else []
+
+
 def variables_in(path: Path) -> Sequence[tuple[str, str | None]]:
     """Return the mentions of variables of the environment in one file: the name, and the default or None.
 

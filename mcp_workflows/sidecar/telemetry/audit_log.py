@@ -35,7 +35,7 @@ from mcp_workflows.telemetry import Telemetry, trace_id
 class AuditEvent(BaseModel):
     """One event of the audit log of mcp-workflows. What is not known is null."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     schema_version: Literal[1] = Field(default=1, description="A field may be added without another number.")
     time: datetime = Field(description="When it happened: ISO 8601, UTC.")
