@@ -106,7 +106,7 @@ def build(
     background: BackgroundTask | None = None,
     *,
     local: Principal = LOCAL,
-    looking: DiscoveryMode = DiscoveryMode.ON,
+    discovery_mode: DiscoveryMode = DiscoveryMode.ON,
     exporters: Exporters | None = None,
     ops: BackgroundTask | None = None,
 ) -> Sidecar:
@@ -122,7 +122,7 @@ def build(
 
     @asynccontextmanager
     async def lifespan(_: Server[Workflows]) -> AsyncGenerator[Workflows]:
-        async with exports, workflows, _background_tasks(background, ops, sidecar, looking):
+        async with exports, workflows, _background_tasks(background, ops, sidecar, discovery_mode):
             yield workflows
 
     bus = InMemorySubscriptionBus()
@@ -175,12 +175,12 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
 
 @asynccontextmanager
 async def _background_tasks(
-    background: BackgroundTask | None, ops: BackgroundTask | None, sidecar: Sidecar, looking: DiscoveryMode
+    background: BackgroundTask | None, ops: BackgroundTask | None, sidecar: Sidecar, discovery_mode: DiscoveryMode
 ) -> AsyncGenerator[None]:
-    if looking is DiscoveryMode.ONCE:
+    if discovery_mode is DiscoveryMode.ONCE:
         await sidecar.discovery.look()
     async with anyio.create_task_group() as group:
-        if looking is DiscoveryMode.ON:
+        if discovery_mode is DiscoveryMode.ON:
             group.start_soon(sidecar.discovery.run)
         for each in (background, ops):
             if each:

@@ -34,6 +34,8 @@ from mcp_workflows.access.rate_limits import network_of
 from mcp_workflows.errors import AccessError, IssuerUnavailable, TokenRefused
 from mcp_workflows.receiver.context import Admitted, principal_of
 
+_RETRY_LATER: Final = {"Retry-After": "5"}
+
 logger = logging.getLogger(__name__)
 
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
@@ -196,9 +198,6 @@ def _text(value: bytes) -> str:
 def _has_token(headers: Mapping[str, Sequence[str]]) -> bool:
     """Return whether the request has a bearer token, which takes precedence over headers of a proxy."""
     return any(value.lower().startswith("bearer ") for value in headers.get("authorization", ()))
-
-
-_RETRY_LATER: Final = {"Retry-After": "5"}
 
 
 class AuthMiddleware:

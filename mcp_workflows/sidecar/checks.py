@@ -31,52 +31,6 @@ from mcp_workflows.tools.tool import Kind, Tool
 _PAGES = 3  # times the patience for one call, because reading all pages takes several calls
 
 
-@dataclass(slots=True)
-class Discoveries:
-    """The workflows that are marked on the engines; filled while the checks run."""
-
-    adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
-    exposed: dict[str, Sequence[Exposed]] = field(default_factory=dict[str, Sequence[Exposed]])
-    trouble: dict[str, str] = field(default_factory=dict[str, str])
-
-    async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
-        """Read the marked workflows of one engine, which is open."""
-        longest = patience * _PAGES
-        try:
-            with anyio.fail_after(longest):
-                async with engines.calling(engine, bounded=False) as opened:
-                    self.adapters[engine], self.exposed[engine] = opened, list(await adapter.exposed())
-        except EngineError as error:
-            self.trouble[engine] = str(error)
-        except TimeoutError:
-            self.trouble[engine] = f"no answer within {longest:g} s"
-
-    def rows(self, config: Config) -> Iterator[Row]:
-        """Yield a row for each marked workflow, and one for each engine that has none or gave no answer."""
-        my_tasks, tool_defaults = config.server.my_tasks, config.tool_defaults
-        for each in compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, tool_defaults=tool_defaults):
-            details = {"engine": each.engine, "workflow": each.exposed.workflow}
-            yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=_finding(each))
-        nothing = Finding(ok=True, text="nothing is marked there")
-        engines = {name: nothing for name, exposed in self.exposed.items() if not exposed} | {
-            name: Finding(ok=False, text=f"cannot see what is marked there: {why}")
-            for name, why in self.trouble.items()
-        }
-        for name, finding in engines.items():
-            yield Row(kind=ItemKind.EXPOSED, name=name, details={"engine": name}, finding=finding)
-
-
-def _finding(marked: MarkedWorkflow) -> Finding:
-    if marked.wrong:
-        return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
-    said = (
-        f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
-    )
-    draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; it has no effect before
-    hint = None if draft is None else f"its input schema might be, correct it and set it: {json.dumps(draft)}"
-    return Finding(ok=True, text=said, hint=hint)
-
-
 class ItemKind(StrEnum):
     """The kinds of checked items, in the order of the report."""
 
@@ -462,3 +416,49 @@ def _of_removed_tool(count: int) -> Finding:
 def _on_removed_engine(name: str, count: int) -> Finding:
     text = f"{_tasks(count)} on an engine that is not in the configuration any more: nobody can look at them"
     return Finding(ok=False, text=text, hint=f"put engine {name} back until they have ended")
+
+
+@dataclass(slots=True)
+class Discoveries:
+    """The workflows that are marked on the engines; filled while the checks run."""
+
+    adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
+    exposed: dict[str, Sequence[Exposed]] = field(default_factory=dict[str, Sequence[Exposed]])
+    trouble: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
+        """Read the marked workflows of one engine, which is open."""
+        longest = patience * _PAGES
+        try:
+            with anyio.fail_after(longest):
+                async with engines.calling(engine, bounded=False) as opened:
+                    self.adapters[engine], self.exposed[engine] = opened, list(await adapter.exposed())
+        except EngineError as error:
+            self.trouble[engine] = str(error)
+        except TimeoutError:
+            self.trouble[engine] = f"no answer within {longest:g} s"
+
+    def rows(self, config: Config) -> Iterator[Row]:
+        """Yield a row for each marked workflow, and one for each engine that has none or gave no answer."""
+        my_tasks, tool_defaults = config.server.my_tasks, config.tool_defaults
+        for each in compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, tool_defaults=tool_defaults):
+            details = {"engine": each.engine, "workflow": each.exposed.workflow}
+            yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=_finding(each))
+        nothing = Finding(ok=True, text="nothing is marked there")
+        engines = {name: nothing for name, exposed in self.exposed.items() if not exposed} | {
+            name: Finding(ok=False, text=f"cannot see what is marked there: {why}")
+            for name, why in self.trouble.items()
+        }
+        for name, finding in engines.items():
+            yield Row(kind=ItemKind.EXPOSED, name=name, details={"engine": name}, finding=finding)
+
+
+def _finding(marked: MarkedWorkflow) -> Finding:
+    if marked.wrong:
+        return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
+    said = (
+        f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
+    )
+    draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; it has no effect before
+    hint = None if draft is None else f"its input schema might be, correct it and set it: {json.dumps(draft)}"
+    return Finding(ok=True, text=said, hint=hint)

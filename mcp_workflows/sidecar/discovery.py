@@ -23,6 +23,9 @@ from mcp_workflows.tools.compatibility import first, wrong
 from mcp_workflows.tools.schema_cost import excess
 from mcp_workflows.tools.tool import TaskSupport, Tool
 
+logger = logging.getLogger(__name__)
+RETRY_AFTER = 30.0  # seconds after a failed look, unless the next one is due before
+
 ToolDefaults: TypeAlias = Callable[
     [str, Mapping[str, Any]], Mapping[str, Any]
 ]  # Any: the settings of a tool, as in the file
@@ -150,11 +153,6 @@ def _without_duplicates(found: Sequence[MarkedWorkflow]) -> Iterator[MarkedWorkf
     for each in found:
         others = [other.place for other in by_name[each.tool.name] if other is not each] if each.tool else []
         yield each.rejected(f"{each.exposed.name!r} would also be the name of {', '.join(others)}") if others else each
-
-
-logger = logging.getLogger(__name__)
-
-RETRY_AFTER = 30.0  # seconds after a failed look, unless the next one is due before
 
 
 class Discovery:

@@ -299,13 +299,12 @@ async def _connected_outcome(options: CallOptions, answers: Answers, screen: Scr
     local = LOCAL
     if config and options.resume:
         options, local = await _resumed(options, config)
+    server: Any  # a server in this process, or a transport: see `connect`
     if config:
-        unknown = (
-            options.tool is not None and _configured(config, options.tool) is None
-        )  # it may be marked on an engine
-        looking = DiscoveryMode.ONCE if unknown else DiscoveryMode.NEVER
+        may_be_marked = options.tool is not None and _configured(config, options.tool) is None
+        discovery_mode = DiscoveryMode.ONCE if may_be_marked else DiscoveryMode.NEVER
         exporters = exporters_of(config, printing=True)
-        server = build(config, local=local, looking=looking, exporters=exporters).server
+        server = build(config, local=local, discovery_mode=discovery_mode, exporters=exporters).server
     else:
         server = known_http(options.url or "", options.token)
     outcome = Outcome()

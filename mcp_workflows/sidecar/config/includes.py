@@ -27,11 +27,16 @@ from mcp_workflows.sidecar.config.yaml import (
     variables_in,
 )
 
+MAX_NAME = 64
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+TEAM_SECTIONS = ("tools",)
+COMPOSED = ("include", "defaults", "rules")  # sections that the composed configuration does not have
+POLICY = frozenset({"allow", "allow_answer", "allow_cancel", "limits"})
+"""Settings of a tool that its team cannot change: permissions and limits."""
 _PART = r"[A-Za-z0-9_-]+"
-
-
 _TEXT = {"type": "string"}
 _ONE_OR_MORE = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]})
+Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value, for the models to check
 
 
 class Include(BaseModel):
@@ -135,15 +140,6 @@ def files_for(config: Path, pattern: str) -> Sequence[Path]:
     if not others:
         raise ConfigError(f"{pattern}: there is no such file")
     return others
-
-
-TEAM_SECTIONS = ("tools",)
-COMPOSED = ("include", "defaults", "rules")  # sections that the composed configuration does not have
-POLICY = frozenset({"allow", "allow_answer", "allow_cancel", "limits"})
-"""Settings of a tool that its team cannot change: permissions and limits."""
-
-MAX_NAME = 64
-REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,9 +385,6 @@ class _TeamRules:
         if strange := [name for name in folders if not name.isidentifier()]:
             raise ConfigError(f"{reference}: code cannot be imported from a folder named {strange[0]!r}; rename that")
         return ".".join((*folders, reference))
-
-
-Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value, for the models to check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,6 @@ Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the 
 
 _SQLITE = "sqlite:///"
 _CANCEL_KEYS = known_keys(AfterCancel)
-_SCALARS = frozenset({"string", "number", "integer", "boolean"})
 
 
 def load_config(path: Path, environ: Mapping[str, str]) -> Config:
@@ -88,8 +87,8 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
         report.add(("tools", name), wrong)
     for tool in tools:
-        if tool and limits and (wrong := limits.too_long(tool.ttl)):
-            report.add(("tools", tool.name, "ttl"), wrong)
+        if tool and limits and (too_long := limits.too_long(tool.ttl)):
+            report.add(("tools", tool.name, "ttl"), too_long)
     _check_layers(report, composed, kinds)
     authorizer = _authorizer(report, server)
     _check_rules(report, server, [tool for tool in tools if tool])

@@ -20,6 +20,28 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.yaml import Problem, Source, Substitution, Where
 
 M = TypeVar("M", bound=BaseModel)
+_ANY: Final = "*"
+_SETTINGS: Final[tuple[Where, ...]] = (("tools", _ANY), ("rules", _ANY), ("defaults",), ("include", _ANY, "defaults"))
+_OF_TOOLS: Final[Mapping[Where, str]] = {
+    ("allow",): "whoever is let in may call it; `{}` is nobody",
+    ("allow", _ANY, "issuer"): "any issuer will do",
+    ("allow", _ANY, _ANY, "issuer"): "any issuer will do",
+    ("confirm",): "nobody is asked",
+}
+_OTHERS: Final[Mapping[Where, str]] = {
+    ("server", "auth"): "whoever reaches the server is let in",
+    ("server", "auth", _ANY, _ANY, "may_grant"): "all scopes of its tokens count; `[]` is none",
+    ("server", "authorizer"): "only the rules of the tools are asked",
+    ("store", "encryption"): "arguments and results are in the file as they are",
+    ("audit",): "nothing is put on record",
+    ("rules",): "there are none",
+    ("rules", _ANY): "there is none",
+}
+GUARDS: Final[Mapping[Where, str]] = {
+    **_OTHERS,
+    **{(*place, *setting): without for place in _SETTINGS for setting, without in _OF_TOOLS.items()},
+}
+
 
 _MAX_SHOWN = 6  # characters of a substituted value in a row that a message may contain, plus one
 
@@ -229,29 +251,6 @@ def _common(text: str, position: int, value: str) -> int:
     while position + length < len(text) and text[position : position + length + 1] in value:
         length += 1
     return length
-
-
-_ANY: Final = "*"
-_SETTINGS: Final[tuple[Where, ...]] = (("tools", _ANY), ("rules", _ANY), ("defaults",), ("include", _ANY, "defaults"))
-_OF_TOOLS: Final[Mapping[Where, str]] = {
-    ("allow",): "whoever is let in may call it; `{}` is nobody",
-    ("allow", _ANY, "issuer"): "any issuer will do",
-    ("allow", _ANY, _ANY, "issuer"): "any issuer will do",
-    ("confirm",): "nobody is asked",
-}
-_OTHERS: Final[Mapping[Where, str]] = {
-    ("server", "auth"): "whoever reaches the server is let in",
-    ("server", "auth", _ANY, _ANY, "may_grant"): "all scopes of its tokens count; `[]` is none",
-    ("server", "authorizer"): "only the rules of the tools are asked",
-    ("store", "encryption"): "arguments and results are in the file as they are",
-    ("audit",): "nothing is put on record",
-    ("rules",): "there are none",
-    ("rules", _ANY): "there is none",
-}
-GUARDS: Final[Mapping[Where, str]] = {
-    **_OTHERS,
-    **{(*place, *setting): without for place in _SETTINGS for setting, without in _OF_TOOLS.items()},
-}
 
 
 def empty_guards(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:

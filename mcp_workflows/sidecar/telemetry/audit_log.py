@@ -31,6 +31,12 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.models import Payload
 from mcp_workflows.telemetry import Telemetry, trace_id
 
+logger = logging.getLogger(__name__)
+WAITING: Final = 10_000  # events in the queue
+_TELL_EVERY: Final = 60.0  # seconds
+_FLUSH_WITHIN: Final = 3.0  # seconds, at the end
+OpenHandler = Callable[[], logging.Handler]
+
 
 class AuditEvent(BaseModel):
     """One event of the audit log of mcp-workflows. What is not known is null."""
@@ -81,15 +87,6 @@ def event_line(event: AuditEvent, include: frozenset[Payload]) -> str:
     """Return the event as one line of JSON, with keys only for payloads that are asked for."""
     out = {name for name in _PAYLOADS if f"{name.removesuffix('s')}s" not in include}
     return event.model_dump_json(exclude=out)
-
-
-logger = logging.getLogger(__name__)
-
-WAITING: Final = 10_000  # events in the queue
-_TELL_EVERY: Final = 60.0  # seconds
-_FLUSH_WITHIN: Final = 3.0  # seconds, at the end
-
-OpenHandler = Callable[[], logging.Handler]
 
 
 class _EventFormatter(logging.Formatter):
