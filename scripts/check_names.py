@@ -31,7 +31,6 @@ NOT_YET: tuple[str, ...] = (
     "adapters/google/",
     "mcp_workflows/engines/",
     "mcp_workflows/receiver/",
-    "mcp_workflows/sidecar/",
     "mcp_workflows/tasks/",
 )
 """Places whose names and docstrings have not been read anew."""

@@ -21,10 +21,10 @@ from pydantic import BaseModel
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
 from mcp_workflows.sidecar.config.includes import Include
+from mcp_workflows.sidecar.config.json_schema import PlainJsonSchema
 from mcp_workflows.sidecar.config.models import (
     TOOL_KEYS,
     AuditSettings,
-    PlainJsonSchema,
     ServerSettings,
     StoreSettings,
     TelemetrySettings,

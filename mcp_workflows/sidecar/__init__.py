@@ -1,4 +1,4 @@
-"""The sidecar: configuration, command line, HTTP application, and what operators see of it."""
+"""The sidecar: configuration, command line, HTTP application, and observability."""
 
 DISTRIBUTION = "mcp-workflows"
-"""The name of the distribution, and of its command."""
+"""The name of the distribution and of its command."""

@@ -1,6 +1,6 @@
-"""The listener for those who run a sidecar, off the one that clients reach: `/metrics`, and how it is.
+"""The listener for operators, beside the one that clients reach: `/metrics` and the health endpoints.
 
-It asks nobody who they are, and belongs on an address that only they can reach. On loopback it answers only to the
+It authenticates nobody, so its address should be reachable by operators alone. On loopback it accepts only the host
 names of loopback, so that no page on the web can read it.
 """
 
@@ -26,7 +26,7 @@ from mcp_workflows.access import is_loopback
 from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar import health
 from mcp_workflows.sidecar.request_headers import AllowedHosts, BoundedHeaders, hosts_of
-from mcp_workflows.sidecar.shutdown import Ending
+from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.setup import Scrape
 
 logger = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 _STOP_WITHIN: Final = 1  # seconds
 
 
-def ops_app(workflows: Workflows, ending: Ending, scrape: Scrape, host: str) -> Starlette:
-    """The ASGI application, listening on that host."""
+def ops_app(workflows: Workflows, shutdown_state: ShutdownState, scrape: Scrape, host: str) -> Starlette:
+    """Return the ASGI application of the listener on this host."""
 
     async def metrics(request: Request) -> Response:
         await workflows.count()
@@ -46,7 +46,7 @@ def ops_app(workflows: Workflows, ending: Ending, scrape: Scrape, host: str) -> 
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", health.alive(workflows)),
-            Route("/readyz", health.ready(workflows, ending)),
+            Route("/readyz", health.ready(workflows, shutdown_state)),
             Route("/enginez", health.engines(workflows)),
         ],
         middleware=[Middleware(AllowedHosts, hosts=hosts_of(host))] if is_loopback(host) else [],
@@ -54,7 +54,7 @@ def ops_app(workflows: Workflows, ending: Ending, scrape: Scrape, host: str) -> 
 
 
 async def serve_ops(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve it until cancelled."""
+    """Serve the application until cancelled."""
     settings = uvicorn.Config(
         app,
         http=BoundedHeaders,
@@ -63,26 +63,26 @@ async def serve_ops(app: ASGIApp, listening: socket.socket) -> None:
         access_log=False,
         timeout_graceful_shutdown=_STOP_WITHIN,
     )
-    server = _Beside(settings)
+    server = _SecondServer(settings)
     host, port = listening.getsockname()[:2]
     logger.info("for operators: http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
     async with anyio.create_task_group() as group:
-        group.start_soon(_to_its_end, server, listening)
+        group.start_soon(_serve_to_the_end, server, listening)
         try:
             await anyio.sleep_forever()
         finally:
             server.should_exit = True
 
 
-async def _to_its_end(server: uvicorn.Server, listening: socket.socket) -> None:
+async def _serve_to_the_end(server: uvicorn.Server, listening: socket.socket) -> None:
     with anyio.CancelScope(shield=True):
         await server.serve(sockets=[listening])
 
 
-class _Beside(uvicorn.Server):
-    """A second server in the process: signals are the first one's."""
+class _SecondServer(uvicorn.Server):
+    """A second server in the process; the first one handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """None."""
+        """Leave signals to the first server."""
         yield

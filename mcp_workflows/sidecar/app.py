@@ -1,4 +1,4 @@
-"""The sidecar: a server with nothing but the configured tools, on stdio or Streamable HTTP."""
+"""The sidecar: a server that offers the configured tools alone, on stdio or over Streamable HTTP."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ from mcp_workflows.receiver.attach import Attentive, Changes, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.sidecar import health
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
-from mcp_workflows.sidecar.auth import Admission, Admitting
-from mcp_workflows.sidecar.config.load import Config
-from mcp_workflows.sidecar.config.models import STDERR, STDOUT
-from mcp_workflows.sidecar.discovery import Offering
+from mcp_workflows.sidecar.auth import Authenticator, AuthMiddleware
+from mcp_workflows.sidecar.config.models import STDERR, STDOUT, Config
+from mcp_workflows.sidecar.discovery import Discovery
 from mcp_workflows.sidecar.request_headers import (
     USUAL_PORTS,
     AllowedHosts,
@@ -43,41 +42,41 @@ from mcp_workflows.sidecar.request_headers import (
     Cors,
     hosts_of,
 )
-from mcp_workflows.sidecar.shutdown import Beginning, DrainingServer, Ended, Ending, ending_on_signals
-from mcp_workflows.sidecar.telemetry.setup import Exporting
+from mcp_workflows.sidecar.shutdown import DrainingServer, OpenRequests, ShutdownState, StartupErrors, stop_on_signals
+from mcp_workflows.sidecar.telemetry.setup import Exporters
 
 logger = logging.getLogger(__name__)
 
 PATH = "/mcp"
-_WITHOUT_LIMIT = 4 * 1024 * 1024  # bytes allowed for arguments, or answers, that have no limit
+_WITHOUT_LIMIT = 4 * 1024 * 1024  # bytes that are allowed for arguments, and for answers, without a configured limit
 _AROUND = 64 * 1024  # bytes of a request beside its arguments and answers
-_STOP_WITHIN = 3  # seconds for requests under way when it is told to stop
-_IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, who else send a request into one just closed
+_STOP_WITHIN = 3  # seconds that open requests have when the server is told to stop
+_IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, which so never use a closed one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    """A server with the configured tools, and what goes with it."""
+    """A server with the configured tools, and the parts that it is started and stopped with."""
 
     server: Server[Workflows]
-    workflows: Workflows  # its lifespan enters them
+    workflows: Workflows  # entered by the server's lifespan
     listening: ListenHandler
-    offering: Offering
-    admission: Admission | None = None  # None: nobody is asked who they are
-    ops: bool = False  # engines are asked how they are on another listener
-    ending: Ending = field(default_factory=Ending)
+    discovery: Discovery
+    authenticator: Authenticator | None = None  # None: callers are not identified
+    ops: bool = False  # the state of engines is served by the listener for operators
+    shutdown_state: ShutdownState = field(default_factory=ShutdownState)
 
     def stop_streams(self) -> None:
-        """End what would keep a server from stopping: streams and waiting calls; the workflows go on."""
+        """Close streams and end waiting calls, which would keep the server from stopping; workflows go on."""
         self.listening.close()
         self.workflows.stop()
 
 
-class _Uvicorn(DrainingServer):
+class _Server(DrainingServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say where."""
+        """Start, and log the addresses."""
         await super().startup(sockets)
-        gc.freeze()  # what is loaded stays: to look through it again while a large request is parsed takes 0.1 s
+        gc.freeze()  # the garbage collector would take 0.1 s for all that is loaded, while a large request is parsed
         for listening in sockets or ():
             host, port = listening.getsockname()[:2]
             logger.info("ready: http://%s:%d%s", f"[{host}]" if ":" in host else host, port, PATH)
@@ -85,44 +84,45 @@ class _Uvicorn(DrainingServer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where to listen."""
+    """A host and a port to listen on."""
 
     host: str
     port: int
 
 
-Beside = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: what a coroutine is sent and sends
+BackgroundTask = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: the values sent to and from a coroutine
 
 
-class Looking(StrEnum):
-    """How often engines are looked at for workflows that are marked as tools."""
+class DiscoveryMode(StrEnum):
+    """The times to ask engines for workflows that are marked as tools."""
 
     NEVER = "never"
     ONCE = "once"  # before anything is served
-    ON = "on"  # again and again, as their settings say
+    ON = "on"  # repeatedly, as the settings of each engine say
 
 
 def build(
     config: Config,
-    beside: Beside | None = None,
+    background: BackgroundTask | None = None,
     *,
     local: Principal = LOCAL,
-    looking: Looking = Looking.ON,
-    exporting: Exporting | None = None,
-    ops: Beside | None = None,
+    discovery_mode: DiscoveryMode = DiscoveryMode.ON,
+    exporters: Exporters | None = None,
+    ops: BackgroundTask | None = None,
 ) -> Sidecar:
-    """The sidecar of a configuration; nothing is opened yet. `beside` it something may go on that changes it.
+    """Build the sidecar of a configuration, without opening anything.
 
-    `local` is who asks where there is no network in between. `ops`: the listener for operators, if it has one.
+    The task `background` runs beside the server and may change the sidecar. `local` is the principal of callers on
+    stdio. `ops` serves the listener for operators.
 
     Raises:
-        ConfigError: what the audit or the telemetry need is not installed.
+        ConfigError: a package that audit or telemetry need is not installed.
     """
-    exports = exporting or exporting_of(config)
+    exports = exporters or exporters_of(config)
 
     @asynccontextmanager
     async def lifespan(_: Server[Workflows]) -> AsyncGenerator[Workflows]:
-        async with exports, workflows, _accompanied(beside, ops, sidecar, looking):
+        async with exports, workflows, _background_tasks(background, ops, sidecar, discovery_mode):
             yield workflows
 
     bus = InMemorySubscriptionBus()
@@ -136,23 +136,23 @@ def build(
         get_tool_input_schema=lambda name: tool.input if (tool := workflows.tools.get(name)) else None,
         on_subscriptions_listen=listening,
     )
-    workflows: Workflows = _attached(server, config, exports, local)
-    offering = Offering(workflows, changes, config.tools, config.laying)
-    if beside or offering.looks:
+    workflows: Workflows = _attach_workflows(server, config, exports, local)
+    discovery = Discovery(workflows, changes, config.tools, config.tool_defaults)
+    if background or discovery.looks:
         server.middleware.append(changes.serve)
     sidecar: Sidecar = Sidecar(
         server=server,
         workflows=workflows,
         listening=listening,
-        offering=offering,
-        admission=None if config.server.auth is None else Admission(config.server.auth, audit=workflows.audit),
+        discovery=discovery,
+        authenticator=None if config.server.auth is None else Authenticator(config.server.auth, audit=workflows.audit),
         ops=ops is not None,
     )
     return sidecar
 
 
-def _attached(server: Server[Workflows], config: Config, exports: Exporting, local: Principal) -> Workflows:
-    """All that the configuration says of workflows, beside a server that has nothing else."""
+def _attach_workflows(server: Server[Workflows], config: Config, exports: Exporters, local: Principal) -> Workflows:
+    """Attach the configured workflows to a server that has nothing else."""
     return attach(
         server,
         tools=config.tools,
@@ -174,66 +174,69 @@ def _attached(server: Server[Workflows], config: Config, exports: Exporting, loc
 
 
 @asynccontextmanager
-async def _accompanied(
-    beside: Beside | None, ops: Beside | None, sidecar: Sidecar, looking: Looking
+async def _background_tasks(
+    background: BackgroundTask | None, ops: BackgroundTask | None, sidecar: Sidecar, discovery_mode: DiscoveryMode
 ) -> AsyncGenerator[None]:
-    if looking is Looking.ONCE:
-        await sidecar.offering.look()
+    if discovery_mode is DiscoveryMode.ONCE:
+        await sidecar.discovery.look()
     async with anyio.create_task_group() as group:
-        if looking is Looking.ON:
-            group.start_soon(sidecar.offering.run)
-        for each in (beside, ops):
+        if discovery_mode is DiscoveryMode.ON:
+            group.start_soon(sidecar.discovery.run)
+        for each in (background, ops):
             if each:
                 group.start_soon(each, sidecar)
         yield
         group.cancel_scope.cancel()
 
 
-def exporting_of(config: Config, *, scraped: bool = False, printing: bool = False) -> Exporting:
-    """What it records and measures, and where that goes; with `printing` standard output is for something else.
+def exporters_of(config: Config, *, scraped: bool = False, printing: bool = False) -> Exporters:
+    """Return the exporters of audit events and telemetry; if `printing`, standard output is not available to the audit.
 
     Raises:
-        ConfigError: what that needs is not installed.
+        ConfigError: a package that they need is not installed.
     """
     name, version, audit = config.server.name, config.server.version, config.audit
     if audit is not None and audit.to == STDOUT and printing:
         audit = audit.model_copy(update={"to": STDERR})
-    return Exporting(audit, config.telemetry, name=name, version=version, scraped=scraped)
+    return Exporters(audit, config.telemetry, name=name, version=version, scraped=scraped)
 
 
-async def run_stdio(config: Config, beside: Beside | None = None, ops: Address | None = None) -> None:
-    """Serve one client on standard input and output, until it leaves or we are told to stop.
+async def run_stdio(config: Config, background: BackgroundTask | None = None, ops: Address | None = None) -> None:
+    """Serve one client on standard input and output, until it leaves or a signal ends the process.
 
     Raises:
-        ConfigError: the audit is to go to standard output, which is the client's; or `ops` cannot be listened on.
+        ConfigError: the audit is to go to standard output, which belongs to the client; or `ops` cannot be listened
+            on.
     """
     if config.audit is not None and config.audit.to == STDOUT:
         raise ConfigError("audit.to: standard output is what the client reads; on stdio write stderr, a file or otlp")
     await _check_store(config)
-    exporting = exporting_of(config, scraped=ops is not None)
-    exporting.make_global()
-    sidecar = build(config, beside, exporting=exporting, ops=_for_operators(ops, exporting))
-    _tell_who_cannot_call(sidecar.workflows)
+    exporters = exporters_of(config, scraped=ops is not None)
+    exporters.make_global()
+    sidecar = build(config, background, exporters=exporters, ops=_operators_listener(ops, exporters))
+    _warn_of_callbacks(sidecar.workflows)
     options = sidecar.server.create_initialization_options()
-    async with ending_on_signals(sidecar.stop_streams), stdio_server() as (incoming, outgoing):
+    async with stop_on_signals(sidecar.stop_streams), stdio_server() as (incoming, outgoing):
         await sidecar.server.run(incoming, outgoing, options)
 
 
-def _for_operators(address: Address | None, exporting: Exporting) -> Beside | None:
-    """The listener for operators, at that address from now on, if there is to be one."""
+def _operators_listener(address: Address | None, exporters: Exporters) -> BackgroundTask | None:
+    """Listen on the address for operators and return the task that serves it; None without an address."""
     if address is None:
         return None
-    assert exporting.scrape is not None, "metrics are collected where there is a listener for operators"
-    scrape, listening = exporting.scrape, _listen(address.host, address.port, "--ops")
+    assert exporters.scrape is not None, "metrics are collected where there is a listener for operators"
+    scrape, listening = exporters.scrape, _listen(address.host, address.port, "--ops")
 
     async def serve(sidecar: Sidecar) -> None:
-        await serve_ops(ops_app(sidecar.workflows, sidecar.ending, scrape, address.host), listening)
+        await serve_ops(ops_app(sidecar.workflows, sidecar.shutdown_state, scrape, address.host), listening)
 
     return serve
 
 
-def run_http(config: Config, *, host: str, port: int, beside: Beside | None = None, ops: Address | None = None) -> None:
-    """Serve Streamable HTTP at `/mcp`, until told to stop.
+def run_http(
+    config: Config, *, host: str, port: int, background: BackgroundTask | None = None, ops: Address | None = None
+) -> None:
+    """Serve Streamable HTTP at `/mcp`, until a signal ends the process.
 
     Raises:
         ConfigError: the address cannot be listened on, or an engine cannot be set up.
@@ -241,10 +244,10 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
     """
     anyio.run(_check_store, config)
     listening = _listen(host, port)
-    exporting = exporting_of(config, scraped=ops is not None)
-    exporting.make_global()
-    sidecar = build(config, beside, exporting=exporting, ops=_for_operators(ops, exporting))
-    app = Beginning(http_app(sidecar, config, host, listening.getsockname()[1]))
+    exporters = exporters_of(config, scraped=ops is not None)
+    exporters.make_global()
+    sidecar = build(config, background, exporters=exporters, ops=_operators_listener(ops, exporters))
+    app = StartupErrors(http_app(sidecar, config, host, listening.getsockname()[1]))
     settings = uvicorn.Config(
         app,
         loop="uvloop",
@@ -252,11 +255,13 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
         lifespan="on",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # the other end of the socket is who it is: a proxy is believed by that, and nobody else
+        proxy_headers=False,  # the peer is the other end of the socket; see `server.auth.proxy`
         timeout_graceful_shutdown=_STOP_WITHIN,
         timeout_keep_alive=_IDLE_CONNECTIONS,
     )
-    server = _Uvicorn(settings, ending=sidecar.ending, drain=config.server.drain, stop=sidecar.stop_streams)
+    server = _Server(
+        settings, shutdown_state=sidecar.shutdown_state, drain=config.server.drain, stop=sidecar.stop_streams
+    )
     try:
         server.run(sockets=[listening])
     except SystemExit:
@@ -268,40 +273,40 @@ def run_http(config: Config, *, host: str, port: int, beside: Beside | None = No
 
 
 def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlette:
-    """The ASGI application: `/mcp`, how it is (`/healthz`, `/readyz`, `/enginez`), and `/engines` for workflows."""
-    admission = sidecar.admission
-    if admission is not None:
-        admission.serve_at(resource_of(config, host, port))
+    """Return the ASGI application: `/mcp`, `/healthz`, `/readyz`, `/enginez`, and `/engines` for workflows."""
+    authenticator = sidecar.authenticator
+    if authenticator is not None:
+        authenticator.serve_at(resource_of(config, host, port))
     mcp = sidecar.server.streamable_http_app(
         streamable_http_path=PATH,
-        auth=None if admission is None else admission.sdk_settings,
-        token_verifier=admission,
+        auth=None if authenticator is None else authenticator.sdk_settings,
+        token_verifier=authenticator,
         max_request_body_size=_max_body(config.limits),
         session_idle_timeout=config.server.session_idle.total_seconds(),
         max_sessions=config.server.max_sessions,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # it compares beginnings
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # `AllowedHosts` does it
         host=host,
     )
-    if admission is not None:
-        mcp.add_middleware(Admitting, admission=admission)
-    # the SDK's endpoint and middleware without its application, whose authentication covers every path
+    if authenticator is not None:
+        mcp.add_middleware(AuthMiddleware, authenticator=authenticator)
+    # the endpoint and the middleware of the SDK's application; its authentication would cover every path
     [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
     guards = [Middleware(AllowedHosts, **_allowed(config, host))]
-    enginez = Route("/enginez", health.engines(sidecar.workflows), middleware=guards)  # tells more than the others
+    enginez = Route("/enginez", health.engines(sidecar.workflows), middleware=guards)  # shows more than the others
     app = Starlette(
         routes=[
-            Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # no other path looks at tokens
+            Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # tokens are examined on this path alone
             Route("/healthz", health.alive(sidecar.workflows)),
-            Route("/readyz", health.ready(sidecar.workflows, sidecar.ending)),
-            *([] if sidecar.ops or admission is not None else [enginez]),
-            *(() if admission is None else admission.routes),
-            Mount(MOUNTED_AT, sidecar.workflows.inbound),  # whatever the Host: a token protects it
+            Route("/readyz", health.ready(sidecar.workflows, sidecar.shutdown_state)),
+            *([] if sidecar.ops or authenticator is not None else [enginez]),
+            *(() if authenticator is None else authenticator.routes),
+            Mount(MOUNTED_AT, sidecar.workflows.inbound),  # any Host is allowed: a token protects it
         ],
         lifespan=mcp.router.lifespan_context,
     )
     app.router.redirect_slashes = False  # the Location would be built from the Host header
     app.add_middleware(Attentive)
-    app.add_middleware(Ended, ending=sidecar.ending)
+    app.add_middleware(OpenRequests, shutdown_state=sidecar.shutdown_state)
     app.add_middleware(CleanHeaders)
     if config.server.cors:
         app.add_middleware(Cors, origins=config.server.cors, path=PATH)
@@ -309,17 +314,17 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
 
 
 def _max_body(limits: Limits) -> int:
-    """Bytes of one request: its arguments and answers, and what is around them."""
+    """Return the largest size of a request body in bytes."""
     return _AROUND + (limits.max_arguments or _WITHOUT_LIMIT) + (limits.max_answer or _WITHOUT_LIMIT)
 
 
 def resource_of(config: Config, host: str, port: int) -> str:
-    """The URL by which clients know the server, and for which their tokens must be."""
+    """Return the URL of the server as clients know it, which is the audience of their tokens."""
     address = config.server.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return f"{address}{PATH}"
 
 
-def _tell_who_cannot_call(workflows: Workflows) -> None:
+def _warn_of_callbacks(workflows: Workflows) -> None:
     for name, called_at in workflows.called_at.items():
         logger.warning(
             "the workflows of engine %s cannot call it on stdio, only over HTTP (--http HOST:PORT): %s",
@@ -329,7 +334,7 @@ def _tell_who_cannot_call(workflows: Workflows) -> None:
 
 
 async def _check_store(config: Config) -> None:
-    """Before anything listens: a store that cannot be used is a message, not a trace out of the server."""
+    """Check the store before anything listens, so that an unusable one ends with a message instead of a trace."""
     async with config.store.open() as store:
         await store.check()
 
@@ -347,7 +352,7 @@ def _listen(host: str, port: int, option: str = "--http") -> socket.socket:
 
 
 def _allowed(config: Config, host: str) -> Mapping[str, Collection[str]]:
-    """The `Host` and `Origin` headers that are let in."""
+    """Return the `Host` and `Origin` headers that are accepted."""
     settings = config.server
     names = hosts_of(host)
     hosts, origins = {*names, *settings.allowed_hosts}, {f"http://{name}" for name in names}

@@ -1,7 +1,7 @@
-"""Who is let in over HTTP: the verifier of `access` behind the SDK's own hooks, and what who is not let in hears.
+"""Authentication over HTTP: the token verifier of `access` behind the hooks of the SDK.
 
-The SDK asks `Admission.verify_token` about each bearer token, answers 401 and 403, and binds sessions to whom they are.
-What it does not do is done around it: see `admitting`.
+The SDK asks `Authenticator.verify_token` about each bearer token, answers 401 and 403, and binds sessions to
+identities. `AuthMiddleware` adds trusted proxies, 503 for an unavailable issuer, and complete challenges.
 """
 
 from __future__ import annotations
@@ -34,27 +34,29 @@ from mcp_workflows.access.rate_limits import network_of
 from mcp_workflows.errors import AccessError, IssuerUnavailable, TokenRefused
 from mcp_workflows.receiver.context import Admitted, principal_of
 
+_RETRY_LATER: Final = {"Retry-After": "5"}
+
 logger = logging.getLogger(__name__)
 
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
-proxied_now: ContextVar[Identity | None] = ContextVar("mcp_workflows_proxied", default=None)
-peer_now: ContextVar[str | None] = ContextVar("mcp_workflows_peer", default=None)
+_proxied_identity: ContextVar[Identity | None] = ContextVar("mcp_workflows_proxied", default=None)
+_peer: ContextVar[str | None] = ContextVar("mcp_workflows_peer", default=None)
 
 
-class Admission(TokenVerifier):
-    """Lets in who proves who they are, by the settings there are now; see `take`."""
+class Authenticator(TokenVerifier):
+    """Verifies callers by the current settings, which `reload` replaces."""
 
     def __init__(self, settings: AuthSettings, *, audit: Audit = silent) -> None:
-        """Nobody's token is for it yet: see `serve_at`."""
+        """Accept no token until `serve_at` has named the URL of the server."""
         self._settings = settings
-        self._verifier: Verifier = verifier(settings, "", asker=_address_now)
-        self.audit = audit  # who is told of whom was not let in
-        self._proxy_word = secrets.token_urlsafe(32)  # stands for a token where a proxy has told who it is
+        self._verifier: Verifier = verifier(settings, "", asker=_asker)
+        self.audit = audit  # records refusals
+        self._marker = secrets.token_urlsafe(32)  # a token for requests that a trusted proxy has authenticated
 
     def serve_at(self, resource: str) -> None:
-        """The URL of the server, for which tokens must be."""
-        self._verifier = verifier(self._settings, resource, asker=_address_now)
+        """Set the URL of the server, which is the audience of tokens."""
+        self._verifier = verifier(self._settings, resource, asker=_asker)
 
     @property
     def resource(self) -> str:
@@ -63,21 +65,21 @@ class Admission(TokenVerifier):
 
     @property
     def sdk_settings(self) -> SdkSettings:
-        """What the SDK must know."""
+        """The settings that the SDK's own middleware needs."""
         url = AnyHttpUrl(self.resource)
         known = bool(self._verifier.authorization_servers)
         return SdkSettings(
-            issuer_url=url,  # goes nowhere: `routes` tell of the issuers, all of them
+            issuer_url=url,  # unused: `routes` publish all issuers
             required_scopes=list(self._settings.required_scopes),
             resource_server_url=url if known else None,
-            validate_token_resource=False,  # our verifier checks the audience, of every token that has one
+            validate_token_resource=False,  # our verifier checks the audience
         )
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The metadata of the resource (RFC 9728), where clients look for them; they come before the SDK's own.
+        """The routes of the resource metadata (RFC 9728), which take precedence over those of the SDK.
 
-        Also at the root, and without the path of `public_url`, which a proxy may have cut off.
+        They also exist at the root, and without the path of `public_url`, which a proxy may have removed.
         """
         if not self._verifier.authorization_servers:
             return []
@@ -97,20 +99,20 @@ class Admission(TokenVerifier):
             body["scopes_supported"] = list(self._settings.required_scopes)
         return JSONResponse(body, headers={"Cache-Control": "public, max-age=300"})
 
-    def take(self, settings: AuthSettings) -> None:
-        """Let in by these from now on; `required_scopes` and `owner` stay as they were at the start."""
+    def reload(self, settings: AuthSettings) -> None:
+        """Verify by these settings from now on; `required_scopes` and `owner` keep their first values."""
         lasting = {"required_scopes": self._settings.required_scopes, "owner": self._settings.owner}
-        self._verifier = verifier(settings, self.resource, self._verifier, _address_now)
+        self._verifier = verifier(settings, self.resource, self._verifier, _asker)
         self._settings = settings.model_copy(update=lasting)
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Who came with it; None: nobody who is let in.
+        """Return the identity behind a token, or None if it is refused.
 
         Raises:
-            IssuerUnavailable: that cannot be told now, see `admitting`.
+            IssuerUnavailable: the issuer gives no answer now; `AuthMiddleware` answers 503.
         """
-        passed = proxied_now.get()
-        if passed is not None and secrets.compare_digest(token.encode("utf-8", "replace"), self._proxy_word.encode()):
+        passed = _proxied_identity.get()
+        if passed is not None and secrets.compare_digest(token.encode("utf-8", "replace"), self._marker.encode()):
             return self._admitted(passed, None)
         try:
             return self._admitted(await self._verifier.verify(token), token)
@@ -125,7 +127,7 @@ class Admission(TokenVerifier):
         return Admitted.of(identity, identity.principal(self._settings.owner, recheck))
 
     def _recheck(self, identity: Identity, token: str) -> Callable[[], Awaitable[Principal | None]]:
-        """Who they would be let in as. The token lives in it, and nowhere else, as long as their request."""
+        """Return a function that verifies the token again. Nothing else keeps the token, longer than its request."""
 
         async def again() -> Principal | None:
             try:
@@ -138,10 +140,10 @@ class Admission(TokenVerifier):
         return again
 
     def proxied(self, scope: Scope) -> Identity | None:
-        """Who the proxy says it is; None: it is not the proxy, or it says nothing.
+        """Return the identity that a trusted proxy has put into the headers; None if there is no proxy or no identity.
 
         Raises:
-            TokenRefused: what it says cannot be taken.
+            TokenRefused: the headers cannot be used.
         """
         proxy = self._verifier.proxied
         if proxy is None:
@@ -155,26 +157,26 @@ class Admission(TokenVerifier):
             return None
         return proxy.identity(headers)
 
-    def with_word(self, scope: Scope) -> Scope:
-        """The request as if it came with a token, for the SDK to ask us about."""
+    def with_marker(self, scope: Scope) -> Scope:
+        """Return the request with a token that stands for the identity from the proxy, for the SDK to ask about."""
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"authorization"]
-        return {**scope, "headers": [*headers, (b"authorization", f"Bearer {self._proxy_word}".encode())]}
+        return {**scope, "headers": [*headers, (b"authorization", f"Bearer {self._marker}".encode())]}
 
     def deny(self, reason: str, principal: Principal | None = None) -> None:
-        """Tell the log, within its limits, and the audit, always; who asked hears nothing of the reason."""
+        """Record a refusal in the log, within its limits, and in the audit. The caller does not learn the reason."""
         logger.warning("somebody was not let in: %s", reason)
         record = record_of(Event.DENY, principal, outcome="refused", reason=reason)
-        self.audit(replace(record, peer=peer_now.get()))
+        self.audit(replace(record, peer=_peer.get()))
 
     def challenge(self, found: str) -> str:
-        """The SDK's `WWW-Authenticate` with the scopes that are needed (RFC 6750, section 3)."""
+        """Return the SDK's `WWW-Authenticate` with the required scopes (RFC 6750, section 3)."""
         scopes = self._settings.required_scopes
         return f'{found}, scope="{" ".join(scopes)}"' if scopes and "scope=" not in found else found
 
 
-def _address_now() -> str | None:
-    """Where the request at hand comes from; of IPv6 the network, of which anybody has many addresses."""
-    peer = peer_now.get()
+def _asker() -> str | None:
+    """Return the address of the current request; of IPv6 the network, because a caller has many addresses in it."""
+    peer = _peer.get()
     return None if peer is None else network_of(peer)
 
 
@@ -186,7 +188,7 @@ def _by_name(scope: Scope) -> Mapping[str, Sequence[str]]:
 
 
 def _text(value: bytes) -> str:
-    """Proxies send names as UTF-8, whatever the standard says."""
+    """Decode a header value as UTF-8, which proxies use for names, or else as Latin-1."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -194,22 +196,19 @@ def _text(value: bytes) -> str:
 
 
 def _has_token(headers: Mapping[str, Sequence[str]]) -> bool:
-    """Whoever comes with a token is taken at that, and nothing else said of them counts."""
+    """Return whether the request has a bearer token, which takes precedence over headers of a proxy."""
     return any(value.lower().startswith("bearer ") for value in headers.get("authorization", ()))
 
 
-_LATER: Final = {"Retry-After": "5"}
-
-
-class Admitting:
-    """ASGI middleware right outside the SDK's authentication: proxies, 503 and challenges.
+class AuthMiddleware:
+    """ASGI middleware around the SDK's authentication: trusted proxies, 503 and challenges.
 
     Both serve `/mcp` alone, so a token that is sent to another path is never examined.
     """
 
-    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
         self._app = app
-        self._admission = admission
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -217,41 +216,40 @@ class Admitting:
             await self._app(scope, receive, send)
             return
         peer = scope.get("client")
-        came_from = peer_now.set(peer[0] if peer else None)
+        came_from = _peer.set(peer[0] if peer else None)
         try:
             await self._serve(scope, receive, send)
         finally:
-            peer_now.reset(came_from)
+            _peer.reset(came_from)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            identity = self._admission.proxied(scope)
+            identity = self._authenticator.proxied(scope)
         except TokenRefused as error:
-            self._admission.deny(str(error))
+            self._authenticator.deny(str(error))
             identity = None
-        passed = scope if identity is None else self._admission.with_word(scope)
-        set_to = proxied_now.set(identity)
+        passed = scope if identity is None else self._authenticator.with_marker(scope)
+        set_to = _proxied_identity.set(identity)
         try:
-            await self._app(passed, receive, _Challenging(self._admission, passed, send))
+            await self._app(passed, receive, self._with_challenge(passed, send))
         except IssuerUnavailable:
             body = {"error": "temporarily_unavailable", "error_description": "try again later"}
-            await JSONResponse(body, status_code=503, headers=_LATER)(scope, receive, send)
+            await JSONResponse(body, status_code=503, headers=_RETRY_LATER)(scope, receive, send)
         finally:
-            proxied_now.reset(set_to)
+            _proxied_identity.reset(set_to)
 
+    def _with_challenge(self, scope: Scope, send: Send) -> Send:
+        """Return a `send` that adds scopes to the challenge of a 401 or 403, and records a 403 in the audit log."""
 
-class _Challenging:
-    """`send`, which completes the challenge of a 401 or 403, and tells of the latter."""
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] in {401, 403}:
+                headers = MutableHeaders(scope=message)
+                if (found := headers.get("www-authenticate")) is not None:
+                    headers["www-authenticate"] = self._authenticator.challenge(found)
+                    user = scope.get("user")
+                    if message["status"] == 403 and isinstance(user, AuthenticatedUser):
+                        principal = principal_of(user.access_token, Owner.CLIENT)
+                        self._authenticator.deny("a required scope is missing", principal)
+            await send(message)
 
-    def __init__(self, admission: Admission, scope: Scope, send: Send) -> None:
-        self._admission, self._scope, self._send = admission, scope, send
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] in {401, 403}:
-            headers = MutableHeaders(scope=message)
-            if (found := headers.get("www-authenticate")) is not None:
-                headers["www-authenticate"] = self._admission.challenge(found)
-                user = self._scope.get("user")
-                if message["status"] == 403 and isinstance(user, AuthenticatedUser):
-                    self._admission.deny("a required scope is missing", principal_of(user.access_token, Owner.CLIENT))
-        await self._send(message)
+        return sent

@@ -1,4 +1,4 @@
-"""Whether everything in a config can work now: the store opens, each engine answers, each workflow could run."""
+"""Checks of everything in a configuration: can the store be used, does each engine answer, could each workflow run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -23,72 +23,16 @@ from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.engines.registry import PATIENCE, Engines
 from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
-from mcp_workflows.sidecar.config.load import Config, Engine, StoreSettings
-from mcp_workflows.sidecar.config.models import AuditSettings
+from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
-from mcp_workflows.sidecar.discovery import Marked, compose
-from mcp_workflows.tools.tool import Kind as ToolKind
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
+from mcp_workflows.tools.tool import Kind, Tool
 
-_PAGES = 3  # so many times the patience for one call: it may take several
-
-
-@dataclass(slots=True)
-class Looks:
-    """What was seen on the engines that are to be looked at; filled while it is found out."""
-
-    adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
-    exposed: dict[str, Sequence[Exposed]] = field(default_factory=dict[str, Sequence[Exposed]])
-    trouble: dict[str, str] = field(default_factory=dict[str, str])
-
-    async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
-        """At one engine, which is open."""
-        longest = patience * _PAGES
-        try:
-            with anyio.fail_after(longest):
-                async with engines.calling(engine, bounded=False) as opened:
-                    self.adapters[engine], self.exposed[engine] = opened, list(await adapter.exposed())
-        except EngineError as error:
-            self.trouble[engine] = str(error)
-        except TimeoutError:
-            self.trouble[engine] = f"no answer within {longest:g} s"
-
-    def findings(self, config: Config) -> Sequence[tuple[str, Mapping[str, str], Finding]]:
-        """Each marked workflow and each engine without any: its name, its details, and what becomes of it."""
-        my_tasks, laying = config.server.my_tasks, config.laying
-        marked = compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, laying=laying)
-        found = [(each.exposed.name, _details(each), _finding(each)) for each in marked]
-        nothing = Finding(ok=True, text="nothing is marked there")
-        found += [(name, {"engine": name}, nothing) for name, exposed in self.exposed.items() if not exposed]
-        lost = {
-            name: Finding(ok=False, text=f"cannot see what is marked there: {why}")
-            for name, why in self.trouble.items()
-        }
-        return [*found, *((name, {"engine": name}, finding) for name, finding in lost.items())]
+_PAGES = 3  # times the patience for one call, because reading all pages takes several calls
 
 
-def _details(marked: Marked) -> Mapping[str, str]:
-    return {"engine": marked.engine, "workflow": marked.exposed.workflow}
-
-
-def _finding(marked: Marked) -> Finding:
-    if marked.wrong:
-        return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
-    said = (
-        f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
-    )
-    return Finding(ok=True, text=said, hint=None if marked.named else _suggestion(marked.exposed))
-
-
-def _suggestion(exposed: Exposed) -> str | None:
-    """A schema that its owner may correct and set; nothing of it counts before."""
-    if exposed.draft is None:
-        return None
-    return f"its input schema might be, correct it and set it: {json.dumps(exposed.draft)}"
-
-
-class Kind(StrEnum):
-    """What can be checked, in this order."""
+class ItemKind(StrEnum):
+    """The kinds of checked items, in the order of the report."""
 
     STORE = "store"
     ISSUER = "issuer"
@@ -99,8 +43,8 @@ class Kind(StrEnum):
     EXPOSED = "exposed"
 
 
-class State(StrEnum):
-    """What came out, in a word."""
+class ItemState(StrEnum):
+    """The result of a check."""
 
     OK = "ok"
     PROBLEM = "problem"
@@ -110,65 +54,65 @@ class State(StrEnum):
 
 Place: TypeAlias = Callable[[Where], str | None]  # see `Config.place`
 
-HOSTS_GIVE_UP = timedelta(seconds=60)  # on a tool call, most of them
+HOSTS_GIVE_UP = timedelta(seconds=60)  # most hosts give up on a tool call after this time
 _CREDENTIALS = re.compile(r"//[^/]*@")
-_STYLES: Mapping[State, str] = {
-    State.OK: "green",
-    State.PROBLEM: "bold red",
-    State.UNKNOWN: "yellow",
-    State.NOT_CHECKED: "yellow",
+_STYLES: Mapping[ItemState, str] = {
+    ItemState.OK: "green",
+    ItemState.PROBLEM: "bold red",
+    ItemState.UNKNOWN: "yellow",
+    ItemState.NOT_CHECKED: "yellow",
 }
-_STATES: Mapping[bool | None, State] = {True: State.OK, False: State.PROBLEM, None: State.UNKNOWN}
+_STATES: Mapping[bool | None, ItemState] = {True: ItemState.OK, False: ItemState.PROBLEM, None: ItemState.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that was checked."""
+    """One checked item."""
 
-    kind: Kind
+    kind: ItemKind
     name: str
     details: Mapping[str, str] = field(default_factory=dict[str, str])  # adapter, or engine and workflow
-    finding: Finding | None  # None: its adapter cannot tell
+    finding: Finding | None  # None: its adapter cannot check
 
     @property
-    def state(self) -> State:
-        """In a word."""
+    def state(self) -> ItemState:
+        """The result of the check."""
         if self.finding is None:
-            return State.NOT_CHECKED
+            return ItemState.NOT_CHECKED
         return _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs; `ok` is null when it is unknown, `text` and `hint` too when it was not checked."""
+        """Return the row for programs: `ok` is null if unknown, `text` and `hint`, too, if it was not checked."""
         found = self.finding
         told = (found.ok, found.text, found.hint) if found else (None, None, None)
         return {"name": self.name, **self.details, **dict(zip(("ok", "text", "hint"), told, strict=True))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkup:
-    """What was found: the store and perhaps its tasks, engines and tools in the order of the file, what is marked."""
+class CheckReport:
+    """All checked items: the store, its tasks, issuers, the audit, engines, tools and marked workflows."""
 
     rows: Sequence[Row]
-    tasks: LiveTasks | None = None  # None: not looked at
+    tasks: LiveTasks | None = None  # None: not counted
 
     @property
     def problems(self) -> int:
-        """How many things cannot work now."""
-        return sum(row.state is State.PROBLEM for row in self.rows)
+        """The number of items that cannot work now."""
+        return sum(row.state is ItemState.PROBLEM for row in self.rows)
 
     @property
     def unknown(self) -> int:
-        """How many things were looked at in vain: nothing says whether they can work."""
-        return sum(row.state is State.UNKNOWN for row in self.rows)
+        """The number of items whose check gave no result."""
+        return sum(row.state is ItemState.UNKNOWN for row in self.rows)
 
     @property
     def unchecked(self) -> int:
-        """How many things nobody could look at: their adapters do not check."""
+        """The number of items whose adapters do not check."""
         return sum(row.finding is None for row in self.rows)
 
     @property
     def summary(self) -> str:
-        """What came out of all of it, in a few words."""
+        """The result of all checks in a few words."""
         if self.problems:
             return "1 problem" if self.problems == 1 else f"{self.problems} problems"
         unsure = {"unknown": self.unknown, "not checked": self.unchecked}
@@ -176,22 +120,22 @@ class Checkup:
         return f"no problem found{told}" if told else "everything is fine"
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs."""
+        """Return the report for programs."""
         tasks = {} if self.tasks is None else {"tasks": self.tasks.as_json()}
-        by_kind = {kind: [row.as_json() for row in self.rows if row.kind is kind] for kind in Kind}
+        by_kind = {kind: [row.as_json() for row in self.rows if row.kind is kind] for kind in ItemKind}
         return {
             "ok": not self.problems,
-            "store": by_kind[Kind.STORE][0],
+            "store": by_kind[ItemKind.STORE][0],
             **tasks,
-            "issuers": by_kind[Kind.ISSUER],
-            "audit": by_kind[Kind.AUDIT],
-            "engines": by_kind[Kind.ENGINE],
-            "tools": by_kind[Kind.TOOL],
-            "exposed": by_kind[Kind.EXPOSED],
+            "issuers": by_kind[ItemKind.ISSUER],
+            "audit": by_kind[ItemKind.AUDIT],
+            "engines": by_kind[ItemKind.ENGINE],
+            "tools": by_kind[ItemKind.TOOL],
+            "exposed": by_kind[ItemKind.EXPOSED],
         }
 
     def as_table(self) -> Table:
-        """For people."""
+        """Return the report for people."""
         table = Table(box=None, pad_edge=False)
         for heading in ("", "name", "what", "state", "found"):
             table.add_column(heading, overflow="fold")
@@ -206,20 +150,20 @@ def _sentence(row: Row) -> Text:
     if row.finding is None:
         return Text("its adapter cannot tell")
     hint = f"\n-> {row.finding.hint}" if row.finding.hint else ""
-    return Text(cleaned(f"{row.finding.text}{hint}"))  # of what engines say nothing may steer the terminal
+    return Text(cleaned(f"{row.finding.text}{hint}"))  # text from engines must not control the terminal
 
 
-async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> Checkup:
-    """Look at everything at once, if wanted at the tasks in the store too; `patience`: seconds for each check."""
-    rows: dict[tuple[Kind, str], Row] = {}
-    looks = Looks()
+async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> CheckReport:
+    """Check everything concurrently, and the tasks in the store if wanted. `patience` is in seconds for each check."""
+    rows: dict[tuple[ItemKind, str], Row] = {}
+    discoveries = Discoveries()
     identified = config.server.single_user or config.server.auth is not None
     advice = {
         tool.name: _unsaid(tool, config.server.auth) or _advice(tool, identified=identified) for tool in config.tools
     }
 
     def found(row: Row) -> None:
-        hint = advice[row.name] if row.kind is Kind.TOOL else None
+        hint = advice[row.name] if row.kind is ItemKind.TOOL else None
         if hint and row.finding and row.finding.ok is not False:
             row = replace(row, finding=replace(row.finding, hint=hint))
         rows[row.kind, row.name] = row
@@ -229,17 +173,16 @@ async def check(config: Config, *, tasks: bool = False, patience: float = PATIEN
         group.start_soon(_check_issuers, config, patience, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
-            group.start_soon(_check_engine, engine, its_tools, patience, found, looks, config.place)
-    store = rows[Kind.STORE, _scheme(config.store.url)]
-    issuers = [row for (kind, _), row in rows.items() if kind is Kind.ISSUER]
+            group.start_soon(_check_engine, engine, its_tools, patience, found, discoveries, config.place)
+    store = rows[ItemKind.STORE, _scheme(config.store.url)]
+    issuers = [row for (kind, _), row in rows.items() if kind is ItemKind.ISSUER]
     audit = _audit_rows(config.audit)
-    others = [(Kind.ENGINE, name) for name in config.engines] + [(Kind.TOOL, tool.name) for tool in config.tools]
+    others = [(ItemKind.ENGINE, name) for name in config.engines] + [
+        (ItemKind.TOOL, tool.name) for tool in config.tools
+    ]
     live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
-    exposed = (
-        Row(kind=Kind.EXPOSED, name=name, details=details, finding=finding)
-        for name, details, finding in looks.findings(config)
-    )
-    return Checkup(rows=[store, *issuers, *audit, *live_rows, *(rows[key] for key in others), *exposed], tasks=live)
+    found_rows = (rows[key] for key in others)
+    return CheckReport(rows=[store, *issuers, *audit, *live_rows, *found_rows, *discoveries.rows(config)], tasks=live)
 
 
 def _scheme(url: str) -> str:
@@ -254,11 +197,11 @@ async def _check_store(settings: StoreSettings, patience: float, found: Callable
 
     url = settings.url
     place = _CREDENTIALS.sub("//", url).partition("?")[0]
-    found(Row(kind=Kind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
+    found(Row(kind=ItemKind.STORE, name=_scheme(url), details={"url": place}, finding=await _within(patience, look)))
 
 
 async def _check_issuers(config: Config, patience: float, found: Callable[[Row], None]) -> None:
-    """Whether the tokens of each issuer could be verified now."""
+    """Check for each issuer that its tokens can be verified now."""
     if config.server.auth is None:
         return
     asked = verifier(config.server.auth, "")
@@ -275,11 +218,11 @@ async def _check_issuer(
     async def looked() -> Finding:
         return Finding(ok=True, text=await look())
 
-    found(Row(kind=Kind.ISSUER, name=name, finding=await _within(patience, looked)))
+    found(Row(kind=ItemKind.ISSUER, name=name, finding=await _within(patience, looked)))
 
 
 def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
-    """Whether the audit file could be written; it is not begun, as that may be for another user to do."""
+    """Check that the audit file can be written. It is not created, because it may belong to another user."""
     if settings is None or settings.file is None:
         return ()
     file = settings.file
@@ -288,7 +231,7 @@ def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
         finding = Finding(ok=False, text=f"there is no folder {file.parent}")
     elif file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         finding = Finding(ok=False, text=f"{file} cannot be written")
-    return [Row(kind=Kind.AUDIT, name="file", finding=finding)]
+    return [Row(kind=ItemKind.AUDIT, name="file", finding=finding)]
 
 
 async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[LiveTasks | None, Sequence[Row]]:
@@ -299,11 +242,11 @@ async def _check_tasks(config: Config, store: Row, patience: float) -> tuple[Liv
         live = await count_live_tasks(config)
         return live.findings()["live"]
 
-    if store.state is State.PROBLEM:
+    if store.state is ItemState.PROBLEM:
         return None, ()
     finding = await _within(patience, look)
     findings = live.findings() if live else {"live": finding}
-    return live, [Row(kind=Kind.TASKS, name=name, finding=found) for name, found in findings.items()]
+    return live, [Row(kind=ItemKind.TASKS, name=name, finding=found) for name, found in findings.items()]
 
 
 async def _check_engine(
@@ -311,10 +254,10 @@ async def _check_engine(
     tools: Sequence[Tool],
     patience: float,
     found: Callable[[Row], None],
-    looks: Looks,
+    discoveries: Discoveries,
     place: Place,
 ) -> None:
-    """The engine, and if it answers, all of its tools and what is marked there at once."""
+    """Check the engine and, if it answers, all of its tools and its marked workflows concurrently."""
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
@@ -322,15 +265,15 @@ async def _check_engine(
             if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
                 details["called_at"] = ", ".join(called_at)
             finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None
-            found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
+            found(Row(kind=ItemKind.ENGINE, name=engine.name, details=details, finding=finding))
             async with anyio.create_task_group() as group:
                 if isinstance(adapter, Exposes) and adapter.expose_every is not None:
-                    group.start_soon(looks.look, engine.name, adapter, engines, patience)
+                    group.start_soon(discoveries.look, engine.name, adapter, engines, patience)
                 for tool in tools:
                     group.start_soon(_check_tool, tool, adapter, finding, patience, found, place)
     except WorkflowsError as error:
         finding = Finding(ok=False, text=str(error))
-        found(Row(kind=Kind.ENGINE, name=engine.name, details=details, finding=finding))
+        found(Row(kind=ItemKind.ENGINE, name=engine.name, details=details, finding=finding))
         for tool in tools:
             found(_tool_row(tool, _blocked(tool)))
 
@@ -355,14 +298,14 @@ async def _check_tool(
 
 
 async def _checked(tool: Tool, adapter: Checks) -> Finding:
-    """Whether the workflow could run now; what is only watched need not."""
-    if tool.kind is ToolKind.WATCH:
+    """Check that the workflow could run now; a tool that only watches needs no check."""
+    if tool.kind is Kind.WATCH:
         return Finding(ok=True, text=f"watches executions of {tool.workflow}")
     return await adapter.check(tool.workflow, tool.options)
 
 
 async def _verified(tool: Tool, adapter: Verifies, checked: Finding, place: Place) -> Finding:
-    """What was found so far, with what the workflow lacks of what the tool names, and what could not be found out."""
+    """Return the finding together with the differences between the workflow and the tool, and the open points."""
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
     more = [_placed(tool, each, place) for each in await adapter.verify(tool.workflow, tool.options, gates)]
     wrong = [finding for finding in more if finding.ok is False]
@@ -377,7 +320,7 @@ async def _verified(tool: Tool, adapter: Verifies, checked: Finding, place: Plac
 
 
 def _placed(tool: Tool, finding: Finding, place: Place) -> Finding:
-    """The finding with the file and the line of the setting that its text begins with; see `Verifies.verify`."""
+    """Return the finding with the file and line of the setting that its text begins with; see `Verifies.verify`."""
     setting = finding.text.partition(": ")[0]
     found = place(("tools", tool.name, *setting.split(".")))
     return replace(finding, text=f"{found}: {finding.text}") if found else finding
@@ -385,19 +328,19 @@ def _placed(tool: Tool, finding: Finding, place: Place) -> Finding:
 
 def _tool_row(tool: Tool, finding: Finding | None) -> Row:
     details = {"engine": tool.engine, "workflow": tool.workflow}
-    return Row(kind=Kind.TOOL, name=tool.name, details=details, finding=finding)
+    return Row(kind=ItemKind.TOOL, name=tool.name, details=details, finding=finding)
 
 
 def _unsaid(tool: Tool, auth: AuthSettings | None) -> str | None:
-    """Rules by claims that nobody can have here."""
+    """Return the claims in the tool's rules that no login here can provide."""
     claims = () if tool.allow is None else sorted(tool.allow.claims)
     unsaid = [name for name in claims if auth is None or not auth.says(name)]
     return f"allow goes by what nobody's login says here, so that fits nobody: {', '.join(unsaid)}" if unsaid else None
 
 
 def _advice(tool: Tool, *, identified: bool) -> str | None:
-    """What is no mistake, and may not be meant."""
-    if tool.kind is ToolKind.WATCH and not identified:
+    """Return a hint about settings that are valid and may not be intended."""
+    if tool.kind is Kind.WATCH and not identified:
         return "seen on stdio only; over HTTP with server.auth or server.single_user"
     waits = {"wait": tool.wait if tool.hands_over else None, "adaptive": tool.adaptive}
     long = [name for name, value in waits.items() if value is not None and value >= HOSTS_GIVE_UP]
@@ -420,18 +363,18 @@ async def _within(patience: float, look: Callable[[], Awaitable[Finding]]) -> Fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTasks:
-    """How many tasks have not ended; those of removed tools and on removed engines, by name."""
+    """The number of live tasks, also by name for removed tools and on removed engines."""
 
     total: int = 0
     removed_tools: Mapping[str, int] = field(default_factory=dict[str, int])
     removed_engines: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs."""
+        """Return the counts for programs."""
         return {"live": self.total, "removed_tools": self.removed_tools, "removed_engines": self.removed_engines}
 
     def findings(self) -> Mapping[str, Finding]:
-        """For people; a task of a removed tool is fine, as it has the settings it started with."""
+        """Return the counts as findings. A removed tool is fine: its tasks keep the settings they started with."""
         removed = self.removed_tools or self.removed_engines
         total = _tasks(self.total) + ("" if removed or not self.total else ", all of tools that are configured")
         return {
@@ -442,7 +385,7 @@ class LiveTasks:
 
 
 async def count_live_tasks(config: Config) -> LiveTasks:
-    """Count them in the store.
+    """Count the live tasks in the store.
 
     Raises:
         StoreError: it cannot be read.
@@ -473,3 +416,49 @@ def _of_removed_tool(count: int) -> Finding:
 def _on_removed_engine(name: str, count: int) -> Finding:
     text = f"{_tasks(count)} on an engine that is not in the configuration any more: nobody can look at them"
     return Finding(ok=False, text=text, hint=f"put engine {name} back until they have ended")
+
+
+@dataclass(slots=True)
+class Discoveries:
+    """The workflows that are marked on the engines; filled while the checks run."""
+
+    adapters: dict[str, Adapter] = field(default_factory=dict[str, Adapter])
+    exposed: dict[str, Sequence[Exposed]] = field(default_factory=dict[str, Sequence[Exposed]])
+    trouble: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def look(self, engine: str, adapter: Exposes, engines: Engines, patience: float) -> None:
+        """Read the marked workflows of one engine, which is open."""
+        longest = patience * _PAGES
+        try:
+            with anyio.fail_after(longest):
+                async with engines.calling(engine, bounded=False) as opened:
+                    self.adapters[engine], self.exposed[engine] = opened, list(await adapter.exposed())
+        except EngineError as error:
+            self.trouble[engine] = str(error)
+        except TimeoutError:
+            self.trouble[engine] = f"no answer within {longest:g} s"
+
+    def rows(self, config: Config) -> Iterator[Row]:
+        """Yield a row for each marked workflow, and one for each engine that has none or gave no answer."""
+        my_tasks, tool_defaults = config.server.my_tasks, config.tool_defaults
+        for each in compose(config.tools, self.exposed, self.adapters, my_tasks=my_tasks, tool_defaults=tool_defaults):
+            details = {"engine": each.engine, "workflow": each.exposed.workflow}
+            yield Row(kind=ItemKind.EXPOSED, name=each.exposed.name, details=details, finding=_finding(each))
+        nothing = Finding(ok=True, text="nothing is marked there")
+        engines = {name: nothing for name, exposed in self.exposed.items() if not exposed} | {
+            name: Finding(ok=False, text=f"cannot see what is marked there: {why}")
+            for name, why in self.trouble.items()
+        }
+        for name, finding in engines.items():
+            yield Row(kind=ItemKind.EXPOSED, name=name, details={"engine": name}, finding=finding)
+
+
+def _finding(marked: MarkedWorkflow) -> Finding:
+    if marked.wrong:
+        return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
+    said = (
+        f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
+    )
+    draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; it has no effect before
+    hint = None if draft is None else f"its input schema might be, correct it and set it: {json.dumps(draft)}"
+    return Finding(ok=True, text=said, hint=hint)

@@ -1,6 +1,6 @@
-"""What a sidecar offers now: the tools of its file, and beside them the workflows that are marked on its engines.
+"""The offered tools: those of the configuration, and the workflows that are marked as tools on its engines.
 
-The only place that knows both, so that a reload keeps what was found, and a look keeps what was reloaded.
+A reload of the configuration keeps the marked workflows, and a look at the engines keeps the configuration.
 """
 
 from __future__ import annotations
@@ -23,36 +23,41 @@ from mcp_workflows.tools.compatibility import find_problems, first
 from mcp_workflows.tools.schema_cost import excess
 from mcp_workflows.tools.tool import TaskSupport, Tool
 
-Laying: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]  # Any: settings of a tool, as in the file
-"""What the file says of tools that are not in it, by name: the settings of one, with its defaults and rules."""
+logger = logging.getLogger(__name__)
+RETRY_AFTER = 30.0  # seconds after a failed look, unless the next one is due before
 
-NAME_IT = "to offer it, name it in workflows.yaml, under a name of its own"
-_PUT_RIGHT = "put that right in the engine, or remove the mark"
+ToolDefaults: TypeAlias = Callable[
+    [str, Mapping[str, Any]], Mapping[str, Any]
+]  # Any: the settings of a tool, as in the file
+"""Adds the `defaults` and `rules` of the configuration to the settings of a tool that is not in it, by name."""
+
+NAMING_HINT = "to offer it, name it in workflows.yaml, under a name of its own"
+_ENGINE_HINT = "put that right in the engine, or remove the mark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
-    """One marked workflow, and what becomes of it."""
+class MarkedWorkflow:
+    """One marked workflow, and the tool that it becomes or the reason against it."""
 
     engine: str
     exposed: Exposed
-    tool: Tool | None = None  # the tool it is; None: it is none
-    named: str | None = None  # the tool of the file that offers it already
-    wrong: str | None = None  # why it is not offered
-    hint: str | None = None  # what to do about that
+    tool: Tool | None = None  # None: it is not offered as a tool
+    named: str | None = None  # the tools of the file that run it already
+    wrong: str | None = None  # the reason why it is not offered
+    hint: str | None = None  # the way to correct that
 
     @property
     def place(self) -> str:
-        """Where people find it."""
+        """The engine's name for it, and the engine, for people."""
         return f"{self.exposed.source} (engine {self.engine})"
 
-    def left_out(self, wrong: str, hint: str = NAME_IT) -> Marked:
-        """The same, not offered."""
+    def rejected(self, wrong: str, hint: str = NAMING_HINT) -> MarkedWorkflow:
+        """Return the same workflow, not offered for this reason."""
         return replace(self, tool=None, wrong=wrong, hint=hint)
 
 
-def as_found(_: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Nothing is said of them."""
+def no_defaults(_: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings unchanged."""
     return settings
 
 
@@ -62,45 +67,45 @@ def compose(
     adapters: Mapping[str, Adapter],
     *,
     my_tasks: bool,
-    laying: Laying = as_found,
-) -> Sequence[Marked]:
-    """What becomes of all that is marked, by engine, beside the tools that are named in the file."""
+    tool_defaults: ToolDefaults = no_defaults,
+) -> Sequence[MarkedWorkflow]:
+    """Return a decision about every marked workflow, by engine, beside the tools of the file."""
     seen = [(engine, each) for engine in adapters for each in _once(exposed.get(engine, ()))]
-    found = [_seen(engine, each, named, adapters, laying) for engine, each in seen]
-    found = [_beside_companions(each, named, my_tasks=my_tasks) for each in found]
-    found = [_beside_named(each, named) for each in found]
-    return list(_beside_each_other(found))
+    found = [_classified(engine, each, named, adapters, tool_defaults) for engine, each in seen]
+    found = [_without_companion_names(each, named, my_tasks=my_tasks) for each in found]
+    found = [_without_named(each, named) for each in found]
+    return list(_without_duplicates(found))
 
 
-def offered_tools(named: Sequence[Tool], found: Sequence[Marked]) -> Sequence[Tool]:
-    """All that is offered: what the file says first."""
+def offered_tools(named: Sequence[Tool], found: Sequence[MarkedWorkflow]) -> Sequence[Tool]:
+    """Return all offered tools, those of the file first."""
     return [*named, *(each.tool for each in found if each.tool)]
 
 
 def _once(exposed: Sequence[Exposed]) -> Sequence[Exposed]:
-    """Each of them once, always in the same order: pages of an engine may overlap and change places."""
+    """Return each workflow once, in a stable order: pages of an engine may overlap and change places."""
     return sorted({each.source: each for each in exposed}.values(), key=lambda each: (each.name, each.source))
 
 
-def _seen(
-    engine: str, exposed: Exposed, named: Sequence[Tool], adapters: Mapping[str, Adapter], laying: Laying
-) -> Marked:
-    """By itself: named already, a tool, or none that can be offered."""
-    marked = Marked(engine=engine, exposed=exposed)
+def _classified(
+    engine: str, exposed: Exposed, named: Sequence[Tool], adapters: Mapping[str, Adapter], tool_defaults: ToolDefaults
+) -> MarkedWorkflow:
+    """Decide about one workflow by itself: already in the file, a tool, or not possible as one."""
+    marked = MarkedWorkflow(engine=engine, exposed=exposed)
     ours = (tool for tool in named if tool.engine == engine)
     if already := [tool.name for tool in ours if one_workflow(adapters[engine], tool.workflow, exposed.workflow)]:
         return replace(marked, named=", ".join(already))
     if much := excess(dict(exposed.input)):
-        return marked.left_out(f"it cannot be a tool: input: {much}", _PUT_RIGHT)
+        return marked.rejected(f"it cannot be a tool: input: {much}", _ENGINE_HINT)
     try:
-        tool = _tool(engine, exposed, adapters[engine], laying)
+        tool = _tool(engine, exposed, adapters[engine], tool_defaults)
     except ValidationError as error:
-        return marked.left_out(f"it cannot be a tool: {first(error)}", _PUT_RIGHT)
+        return marked.rejected(f"it cannot be a tool: {first(error)}", _ENGINE_HINT)
     problems = list(find_problems(tool, adapters))
-    return marked.left_out(f"it cannot be a tool: {'; '.join(problems)}") if problems else replace(marked, tool=tool)
+    return marked.rejected(f"it cannot be a tool: {'; '.join(problems)}") if problems else replace(marked, tool=tool)
 
 
-def _tool(engine: str, exposed: Exposed, adapter: object, laying: Laying) -> Tool:
+def _tool(engine: str, exposed: Exposed, adapter: object, tool_defaults: ToolDefaults) -> Tool:
     said: Mapping[str, Any] = {
         "engine": engine,
         "workflow": exposed.workflow,
@@ -109,96 +114,93 @@ def _tool(engine: str, exposed: Exposed, adapter: object, laying: Laying) -> Too
         "input": dict(exposed.input),
         **({"tasks": TaskSupport.FORBIDDEN} if is_fleeting(adapter, exposed.options) else {}),
     }
-    settings = {**laying(exposed.name, said), "name": exposed.name, "options": dict(exposed.options)}
+    settings = {**tool_defaults(exposed.name, said), "name": exposed.name, "options": dict(exposed.options)}
     if not takes_grace(adapter):
-        settings.pop("cancel", None)  # a default that says nothing of this engine
+        settings.pop("cancel", None)  # a default, which does not apply to this engine
     return Tool.model_validate(settings)
 
 
-def _beside_companions(marked: Marked, named: Sequence[Tool], *, my_tasks: bool) -> Marked:
-    """The names of companion tools are taken, wherever there may be any."""
+def _without_companion_names(marked: MarkedWorkflow, named: Sequence[Tool], *, my_tasks: bool) -> MarkedWorkflow:
+    """Reject a workflow whose name is that of a companion tool, or whose companion tools would have taken names."""
     tool = marked.tool
     if tool is None:
         return marked
     if tool.name in COMPANION_NAMES:
-        return marked.left_out(f"{tool.name!r} is the name of a companion tool")
+        return marked.rejected(f"{tool.name!r} is the name of a companion tool")
     taken = COMPANION_NAMES & {other.name for other in named}
     if taken and tool.hands_over and not offered(named, my_tasks=my_tasks):
         text = f"companion tools come with it, and workflows.yaml has a tool named {', '.join(sorted(taken))}"
-        return marked.left_out(text, "rename that one")
+        return marked.rejected(text, "rename that one")
     return marked
 
 
-def _beside_named(marked: Marked, named: Sequence[Tool]) -> Marked:
+def _without_named(marked: MarkedWorkflow, named: Sequence[Tool]) -> MarkedWorkflow:
     for other in named:
         if marked.tool and other.name == marked.tool.name:
             text = (
                 f"{other.name!r} is the name of a tool in workflows.yaml, for {other.workflow} (engine {other.engine})"
             )
-            return marked.left_out(text)
+            return marked.rejected(text)
     return marked
 
 
-def _beside_each_other(found: Sequence[Marked]) -> Iterator[Marked]:
-    """Of several with one name none is offered: nobody could tell which of them a client calls."""
-    by_name = defaultdict[str, list[Marked]](list)
+def _without_duplicates(found: Sequence[MarkedWorkflow]) -> Iterator[MarkedWorkflow]:
+    """Reject all workflows that share a name: a client could not tell which of them it calls."""
+    by_name = defaultdict[str, list[MarkedWorkflow]](list)
     for each in found:
         if each.tool:
             by_name[each.tool.name].append(each)
     for each in found:
         others = [other.place for other in by_name[each.tool.name] if other is not each] if each.tool else []
-        yield each.left_out(f"{each.exposed.name!r} would also be the name of {', '.join(others)}") if others else each
+        yield each.rejected(f"{each.exposed.name!r} would also be the name of {', '.join(others)}") if others else each
 
 
-logger = logging.getLogger(__name__)
-
-AGAIN_AFTER = 30.0  # seconds after a look that failed, if the next one is not due before
-
-
-class Offering:
-    """Has the workflows offer what there is, and tells clients when that is another list."""
+class Discovery:
+    """Keeps the offered tools up to date, and notifies clients of a changed list."""
 
     def __init__(
-        self, workflows: Workflows, changes: Changes, tools: Sequence[Tool], laying: Laying = as_found
+        self, workflows: Workflows, changes: Changes, tools: Sequence[Tool], tool_defaults: ToolDefaults = no_defaults
     ) -> None:
         self._workflows = workflows
         self._changes = changes
         self._named = tools
-        self._laying = laying
+        self._laying = tool_defaults
         self._exposed: Mapping[str, Sequence[Exposed]] = {}
-        self._told = frozenset[str]()
+        self._reported = frozenset[str]()
         self._looking: dict[str, tuple[Adapter, anyio.CancelScope]] = {}
         self._lock = anyio.Lock()
         self._renewed = anyio.Event()
 
     @property
     def looks(self) -> bool:
-        """Whether any engine is looked at for marked workflows."""
+        """True if any engine is asked for marked workflows."""
         return any(expose_every(adapter) is not None for adapter in self._workflows.adapters.values())
 
-    async def reload(self, tools: Sequence[Tool], engines: Mapping[str, Adapter], laying: Laying = as_found) -> None:
-        """Offer these from now on, and what was found on those engines that are as they were.
+    async def reload(
+        self, tools: Sequence[Tool], engines: Mapping[str, Adapter], tool_defaults: ToolDefaults = no_defaults
+    ) -> None:
+        """Offer these tools from now on, and the marked workflows of unchanged engines.
 
         Raises:
-            ConfigError: they cannot be used; all is as it was.
+            ConfigError: they cannot be used; nothing has changed.
         """
         async with self._lock:
             now = self._workflows.adapters
             kept = {name: found for name, found in self._exposed.items() if engines.get(name) is now[name]}
-            changed = await self._offer(tools, kept, engines, laying)
+            changed = await self._offer(tools, kept, engines, tool_defaults)
         self._renewed.set()
         if changed:
             await self._changes.tools_changed()
 
     async def look(self) -> None:
-        """Look once at each engine that is to be looked at."""
+        """Ask each engine once for its marked workflows."""
         async with anyio.create_task_group() as group:
             for name, adapter in self._workflows.adapters.items():
                 if expose_every(adapter) is not None:
                     group.start_soon(self._look_and_tell, name, adapter)
 
     async def run(self) -> None:
-        """For ever: look at each engine that is to be looked at, as often as it says."""
+        """Ask each engine for its marked workflows, at its own interval, for ever."""
         async with anyio.create_task_group() as group:
             while True:
                 self._renewed = anyio.Event()
@@ -221,10 +223,10 @@ class Offering:
         with scope:
             while (every := expose_every(adapter)) is not None:
                 down = await self._look_and_tell(engine, adapter, was_down=down)
-                await anyio.sleep(min(every, AGAIN_AFTER) if down else every)
+                await anyio.sleep(min(every, RETRY_AFTER) if down else every)
 
     async def _look_and_tell(self, engine: str, adapter: Adapter, was_down: bool = False) -> bool:
-        """Whether it was in vain; an outage is told once, loudly if somebody has to do something."""
+        """Look at one engine and return whether that failed; log an outage once, as an error if people must act."""
         wrong = await self._look(engine, adapter)
         if wrong and not was_down:
             level = logging.WARNING if isinstance(wrong, EngineUnavailable) else logging.ERROR
@@ -234,14 +236,14 @@ class Offering:
         return wrong is not None
 
     async def _look(self, engine: str, adapter: Adapter) -> WorkflowsError | None:
-        """One look, and what kept it from succeeding."""
+        """Look at one engine once; return the error if that failed."""
         try:
             found = await self._workflows.exposed(engine)
         except EngineError as error:
             return error
         async with self._lock:
             if self._workflows.adapters.get(engine) is not adapter:
-                return None  # it was reloaded meanwhile
+                return None  # a reload has replaced it meanwhile
             try:
                 exposed = {**self._exposed, engine: found}
                 changed = await self._offer(self._named, exposed, self._workflows.adapters, self._laying)
@@ -256,24 +258,24 @@ class Offering:
         named: Sequence[Tool],
         exposed: Mapping[str, Sequence[Exposed]],
         engines: Mapping[str, Adapter],
-        laying: Laying,
+        tool_defaults: ToolDefaults,
     ) -> bool:
-        """Whether that changes what clients see listed."""
-        marked = compose(named, exposed, engines, my_tasks=self._workflows.my_tasks, laying=laying)
+        """Offer these tools and return whether the list that clients see has changed."""
+        marked = compose(named, exposed, engines, my_tasks=self._workflows.my_tasks, tool_defaults=tool_defaults)
         before, tools = self._workflows.tools, offered_tools(named, marked)
         listed = False
         if engines != self._workflows.adapters or tools != list(before.values()):
             listed = await swap(self._workflows, tools=tools, engines=engines)
-        self._tell(marked, before.keys() - {tool.name for tool in self._named})
-        self._named, self._exposed, self._laying = named, exposed, laying
+        self._log_changes(marked, before.keys() - {tool.name for tool in self._named})
+        self._named, self._exposed, self._laying = named, exposed, tool_defaults
         return listed
 
-    def _tell(self, marked: Sequence[Marked], found_before: Set[str]) -> None:
-        """Say what has come and gone; what is wrong only once, for as long as it is."""
+    def _log_changes(self, marked: Sequence[MarkedWorkflow], found_before: Set[str]) -> None:
+        """Log added and removed tools; log a rejected workflow once, as long as its reason stays."""
         wrong = frozenset(f"not offered: {each.place}: {each.wrong}; {each.hint}" for each in marked if each.wrong)
-        for text in sorted(wrong - self._told):
+        for text in sorted(wrong - self._reported):
             logger.error("%s", text)
-        self._told = wrong
+        self._reported = wrong
         for each in marked:
             if each.tool and each.tool.name not in found_before:
                 logger.info("tool %s is offered: marked is %s", each.tool.name, each.place)

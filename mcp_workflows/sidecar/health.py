@@ -1,4 +1,4 @@
-"""How a sidecar is, for who starts it again, sends it requests or watches over it."""
+"""Health endpoints: is the process alive, is it ready for requests, do its engines answer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlette.responses import JSONResponse, Response
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.receiver.attach import Workflows
-from mcp_workflows.sidecar.shutdown import Ending
+from mcp_workflows.sidecar.shutdown import ShutdownState
 
-ASK_EVERY: Final = 1.0  # seconds: who asks how the engines are may be anybody, and must not make work for engines
+ASK_EVERY: Final = 1.0  # seconds: anybody may call the endpoint, and must not cause load on engines
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 def alive(workflows: Workflows) -> Endpoint:
-    """The process lives; one that cannot serve any more should be started again."""
+    """Return the endpoint that says whether the process can serve, or should be restarted."""
 
     async def answer(_: Request) -> Response:
         return JSONResponse({"ok": workflows.alive}, status_code=200 if workflows.alive else 503)
@@ -29,11 +29,11 @@ def alive(workflows: Workflows) -> Endpoint:
     return answer
 
 
-def ready(workflows: Workflows, ending: Ending) -> Endpoint:
-    """Configuration and store are fine, and it goes on: tasks can be created and read."""
+def ready(workflows: Workflows, shutdown_state: ShutdownState) -> Endpoint:
+    """Return the endpoint that says whether tasks can be created: the store works, no shutdown has begun."""
 
     async def answer(_: Request) -> Response:
-        if ending.stopping:
+        if shutdown_state.stopping:
             return JSONResponse({"ok": False, "server": "stopping"}, status_code=503)
         try:
             await workflows.ready()
@@ -45,9 +45,9 @@ def ready(workflows: Workflows, ending: Ending) -> Endpoint:
 
 
 def engines(workflows: Workflows) -> Endpoint:
-    """Each engine by itself: one that is down says nothing about the others or about ended tasks.
+    """Return the endpoint that shows the state of each engine, which does not concern the others or ended tasks.
 
-    They are asked once for all who want to know at the same time.
+    Concurrent callers share one check.
     """
     lock, known, asked = anyio.Lock(), dict[str, Finding](), -math.inf
 

@@ -1,12 +1,12 @@
-"""What to put into a host's configuration so that it finds a sidecar; pure.
+"""Configuration snippets that connect a host to a sidecar; pure.
 
 Sources: code.claude.com/docs/en/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration,
-cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, github.com/modelcontextprotocol/inspector (its page on
-the configuration of servers; its authorization: modelcontextprotocol.io/docs/draft/tools/inspector).
+cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, github.com/modelcontextprotocol/inspector (its page on the
+configuration of servers; its authorization: modelcontextprotocol.io/docs/draft/tools/inspector).
 
-Variables that are not set: VS Code puts in an empty text (its variableResolver.ts), with which the configuration takes
-its default; Codex hands nothing on; Claude Code and shells know `${NAME:-default}`, and Claude Code leaves `${NAME}` as
-it is written; what Cursor does is not documented, and it knows no defaults.
+Variables that are not set: VS Code inserts an empty text (its variableResolver.ts), so that the configuration takes its
+default. Codex passes nothing on. Claude Code and shells know `${NAME:-default}`, and Claude Code leaves `${NAME}`
+unchanged. Cursor documents no behaviour and knows no defaults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_workflows.access.authn.settings import AuthSettings
 
 
 class Host(StrEnum):
-    """The hosts whose configuration is known here."""
+    """The hosts with a known configuration."""
 
     CLAUDE = "claude"
     VSCODE = "vscode"
@@ -33,29 +33,29 @@ class Host(StrEnum):
 
 
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
-"""Pinned: without a version, npm chooses the newest one that fits the Node it finds, which may know no tasks."""
-INSPECTOR_NODE = "22.19"  # what that version needs at least
+"""Pinned: without a version, npm takes the newest one for the installed Node, which may not know tasks."""
+INSPECTOR_NODE = "22.19"  # the least version of Node for it
 
 
 class Login(StrEnum):
-    """How people get in at a sidecar that asks who they are."""
+    """The ways to log in at a sidecar that identifies its callers."""
 
-    PAGE = "page"  # of its authorization server, which hosts find by its metadata (RFC 9728) and open by themselves
+    PAGE = "page"  # of its authorization server, which hosts find by the metadata (RFC 9728)
     TOKEN = "token"  # noqa: S105  # one that was made by hand, in a header: there is nothing that a host could find
-    PROXY = "proxy"  # as the proxy in front wants it
+    PROXY = "proxy"  # as the proxy in front requires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverHttp:
-    """A sidecar that is being served."""
+    """A sidecar that is served over HTTP."""
 
-    name: str  # ASCII letters, digits, `_` and `-`: what every host takes
+    name: str  # ASCII letters, digits, `_` and `-`, which every host accepts
     url: str
-    login: Login | None = None  # None: it asks nobody, or nobody knows
+    login: Login | None = None  # None: callers are not identified, or it is unknown
 
     @property
     def token_variable(self) -> str:
-        """The variable of the host's environment that a token by hand is read from."""
+        """The variable of the host's environment that holds a static token."""
         name = re.sub(r"\W", "_", self.name, flags=re.ASCII).upper()
         return f"{'_' if name[:1].isdigit() else ''}{name}_TOKEN"
 
@@ -65,31 +65,31 @@ class Variable:
     """A variable of the environment that the configuration reads."""
 
     name: str
-    default: str | None  # None: it has none; empty: each place where it is read has its own
-    is_set: bool  # in the environment in which the snippet is made
+    default: str | None  # None: there is none; empty: it differs between the places that read it
+    is_set: bool  # in the environment of this command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverStdio:
-    """A sidecar that the host starts itself."""
+    """A sidecar that the host starts."""
 
     name: str
-    command: Sequence[str]  # with absolute paths: the host has its own folder
-    variables: Sequence[Variable] = ()  # which hosts do not hand on by themselves
+    command: Sequence[str]  # with absolute paths: the host runs in another folder
+    variables: Sequence[Variable] = ()  # hosts do not pass them on by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snippet:
-    """What to put there, and where that is."""
+    """A snippet and the place where it belongs."""
 
     text: str  # JSON, TOML or a command line
     place: str  # for people
-    command: str = ""  # a command line that puts it there
-    login: str = ""  # what people do to get in, for them
+    command: str = ""  # a command line that does the same
+    login: str = ""  # the steps to log in, for people
 
 
 def login_of(auth: AuthSettings | None) -> Login | None:
-    """How people in hosts get in by these settings: by the login page, wherever there is one."""
+    """Return the way to log in with these settings: by the login page if there is one."""
     if auth is None:
         return None
     if auth.issuers or auth.introspection:
@@ -98,7 +98,7 @@ def login_of(auth: AuthSettings | None) -> Login | None:
 
 
 def snippet(host: Host, target: OverHttp | OverStdio) -> Snippet:
-    """What this host needs to reach that sidecar; never a token, only where it is read from."""
+    """Return the snippet for this host and sidecar; it never contains a token, only the place to read it from."""
     made = _HOSTS[host](target)
     if isinstance(target, OverStdio) or target.login is None:
         return made
@@ -106,7 +106,7 @@ def snippet(host: Host, target: OverHttp | OverStdio) -> Snippet:
     return replace(made, login=said)
 
 
-Reference: TypeAlias = Callable[[Variable], str]  # how a host is told to read a variable
+Reference: TypeAlias = Callable[[Variable], str]  # the host's syntax for reading a variable
 
 
 def _env(variable: Variable) -> str:
@@ -114,7 +114,7 @@ def _env(variable: Variable) -> str:
 
 
 def _env_or_default(variable: Variable) -> str:
-    """For a host that has no syntax for a default: the default itself, if there is one and the variable is not set."""
+    """Return a reference, or the default of a variable that is not set, for a host without a syntax for defaults."""
     return _env(variable) if variable.default is None or variable.is_set else variable.default
 
 
@@ -123,7 +123,7 @@ def _with_default(variable: Variable) -> str:
 
 
 def _in_shell(variable: Variable) -> str:
-    """A reference that a shell fills in, in double quotes; of the default nothing is."""
+    """Return a reference that a shell fills in, in double quotes; nothing in the default is expanded."""
     if variable.default is None:
         return f'"${variable.name}"'
     escaped = re.sub(r'([\\"$`])', r"\\\1", variable.default)
@@ -131,7 +131,7 @@ def _in_shell(variable: Variable) -> str:
 
 
 def _entry(target: OverHttp | OverStdio, *, typed: bool, reference: Reference | None = None) -> Mapping[str, Any]:
-    """How to reach it, in the words that all of the hosts share; some want to be told the transport."""
+    """Return the entry in the format that all hosts share; some of them need the transport."""
     if isinstance(target, OverHttp):
         entry = {"type": "http", "url": target.url} if typed else {"url": target.url}
         return {**entry, **_header(target, reference)}
@@ -149,7 +149,7 @@ def _header(target: OverHttp, reference: Reference | None) -> Mapping[str, Any]:
 
 
 def _shell_header(target: OverHttp) -> str:
-    """The same on a command line, whose shell puts the token in."""
+    """Return the header for a command line, where the shell inserts the token."""
     return f' --header "Authorization: Bearer ${target.token_variable}"' if target.login is Login.TOKEN else ""
 
 

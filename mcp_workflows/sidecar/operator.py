@@ -1,7 +1,7 @@
-"""What the operator, at the machine, does with tasks of any owner: see, explain, answer, cancel, terminate, adopt.
+"""Commands of the operator on tasks of any owner: show, explain, answer, cancel, terminate, adopt.
 
-From the store and the engines, whether or not a sidecar runs on the same store; with an engine that gives no answer,
-what the store knows. It starts nothing: that is the sidecar's.
+They work on the store and the engines, whether or not a sidecar runs on the same store. If an engine gives no answer,
+they show the last known state. They start no execution: the sidecar does.
 """
 
 from __future__ import annotations
@@ -35,60 +35,60 @@ from mcp_workflows.tasks.adopt import Adopted, Adoption, watched_arguments
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
 from mcp_workflows.tools.tool import Tool
 
-AT_ONCE = 16  # looks at engines
+MAX_LOOKS = 16  # concurrent looks at engines
 PAGE = 100  # rows
-PAGES = 100  # at most: an operator who looks for something rare among more has to say more
-AMBIGUOUS = 5  # ids shown
+MAX_PAGES = 100  # a search for something rarer needs a narrower filter
+MAX_SHOWN = 5  # ids in a message
 
 OPERATOR = Principal(id="operator")
-"""The principal of what is done on this command line: to templates of gates, and in the audit log."""
+"""The principal of these commands, in templates of gates and in the audit log."""
 
 NOT_STARTED = "not known to be started yet; the sidecar starts it under its key, again and again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """A task after a look at its execution; as the store knows it, with the reason, when there was none."""
+class ObservedTask:
+    """A task after a look at its execution; without a look, the last known state and the reason."""
 
     task: Task
     trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which tasks to list."""
+class TaskFilter:
+    """A filter for lists of tasks."""
 
     tool: str | None = None
-    statuses: frozenset[Status] = frozenset()  # none: all
-    ended: bool = False  # those as well
+    statuses: frozenset[Status] = frozenset()  # empty: all
+    ended: bool = False  # also tasks that have ended
     limit: int = 50
 
 
 def utc_now() -> datetime:
-    """The clock."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
-async def named_task(store: Store, name: str) -> Task:
-    """Return the task with this id, or with the only id that begins so, as the store knows it.
+async def find_task(store: Store, name: str) -> Task:
+    """Return the task with this id, or the only one whose id begins so, as the store knows it.
 
     Raises:
         OperatorError: there is none, or more than one.
     """
     if not name:
         raise OperatorError("the id of a task is needed, or its beginning")
-    found = await store.find(name, AMBIGUOUS + 1)
+    found = await store.find(name, MAX_SHOWN + 1)
     exact = [task for task in found if task.id == name] or found
     if not exact:
         raise OperatorError(f"no task's id begins with {name!r}, or it has expired")
     if len(exact) > 1:
-        shown = ", ".join(task.id for task in exact[:AMBIGUOUS]) + (", ..." if len(exact) > AMBIGUOUS else "")
+        shown = ", ".join(task.id for task in exact[:MAX_SHOWN]) + (", ..." if len(exact) > MAX_SHOWN else "")
         raise OperatorError(f"more than one task's id begins with {name!r}: {shown}")
     return exact[0]
 
 
 class Operator:
-    """Reads and changes tasks of any owner; never to be reached by a request."""
+    """Reads and changes tasks of any owner; no request may reach it."""
 
     def __init__(
         self,
@@ -105,29 +105,29 @@ class Operator:
         self._gates = {tool.name: tuple(tool.gates) for tool in tools}
         self._clock = clock
         self._adoption = Adoption(store, engines, clock)
-        self._silent: dict[str, str] = {}  # engines that gave no answer: not waited for twice
-        self._turns = anyio.Semaphore(AT_ONCE)
+        self._unreachable: dict[str, str] = {}  # engines that gave no answer are not asked twice
+        self._turns = anyio.Semaphore(MAX_LOOKS)
 
-    async def tasks(self, wanted: Wanted) -> Sequence[Look]:
-        """The youngest tasks that are wanted, after a look at each."""
-        found: list[Look] = []
-        async for page in self._pages(wanted):
-            fitting = (look for look in await self._looks(page) if _fits(look.task, wanted))
+    async def tasks(self, task_filter: TaskFilter) -> Sequence[ObservedTask]:
+        """Return the youngest tasks that fit the filter, after a look at each."""
+        found: list[ObservedTask] = []
+        async for page in self._pages(task_filter):
+            fitting = (look for look in await self._looks(page) if _fits(look.task, task_filter))
             found.extend(fitting)
-            if len(found) >= wanted.limit:
+            if len(found) >= task_filter.limit:
                 break
-        return found[: wanted.limit]
+        return found[: task_filter.limit]
 
-    async def find(self, name: str) -> Look:
-        """The task with this id, or with the only id that begins so, after a look.
+    async def find(self, name: str) -> ObservedTask:
+        """Return the task with this id, or the only one whose id begins so, after a look.
 
         Raises:
             OperatorError: there is none, or more than one.
         """
-        return await self._look(await named_task(self._store, name))
+        return await self._look(await find_task(self._store, name))
 
-    async def read(self, name: str) -> Look:
-        """Likewise, for its result: put on record if it has one.
+    async def read(self, name: str) -> ObservedTask:
+        """Return the task like `find`; record the retrieval if it has a result.
 
         Raises:
             OperatorError: see `find`.
@@ -137,8 +137,8 @@ class Operator:
             self._record(Event.RETRIEVE, look.task)
         return look
 
-    async def why(self, name: str) -> tuple[Look, Explanation]:
-        """Why it is where it is, as far as its engine can tell, with the state of every gate of its tool.
+    async def why(self, name: str) -> tuple[ObservedTask, Explanation]:
+        """Return the engine's explanation of the task's state, with the state of every gate of its tool.
 
         Raises:
             OperatorError: see `find`.
@@ -147,7 +147,7 @@ class Operator:
         configured = self._gates.get(look.task.tool, ())
         return look, replace(found, gates=_gates(look, found.gates, configured))
 
-    async def _explain(self, look: Look) -> tuple[Look, Explanation]:
+    async def _explain(self, look: ObservedTask) -> tuple[ObservedTask, Explanation]:
         task = look.task
         if task.ended or look.trouble or task.handle is None:
             return look, _from_the_store(look)
@@ -161,8 +161,8 @@ class Operator:
             look = replace(look, trouble=f"engine {task.engine}: {error}")
             return look, _from_the_store(look)
 
-    async def answer(self, name: str, key: str, response: JSON) -> Look:
-        """Answer an open question as a client would (`ElicitResult`); rules about who may answer it do not count.
+    async def answer(self, name: str, key: str, response: JSON) -> ObservedTask:
+        """Answer an open question as a client would (`ElicitResult`), without the rules about who may answer it.
 
         Raises:
             OperatorError: see `find`; the question is not open, the response does not fit, or was not delivered.
@@ -185,13 +185,13 @@ class Operator:
         self._record(Event.ANSWER, task)
         return await self._look(task)
 
-    async def cancel(self, name: str) -> Look:
-        """Ask to cancel; kept and delivered later by the sidecar if the engine does not take it now.
+    async def cancel(self, name: str) -> ObservedTask:
+        """Ask to cancel; if the engine does not take the request now, the sidecar delivers it later.
 
         Raises:
             OperatorError: see `find`.
         """
-        task = await named_task(self._store, name)
+        task = await find_task(self._store, name)
         task = await self._change(task, lambda row: request_cancel(row, self._clock()))
         self._record(Event.CANCEL, task, "ended" if task.ended else "ok")
         if task.ended or task.handle is None:
@@ -200,18 +200,18 @@ class Operator:
             async with self._engines.calling(task.engine, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, task.handle))
         except EngineError as error:
-            return Look(task=task, trouble=f"engine {task.engine}: {error}")
+            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         return await self._look(await self._change(task, lambda row: deliver_cancel(row, self._clock())))
 
-    async def terminate(self, name: str, reason: str) -> Look:
-        """End it without asking.
+    async def terminate(self, name: str, reason: str) -> ObservedTask:
+        """End the execution without asking it.
 
         Raises:
             OperatorError: see `find`; its engine cannot, or did not.
         """
-        task = await named_task(self._store, name)
+        task = await find_task(self._store, name)
         if task.ended:
-            return Look(task=task)
+            return ObservedTask(task=task)
         if task.handle is None:
             raise OperatorError(f"task {task.id}: {NOT_STARTED}; nothing was done")
         adapter = self._engines.get(task.engine)
@@ -229,12 +229,12 @@ class Operator:
 
     async def adopt(
         self, tool: Tool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
-    ) -> Look:
-        """A task of an execution that somebody else started; adopting it again finds the same task.
+    ) -> ObservedTask:
+        """Make a task of an execution that was started elsewhere; a second call returns the same task.
 
         Raises:
             OperatorError: the engine has no such execution, or it is of another workflow, or cannot be a task.
-            MappingError: what the tool fills in does not work on these arguments.
+            MappingError: the tool's templates do not work on these arguments.
         """
         try:
             ref = await self._adoption.find(tool, execution_id)
@@ -248,19 +248,22 @@ class Operator:
         self._record(Event.CREATE, task, "watched")
         return await self._look(task)
 
-    async def _pages(self, wanted: Wanted) -> AsyncIterator[Sequence[Task]]:
+    async def _pages(self, task_filter: TaskFilter) -> AsyncIterator[Sequence[Task]]:
         before: datetime | None = None
-        for _ in range(PAGES):
+        for _ in range(MAX_PAGES):
             page = await self._store.everyones(
-                tool=wanted.tool, live_only=not wanted.ended, limit=max(PAGE, wanted.limit), before=before
+                tool=task_filter.tool,
+                live_only=not task_filter.ended,
+                limit=max(PAGE, task_filter.limit),
+                before=before,
             )
             if not page:
                 return
             yield page
             before = page[-1].created
 
-    async def _looks(self, tasks: Sequence[Task]) -> Sequence[Look]:
-        looks: dict[str, Look] = {}
+    async def _looks(self, tasks: Sequence[Task]) -> Sequence[ObservedTask]:
+        looks: dict[str, ObservedTask] = {}
 
         async def look(task: Task) -> None:
             async with self._turns:
@@ -271,26 +274,26 @@ class Operator:
                 group.start_soon(look, task)
         return [looks[task.id] for task in tasks]
 
-    async def _look(self, task: Task) -> Look:
-        """Ask the engine, and keep what it says as the sidecar does: the first end that anybody sees stays."""
+    async def _look(self, task: Task) -> ObservedTask:
+        """Ask the engine and store its answer as the sidecar does: the first terminal answer stays."""
         if task.ended:
-            return Look(task=task)
+            return ObservedTask(task=task)
         if task.handle is None:
-            return Look(task=task, trouble=NOT_STARTED)
-        if trouble := self._silent.get(task.engine):
-            return Look(task=task, trouble=trouble)
+            return ObservedTask(task=task, trouble=NOT_STARTED)
+        if trouble := self._unreachable.get(task.engine):
+            return ObservedTask(task=task, trouble=trouble)
         try:
             async with self._engines.calling(task.engine, api="describe") as adapter:
                 seen = sound(await adapter.describe(ref_of(task, task.handle)))
         except ExecutionNotFound as error:
-            return Look(task=task, trouble=f"engine {task.engine}: {error}")
+            return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         except EngineError as error:
-            trouble = self._silent[task.engine] = f"engine {task.engine}: {error}"
-            return Look(task=task, trouble=trouble)
-        return Look(task=await self._observed(task, seen))
+            trouble = self._unreachable[task.engine] = f"engine {task.engine}: {error}"
+            return ObservedTask(task=task, trouble=trouble)
+        return ObservedTask(task=await self._observed(task, seen))
 
     async def _observed(self, task: Task, execution: Execution) -> Task:
-        """The task with what was seen; a change of its status that is seen here first is put on record here."""
+        """Store an answer of the engine, and record a change of status that nobody has recorded."""
         is_change = False
 
         def see(row: Task) -> Task:
@@ -311,16 +314,18 @@ class Operator:
         return await self._store.change(task.id, task.owner, change) or task
 
 
-def _fits(task: Task, wanted: Wanted) -> bool:
-    return (not wanted.statuses or task.seen.status in wanted.statuses) and (wanted.ended or not task.ended)
+def _fits(task: Task, task_filter: TaskFilter) -> bool:
+    return (not task_filter.statuses or task.seen.status in task_filter.statuses) and (
+        task_filter.ended or not task.ended
+    )
 
 
 def _gates(
-    look: Look, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
+    look: ObservedTask, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
 ) -> Mapping[str, ExplainedGate]:
-    """The state of each gate of the task and of its tool: as the adapter explains it, or else as the look shows it."""
+    """Return the state of each gate of the task and of its tool, by the adapter or else by the look."""
     task = look.task
-    if task.ended:  # its own gates are not kept any longer
+    if task.ended:  # the store does not keep the gates of ended tasks
         return dict.fromkeys(configured, _closed("the execution has ended"))
     answered = {key: request for key, request in task.execution.requests.items() if key in task.answered}
     taken = {str(request.gate): _closed(f"answered already ({key})") for key, request in answered.items()}
@@ -336,8 +341,8 @@ def _closed(why: str) -> ExplainedGate:
     return ExplainedGate(state=GateState.CLOSED, why=why)
 
 
-def _from_the_store(look: Look) -> Explanation:
-    """For an engine that cannot explain, or does not answer."""
+def _from_the_store(look: ObservedTask) -> Explanation:
+    """Return the explanation for an engine that cannot explain or does not answer."""
     task = look.task
     if task.ended:
         why = task.execution.failure.text if task.execution.failure else task.execution.message

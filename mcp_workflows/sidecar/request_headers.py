@@ -1,4 +1,4 @@
-"""Checks of request headers before anything acts on them: headers that come once, `Host`, `Origin`, and CORS."""
+"""Checks of request headers before all other code: duplicate headers, `Host`, `Origin`, and CORS."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _ASKED: Final = frozenset({"authorization", "content-type", "accept", "accept-la
     "mcp-protocol-version",
     "mcp-session-id",
 }
-_PARAMETER: Final = "mcp-param-"  # 2026-07-28: a tool's own headers begin so
+_PARAMETER: Final = "mcp-param-"  # 2026-07-28: the prefix of a tool's own headers
 _SHOWN: Final = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 _PRIVATE_NETWORK: Final = "access-control-request-private-network"
 
 
 def host(text: str) -> str:
-    """A host as `Host` headers have it, in the spelling in which they are compared; `:*` is any port, or none.
+    """Return the host in the spelling of comparisons; `:*` stands for any port, or none.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no host.
     """
     if not _HOST.fullmatch(text.lower()):
         raise ValueError("must be a host: workflows.example.com, [::1], with :8443 or :* (any port) or no port")
@@ -56,10 +56,10 @@ def host(text: str) -> str:
 
 
 def origin(text: str) -> str:
-    """An origin as browsers send it; `:*` is any port, or none.
+    """Return the origin as browsers send it; `:*` stands for any port, or none.
 
     Raises:
-        ValueError: it is none, or all pages could have it.
+        ValueError: it is no origin, or one that all pages could have.
     """
     if text == "*" or text.lower() == "null":
         raise ValueError(f"{text} would let in pages of anybody; name each origin: https://app.example.com")
@@ -70,10 +70,10 @@ def origin(text: str) -> str:
 
 
 def exact_origin(text: str) -> str:
-    """The same with one port.
+    """Return the origin with a single port.
 
     Raises:
-        ValueError: it is none, or has any port.
+        ValueError: it is no origin, or allows any port.
     """
     if text.endswith(":*"):
         raise ValueError("must be one origin, with its port: http://localhost:6274")
@@ -81,7 +81,7 @@ def exact_origin(text: str) -> str:
 
 
 def hosts_of(address: str) -> set[str]:
-    """The hosts by which a server that listens on an address can be reached: that one, and those of loopback."""
+    """Return the hosts of a server that listens on an address: that one, and those of loopback."""
     own = f"[{ipaddress.IPv6Address(address.partition('%')[0])}]" if ":" in address else address.lower()
     return {f"{name}:*" for name in (*_LOOPBACK, own)}
 
@@ -91,7 +91,7 @@ def _compressed(text: str) -> str:
 
 
 def is_allowed(value: str, allowed: Collection[str]) -> bool:
-    """Whether a header is one of these hosts or origins, which are as `host` and `origin` return them."""
+    """Return whether a header is one of these hosts or origins, which have the spelling of `host` and `origin`."""
     value = value.lower()
     name, _, port = value.rpartition(":")
     if port == "*":
@@ -101,27 +101,27 @@ def is_allowed(value: str, allowed: Collection[str]) -> bool:
 
 
 class BoundedHeaders(HttpToolsProtocol):
-    """Uvicorn's protocol, which keeps all headers of a request in memory, with a bound on them (RFC 6585, section 5).
+    """Uvicorn's protocol with a limit on headers, which it keeps in memory (RFC 6585, section 5).
 
-    Bytes are counted piece by piece as they come, so what is complete within its first piece passes at any length;
-    uvloop reads 256 KiB at a time.
+    It counts the bytes of each piece, so headers that are complete within the first piece pass at any length; uvloop
+    reads 256 KiB at a time.
     """
 
-    _unfinished = 0  # bytes that came since the last part of a body, or the end of headers or of a request
+    _unfinished = 0  # bytes since the last part of a body, or since the end of headers or of a request
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data, or end a connection whose headers do not end."""
+        """Parse the data, or close a connection whose headers are too long."""
         self._unfinished += len(data)
         super().data_received(data)
         if self._unfinished > MAX_HEADERS and not self.transport.is_closing():
             logger.warning("a request was refused: it has more than %d bytes of headers", MAX_HEADERS)
-            begun = cast("RequestResponseCycle | None", self.cycle)  # None before the first request, against its type
+            begun = cast("RequestResponseCycle | None", self.cycle)  # None at first, contrary to its type
             if begun is None or begun.response_complete:
                 self.transport.write(_TOO_LONG)
             self.transport.close()
 
     def on_headers_complete(self) -> None:
-        """Begin the request; its body is bounded elsewhere."""
+        """Begin the request; another limit applies to its body."""
         self._unfinished = 0
         super().on_headers_complete()
 
@@ -131,16 +131,16 @@ class BoundedHeaders(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Begin to count anew with the next request."""
+        """Reset the count for the next request."""
         self._unfinished = 0
         super().on_message_complete()
 
 
 class CleanHeaders:
-    """ASGI middleware: no blanks around values, and nothing twice that counts once.
+    """ASGI middleware that strips blanks around values, and refuses duplicates of headers that must be unique.
 
-    The blanks are no part of a value (RFC 9110, section 5.5), and httptools leaves them there. Of two headers a proxy
-    in front may have looked at one, and what comes after this at the other.
+    Blanks are not part of a value (RFC 9110, section 5.5), but httptools keeps them. Of two equal headers a proxy could
+    have checked one, and the code behind this could use the other.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -170,13 +170,14 @@ def _refusal_of_two(name: bytes) -> Response:
 
 
 class AllowedHosts:
-    """ASGI middleware: a page on the web must not reach a server on this machine or its network.
+    """ASGI middleware that keeps web pages away from a server on this machine or its network.
 
-    It could by a name of its own that leads here (DNS rebinding): `Host`; or from its own origin: `Origin`.
+    A page could reach it under a domain of its own that resolves to this address (DNS rebinding), which `Host` shows,
+    or from its own origin, which `Origin` shows.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str] | None = None) -> None:
-        """`origins` None: of any."""
+        """`origins` None: accept any."""
         self._app = app
         self._hosts, self._origins = hosts, origins
 
@@ -205,9 +206,9 @@ class AllowedHosts:
 
 
 class Cors(CORSMiddleware):
-    """ASGI middleware: pages of these origins may call one path, in both revisions, and read answers and errors.
+    """ASGI middleware that lets pages of these origins call one path, in both revisions, and read the answers.
 
-    It stands outside of all that refuses requests: a preflight has no token.
+    It stands outside of all middleware that refuses requests, because a preflight has no token.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], path: str) -> None:
@@ -232,5 +233,5 @@ class Cors(CORSMiddleware):
         del known[_PRIVATE_NETWORK]
         answer = super().preflight_response(known)
         if private and "access-control-allow-origin" in answer.headers:
-            answer.headers["Access-Control-Allow-Private-Network"] = "true"  # the origin is named in the configuration
+            answer.headers["Access-Control-Allow-Private-Network"] = "true"  # the configuration names the origin
         return answer

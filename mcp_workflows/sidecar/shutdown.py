@@ -1,4 +1,4 @@
-"""How the sidecar ends: not ready any more, then nothing waits any more, then it is gone."""
+"""Shutdown in steps: report not ready, end waiting calls, close connections."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.errors import ServerStopping, WorkflowsError
 
-_ANSWER_WITHIN = 1.0  # seconds for calls that waited to get their answers out, before connections are closed
-_FLUSH = 0.25  # seconds for the same on stdio, where nobody tells when they are out
+_ANSWER_WITHIN = 1.0  # seconds for the responses of calls that waited, before connections are closed
+_FLUSH = 0.25  # seconds for the same on stdio, where nothing shows that they are out
 _CHUNK = 65536  # bytes
 
 _CUT = JSONResponse(
@@ -33,17 +33,17 @@ Stop = Callable[[], None]
 
 
 @dataclass(slots=True)
-class Ending:
-    """How far the end has come, and what is under way; it changes as it goes, which is why this is not frozen."""
+class ShutdownState:
+    """The progress of the shutdown and the number of open requests. It changes, so it is not frozen."""
 
     stopping: bool = False
-    answering: int = 0  # POST requests without their whole response
+    answering: int = 0  # POST requests without a complete response
 
 
-class Beginning:
-    """ASGI middleware for an end before anything is served: what we raise on purpose then is kept as `failure`.
+class StartupErrors:
+    """ASGI middleware that keeps an error of ours before the first request as `failure`.
 
-    It is a message for who starts the server; without this, uvicorn logs a stack trace and tells nobody.
+    Its message is for the person who starts the server. Without this, uvicorn only logs a stack trace.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -54,7 +54,7 @@ class Beginning:
         """Pass the request on."""
 
         async def tell(message: Message) -> None:
-            if message["type"] == "lifespan.startup.failed":  # sent by Starlette while it handles the exception
+            if message["type"] == "lifespan.startup.failed":  # Starlette sends this while it handles the exception
                 error = sys.exception()
                 if isinstance(error, WorkflowsError):
                     self.failure, message = error, {**message, "message": ""}
@@ -63,16 +63,15 @@ class Beginning:
         await self._app(scope, receive, tell if scope["type"] == "lifespan" else send)
 
 
-class Ended:
-    """ASGI middleware for a good end.
+class OpenRequests:
+    """ASGI middleware that counts open requests, and completes the responses that a shutdown interrupts.
 
-    It counts the requests under way that get an answer, which are all but standalone streams, and ends what is cut by
-    the end of the server in the way of HTTP: uvicorn and sse-starlette do not.
+    Standalone streams do not count. uvicorn and sse-starlette would leave interrupted responses incomplete.
     """
 
-    def __init__(self, app: ASGIApp, ending: Ending) -> None:
+    def __init__(self, app: ASGIApp, shutdown_state: ShutdownState) -> None:
         self._app = app
-        self._ending = ending
+        self._state = shutdown_state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
@@ -87,39 +86,41 @@ class Ended:
             whole = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
-        self._ending.answering += counts
+        self._state.answering += counts
         try:
             await self._app(scope, receive, sent)
-        except anyio.get_cancelled_exc_class():  # as uvicorn does with what has not ended by itself
-            if not self._ending.stopping:
+        except anyio.get_cancelled_exc_class():  # uvicorn cancels requests that have not ended by themselves
+            if not self._state.stopping:
                 raise
         finally:
-            self._ending.answering -= counts
-        if begun and not whole and self._ending.stopping:
+            self._state.answering -= counts
+        if begun and not whole and self._state.stopping:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        elif not begun and self._ending.stopping:
+        elif not begun and self._state.stopping:
             await _CUT(scope, receive, send)
 
 
 class DrainingServer(uvicorn.Server):
-    """Uvicorn that goes on serving for a while after SIGTERM or SIGHUP, so that load balancers notice; exits with 0.
+    """Uvicorn that serves for a while after SIGTERM or SIGHUP, so that load balancers notice; the exit code is 0.
 
-    It waits for requests under way before it stops; ours can take days, so `stop` ends them first.
+    Uvicorn waits for open requests before it stops. Ours can take days, so `stop` ends them first.
     """
 
-    def __init__(self, settings: uvicorn.Config, *, ending: Ending, drain: timedelta, stop: Stop) -> None:
+    def __init__(
+        self, settings: uvicorn.Config, *, shutdown_state: ShutdownState, drain: timedelta, stop: Stop
+    ) -> None:
         super().__init__(settings)
-        self._ending = ending
+        self._state = shutdown_state
         self._drain = drain.total_seconds()
         self._stop = stop
-        self._end_at: float | None = None  # when nothing waits any more, of the monotonic clock
+        self._end_at: float | None = None  # when waiting calls are ended, on the monotonic clock
         self._cut_at: float | None = None  # when connections are closed, answered or not
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Those that uvicorn handles, and SIGHUP."""
+        """Handle the signals of uvicorn, and SIGHUP."""
         with super().capture_signals():
-            before = {number: signal.signal(number, self.handle_exit) for number in _hanging_up()}
+            before = {number: signal.signal(number, self.handle_exit) for number in _hangup_signals()}
             try:
                 yield
             finally:
@@ -127,10 +128,10 @@ class DrainingServer(uvicorn.Server):
                     signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM and SIGHUP drain first, Ctrl-C does not; a second signal ends the drain, a third waits for nobody.
+        """Drain after SIGTERM and SIGHUP, not after Ctrl-C; a second signal ends the drain, a third closes connections.
 
-        Not uvicorn's own: it would raise the signal again at the end, and what sse-starlette has put in its place
-        cuts the streams of 2025-11-25 before their calls have been answered.
+        Uvicorn's own handler would raise the signal again at the end. The handler of sse-starlette would then close the
+        streams of 2025-11-25 before their calls have been answered.
         """
         now = time.monotonic()
         if not self.started:
@@ -141,30 +142,30 @@ class DrainingServer(uvicorn.Server):
             self._end_at = now
         else:
             self.should_exit = self.force_exit = True
-        self._ending.stopping = True
+        self._state.stopping = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to exit; uvicorn asks ten times a second."""
+        """Return whether to exit; uvicorn asks ten times a second."""
         now = time.monotonic()
         if self._cut_at is None and self._end_at is not None and now >= self._end_at:
             self._stop()
             self._cut_at = now + _ANSWER_WITHIN
-        elif self._cut_at is not None and (not self._ending.answering or now >= self._cut_at):
+        elif self._cut_at is not None and (not self._state.answering or now >= self._cut_at):
             self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; whichever way it came to that, nothing waits any more."""
+        """Stop, and end waiting calls if that has not happened yet."""
         if self._cut_at is None:
             self._stop()
         await super().shutdown(sockets)
 
 
 @asynccontextmanager
-async def ending_on_signals(stop: Stop) -> AsyncGenerator[None]:
-    """On stdio: SIGTERM, SIGHUP and SIGINT end standard input, as a client that closes it; `stop` what waits before.
+async def stop_on_signals(stop: Stop) -> AsyncGenerator[None]:
+    """After SIGTERM, SIGHUP or SIGINT on stdio, `stop` waiting calls and close standard input, as a client does.
 
-    A second signal does what signals do.
+    A second signal has its usual effect.
     """
     stdin = _closable_stdin()
     if stdin is None:
@@ -177,26 +178,26 @@ async def ending_on_signals(stop: Stop) -> AsyncGenerator[None]:
 
 
 async def _close_on_signal(stdin: socket.socket, stop: Stop) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *_hanging_up()) as signals:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *_hangup_signals()) as signals:
         async for _ in signals:
             stop()
             await anyio.sleep(_FLUSH)
-            with suppress(OSError):  # its client has closed it meanwhile
+            with suppress(OSError):  # the client has closed it meanwhile
                 stdin.shutdown(socket.SHUT_WR)
             return
 
 
-def _hanging_up() -> Sequence[signal.Signals]:
-    """SIGHUP; not on Windows, which has none, nor where the process was started to ignore it (`nohup`)."""
+def _hangup_signals() -> Sequence[signal.Signals]:
+    """Return SIGHUP; nothing on Windows, which has none, or where the process ignores it (`nohup`)."""
     if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return ()
     return (signal.SIGHUP,)
 
 
 def _closable_stdin() -> socket.socket | None:
-    """Put a socket in the place of standard input: what reads from a pipe in a thread cannot be interrupted.
+    """Replace standard input by a socket, because a thread that reads from a pipe cannot be interrupted.
 
-    None where that cannot be done: on Windows, and without a standard input.
+    Return the other end; None on Windows, and without a standard input.
     """
     if sys.platform == "win32":
         return None
@@ -212,7 +213,7 @@ def _closable_stdin() -> socket.socket | None:
 
 
 def _pump(source: int, target: socket.socket) -> None:
-    with suppress(OSError):  # whoever reads has gone
+    with suppress(OSError):  # the reader has gone
         while data := os.read(source, _CHUNK):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)

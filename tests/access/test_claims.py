@@ -16,7 +16,7 @@ from mcp_workflows.errors import ConfigError, TokenRefused
 from mcp_workflows.receiver.attach import swap
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.config.redacted import show
+from mcp_workflows.sidecar.config.redaction import redact_config
 from tests.support.configured import YES, written
 from tests.support.identified import MEMORY, house, jwks
 from tests.support.tokens import ISSUER, KeyServer
@@ -240,5 +240,5 @@ async def test_check_says_which_claims_nobody_can_have(
 
 def test_what_a_rule_asks_for_is_shown_whatever_the_claim_is_called(tmp_path: Path) -> None:
     claims = {"token_use": "access", "resource_access.token-service.roles": ["x"], "realm_access.roles": ["y"]}
-    shown = show(config_of(tmp_path, claims), {}).config
+    shown = redact_config(config_of(tmp_path, claims), {}).config
     assert shown["tools"]["echo"]["allow"]["call"]["claims"] == claims

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from mcp_workflows.receiver.log_limits import LIMITED, LineLimit
-from mcp_workflows.sidecar.cli.log import _Lines  # pyright: ignore[reportPrivateUsage]  # how the log is written
+from mcp_workflows.sidecar.cli.options import LogLines
 from tests.support.in_memory import MODERN
 from tests.support.sidecars import Process, sidecar
 
@@ -23,7 +23,7 @@ NOT_AT_WILL = {  # modules that log what no remote party causes as often as it l
     "tasks.gauges": "once a period",
     "client.subscriptions": "a client's own log",
     "sidecar.cli.serve": "at the start",
-    "sidecar.config.models": "a command of the operator",
+    "sidecar.config.json_schema": "a command of the operator",
     "engines.polling.hints": "once a change of an engine's stream",
     "store.leases": "once a period",
     "adapter.bulk_status": "once a workflow",
@@ -117,7 +117,7 @@ def test_further_lines_of_a_record_are_indented() -> None:
         raise ValueError("what was sent:\n2026-01-01 INFO root: all is well\x1b[2J")
     except ValueError as error:
         record = logging.LogRecord("a", logging.ERROR, __file__, 1, "it %s", ("failed",), (type(error), error, None))
-    first, *others = _Lines("%(levelname)s %(message)s").format(record).split("\n")
+    first, *others = LogLines("%(levelname)s %(message)s").format(record).split("\n")
     assert first == "ERROR it failed"
     assert others[-1] == "  2026-01-01 INFO root: all is well\\x1b[2J"
     assert all(line.startswith("  ") for line in others)

@@ -28,7 +28,8 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.context import Callers
 from mcp_workflows.receiver.http_limits import Sessions
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
-from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 from tests.support.configured import written
 from tests.support.here import OLD, hello
 from tests.support.served import VERSION, Peer, memory_tools, serving, site

@@ -27,8 +27,9 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.receiver.webhooks import MAX_BODY, Inbound
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.cli.main import main
-from mcp_workflows.sidecar.config.load import Config, load_config
-from mcp_workflows.sidecar.reload import Reloading
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from scripts.processes import free_port
@@ -55,7 +56,7 @@ class Stage:
 
     path: Path
     sidecar: Sidecar
-    reloading: Reloading
+    reloading: Reloader
     http: httpx2.AsyncClient
     url: str
     keys: KeyServer
@@ -94,7 +95,7 @@ def written(path: Path, text: str) -> Config:
 @asynccontextmanager
 async def staged(path: Path, text: str, keys: KeyServer, keys_path: str) -> AsyncGenerator[Stage]:
     config = written(path, text)
-    sidecar, reloading = build(config), Reloading(path, config, {})
+    sidecar, reloading = build(config), Reloader(path, config, {})
     async with serving(http_app(sidecar, config, "127.0.0.1", 0)) as url, httpx2.AsyncClient() as http:
         yield Stage(
             path=path,

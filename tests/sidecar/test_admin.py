@@ -25,8 +25,8 @@ from ruamel.yaml import YAML
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
-from mcp_workflows.sidecar.shutdown import Ending
-from mcp_workflows.sidecar.telemetry.setup import Exporting
+from mcp_workflows.sidecar.shutdown import ShutdownState
+from mcp_workflows.sidecar.telemetry.setup import Exporters
 from scripts.processes import free_port
 from tests.support.here import over_http, scene
 from tests.support.served import peer, site
@@ -74,16 +74,16 @@ def samples(families: Iterable[Metric]) -> dict[str, list[dict[str, str]]]:
 @asynccontextmanager
 async def operated(tmp_path: Path, name: str) -> AsyncGenerator[tuple[str, str]]:
     """A server with its listener for operators, the URLs of both; its engine has quotas."""
-    exporting = Exporting(name="watched", version="1", scraped=True)
-    assert exporting.scrape is not None
+    exporters = Exporters(name="watched", version="1", scraped=True)
+    assert exporters.scrape is not None
     engine = Keeping(MemorySettings(name=name))
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with (
-        site(store=store, adapters={"memory": engine}, telemetry=exporting.telemetry) as served,
+        site(store=store, adapters={"memory": engine}, telemetry=exporters.telemetry) as served,
         anyio.create_task_group() as group,
     ):
         listening = socket.create_server(("127.0.0.1", 0))
-        app = ops_app(served.workflows, Ending(), exporting.scrape, "127.0.0.1")
+        app = ops_app(served.workflows, ShutdownState(), exporters.scrape, "127.0.0.1")
         group.start_soon(serve_ops, app, listening)
         async with peer(served.url) as client:
             engine.faults.lost_start_replies = 1
@@ -271,4 +271,4 @@ def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(sys.modules, "mcp_workflows.sidecar.telemetry.prometheus", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"serve --ops needs .* pip install 'mcp-workflows\[ops\]'"):
-        Exporting(name="x", version="1", scraped=True)
+        Exporters(name="x", version="1", scraped=True)

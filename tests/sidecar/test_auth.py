@@ -21,7 +21,7 @@ from mcp_workflows.access import Principal, owner_id
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
 from mcp_workflows.receiver.context import Admitted, principal_of
-from mcp_workflows.sidecar.auth import Admission
+from mcp_workflows.sidecar.auth import Authenticator
 from tests.access.test_identity import ALICE, HERE, Desk
 from tests.access.test_identity import desk as desk
 from tests.support.here import OLD, Elder, hello
@@ -233,8 +233,8 @@ async def test_a_proxy_names_people_and_nobody_else_can(tmp_path: Path) -> None:
     ("raw", "name"), [("Älice".encode(), "Älice"), ("Jörg".encode("latin-1"), "Jörg"), ("Δ".encode(), "Δ")]
 )
 def test_a_proxy_may_write_names_as_everybody_does(raw: bytes, name: str) -> None:
-    admission = Admission(AuthSettings.model_validate(PEER))
-    found = admission.proxied({"headers": [(b"X-Forwarded-User", raw)], "client": ("127.0.0.1", 5)})
+    authenticator = Authenticator(AuthSettings.model_validate(PEER))
+    found = authenticator.proxied({"headers": [(b"X-Forwarded-User", raw)], "client": ("127.0.0.1", 5)})
     assert found is not None
     assert found.subject == name
 
@@ -246,15 +246,15 @@ async def test_headers_that_say_who_it_is_are_ignored_from_anybody_else(
     async with house(tmp_path, {"proxy": {"peers": ["10.0.0.7"]}}) as here:
         assert (await here.ping(headers={"x-forwarded-user": "alice", **more})).status_code == 401
         assert "headers that say who it is were ignored: 127.0.0.1 is none of" in caplog.text
-        assert here.sidecar.admission is not None
+        assert here.sidecar.authenticator is not None
 
 
 async def test_settings_taken_over_while_it_runs_let_in_by_themselves(tmp_path: Path, key_server: KeyServer) -> None:
     one, two = make_token(), make_token()
     async with house(tmp_path, {"tokens": [{"name": "ci", "sha256": sha256_of(one)}]}) as here:
-        assert here.sidecar.admission is not None
+        assert here.sidecar.authenticator is not None
         tokens = {"tokens": [{"name": "ci", "sha256": sha256_of(two)}], "issuers": [jwks(key_server, "taken")]}
-        here.sidecar.admission.take(AuthSettings.model_validate(tokens))
+        here.sidecar.authenticator.reload(AuthSettings.model_validate(tokens))
         assert [(await here.ping(token)).status_code for token in (one, two, here.token())] == [401, 200, 200]
 
 
@@ -263,8 +263,8 @@ async def test_who_was_let_in_can_be_asked_about_again(tmp_path: Path, key_serve
     key_server.asked["again"] = lambda form, _: answers.get(form["token"], {"active": False})
     asked = {"issuer": ISSUER, "endpoint": f"{key_server.address}/again", "client_id": "us", "client_secret": "s"}
     async with house(tmp_path, {"introspection": [{**asked, "cache": "0s"}]}) as here:
-        admission = here.sidecar.admission
-        assert admission is not None
+        authenticator = here.sidecar.authenticator
+        assert authenticator is not None
         good: Mapping[str, Any] = {"active": True, "aud": here.url, "sub": "alice", "scope": "a b"}
         now = datetime.now(UTC)
         for then, stands in [
@@ -276,7 +276,7 @@ async def test_who_was_let_in_can_be_asked_about_again(tmp_path: Path, key_serve
             (None, False),
         ]:
             answers["t"] = good
-            admitted = await admission.verify_token("t")
+            admitted = await authenticator.verify_token("t")
             assert isinstance(admitted, Admitted)
             answers["t"] = then
             assert (await admitted.principal.renewed(now) is not None) is stands

@@ -14,7 +14,7 @@ import pytest
 
 from mcp_workflows.adapter import Execution, Finding, Status
 from mcp_workflows.adapter.memory import MemoryAdapter
-from mcp_workflows.sidecar.checks import State, check
+from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import observe
@@ -68,9 +68,9 @@ async def test_live_tasks_of_configured_tools_are_fine(config_file: Path) -> Non
     config = load_config(config_file, {})
     assert (await check(config, tasks=True)).as_json()["tasks"]["live"] == 0
     await fill(config_file.parent, ("echo", "here"))
-    checkup = await check(config, tasks=True)
-    assert checkup.as_json()["tasks"] == {"live": 1, "removed_tools": {}, "removed_engines": {}}
-    assert [row.finding.text for row in checkup.rows if row.kind == "tasks" and row.finding] == [
+    report = await check(config, tasks=True)
+    assert report.as_json()["tasks"] == {"live": 1, "removed_tools": {}, "removed_engines": {}}
+    assert [row.finding.text for row in report.rows if row.kind == "tasks" and row.finding] == [
         "1 live task, all of tools that are configured"
     ]
     assert "tasks" not in (await check(config)).as_json()
@@ -78,29 +78,29 @@ async def test_live_tasks_of_configured_tools_are_fine(config_file: Path) -> Non
 
 async def test_live_tasks_of_removed_tools_are_counted_and_no_problem(config_file: Path) -> None:
     await fill(config_file.parent, ("echo", "here"), ("old", "here"), ("old", "here"), ("older", "here"))
-    checkup = await check(load_config(config_file, {}), tasks=True)
-    assert checkup.as_json()["tasks"] == {"live": 4, "removed_tools": {"old": 2, "older": 1}, "removed_engines": {}}
-    assert checkup.problems == 0
+    report = await check(load_config(config_file, {}), tasks=True)
+    assert report.as_json()["tasks"] == {"live": 4, "removed_tools": {"old": 2, "older": 1}, "removed_engines": {}}
+    assert report.problems == 0
 
 
 async def test_live_tasks_on_removed_engines_are_a_problem_with_what_to_do(config_file: Path) -> None:
     await fill(config_file.parent, ("echo", "gone"), ("old", "gone"))
-    checkup = await check(load_config(config_file, {}), tasks=True)
-    found = checkup.as_json()
+    report = await check(load_config(config_file, {}), tasks=True)
+    found = report.as_json()
     assert (found["ok"], found["tasks"]) == (
         False,
         {"live": 2, "removed_tools": {"old": 1}, "removed_engines": {"gone": 2}},
     )
-    [finding] = [row.finding for row in checkup.rows if row.name == "engine gone" and row.finding]
+    [finding] = [row.finding for row in report.rows if row.name == "engine gone" and row.finding]
     assert finding.text.startswith("2 live tasks on an engine that is not in the configuration any more")
     assert finding.hint == "put engine gone back until they have ended"
 
 
 async def test_a_store_that_cannot_be_read_is_one_problem(config_file: Path) -> None:
     (config_file.parent / "tasks.db").write_text("no database" * 200)
-    checkup = await check(load_config(config_file, {}), tasks=True)
-    assert [row.state for row in checkup.rows] == [State.PROBLEM, State.OK, State.OK]
-    assert "tasks" not in checkup.as_json()
+    report = await check(load_config(config_file, {}), tasks=True)
+    assert [row.state for row in report.rows] == [ItemState.PROBLEM, ItemState.OK, ItemState.OK]
+    assert "tasks" not in report.as_json()
 
 
 @pytest.mark.usefixtures("processes")
@@ -126,9 +126,9 @@ def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Pat
 
 
 SUMMARIES = {
-    State.OK: "everything is fine",
-    State.UNKNOWN: "no problem found, 1 unknown",
-    State.PROBLEM: "1 problem",
+    ItemState.OK: "everything is fine",
+    ItemState.UNKNOWN: "no problem found, 1 unknown",
+    ItemState.PROBLEM: "1 problem",
 }
 
 
@@ -140,9 +140,9 @@ async def test_what_is_wrong_with_a_setting_is_told_with_its_file_and_line(tmp_p
     config = load_config(path, {})
     wrong = ("cancel.grace: too short", "cancel.nothing: is not there", "it is slow: by far")
     kind = type("Verifying", (Verifying,), {"findings": [Finding(ok=False, text=text) for text in wrong]})
-    checkup = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
-    assert checkup.rows[-1].finding
-    assert checkup.rows[-1].finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
+    report = await check(replace(config, engines={"here": replace(config.engines["here"], kind=kind)}))
+    assert report.rows[-1].finding
+    assert report.rows[-1].finding.text == f"{team}:6: cancel.grace: too short; {wrong[1]}; {wrong[2]}"
 
 
 class Verifying(MemoryAdapter):
@@ -157,31 +157,31 @@ class Verifying(MemoryAdapter):
 @pytest.mark.parametrize(
     ("findings", "state", "text"),
     [
-        ((), State.OK, "engine in memory 'memory'"),
-        ((Finding(ok=True, text="by the way"),), State.OK, "engine in memory 'memory'; by the way"),
+        ((), ItemState.OK, "engine in memory 'memory'"),
+        ((Finding(ok=True, text="by the way"),), ItemState.OK, "engine in memory 'memory'; by the way"),
         (
             (Finding(ok=True, text="by the way"), Finding(ok=None, text="unsure")),
-            State.UNKNOWN,
+            ItemState.UNKNOWN,
             "engine in memory 'memory'; by the way; unsure",
         ),
         (
             (Finding(ok=None, text="unsure"), Finding(ok=False, text="lacks x", hint="do")),
-            State.PROBLEM,
+            ItemState.PROBLEM,
             "lacks x; unsure",
         ),
     ],
 )
 async def test_what_could_not_be_verified_is_unknown_and_what_is_missing_a_problem(
-    config_file: Path, findings: tuple[Finding, ...], state: State, text: str
+    config_file: Path, findings: tuple[Finding, ...], state: ItemState, text: str
 ) -> None:
     config = load_config(config_file, {})
     kind = type("Verifying", (Verifying,), {"findings": findings})
     engine = replace(config.engines["here"], kind=kind)
-    checkup = await check(replace(config, engines={"here": engine}))
-    row = checkup.rows[-1]
+    report = await check(replace(config, engines={"here": engine}))
+    row = report.rows[-1]
     assert row.finding
-    problem = state is State.PROBLEM
+    problem = state is ItemState.PROBLEM
     assert (row.state, row.finding.text, row.finding.hint) == (state, text, "do" if problem else None)
-    assert checkup.summary == SUMMARIES[state]
-    ok = {State.OK: True, State.PROBLEM: False, State.UNKNOWN: None}[state]
-    assert (row.as_json()["ok"], checkup.as_json()["ok"]) == (ok, not problem)
+    assert report.summary == SUMMARIES[state]
+    ok = {ItemState.OK: True, ItemState.PROBLEM: False, ItemState.UNKNOWN: None}[state]
+    assert (row.as_json()["ok"], report.as_json()["ok"]) == (ok, not problem)

@@ -22,8 +22,9 @@ from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.config.load import Config, load_config
-from mcp_workflows.sidecar.reload import Reloading
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from mcp_workflows.tools.tool import TaskSupport
@@ -38,7 +39,7 @@ DOUBLING: Mapping[str, JSON] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"
 MULTIPLYING: Mapping[str, JSON] = {"type": "object", "$defs": {**DOUBLING, "d30": {}}, "$ref": "#/$defs/d0"}
 NESTED: Mapping[str, JSON] = json.loads('{"type": "object", "not":' * 300 + "{}" + "}" * 300)
 LONG: Mapping[str, JSON] = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(30_000)}}
-NAME_IT = "to offer it, name it in workflows.yaml, under a name of its own"
+NAMING_HINT = "to offer it, name it in workflows.yaml, under a name of its own"
 
 
 class MarkingSettings(MemorySettings):
@@ -119,7 +120,7 @@ class Stage:
 
     path: Path
     sidecar: Sidecar
-    reloading: Reloading
+    reloading: Reloader
     client: Peer
     here: Marks
     there: Marks
@@ -177,7 +178,7 @@ async def staged(config: Config, folder: Path) -> AsyncGenerator[Stage]:
         yield Stage(
             path=folder / "workflows.yaml",
             sidecar=sidecar,
-            reloading=Reloading(folder / "workflows.yaml", config, {}),
+            reloading=Reloader(folder / "workflows.yaml", config, {}),
             client=client,
             here=MARKINGS[f"{folder.name}-here"],
             there=MARKINGS[f"{folder.name}-there"],
@@ -263,7 +264,7 @@ async def test_clients_hear_of_it_and_only_when_the_list_is_another(
 async def test_an_engine_that_is_down_keeps_nobody_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.sidecar.discovery.AGAIN_AFTER", 0.01)
+    monkeypatch.setattr("mcp_workflows.sidecar.discovery.RETRY_AFTER", 0.01)
     caplog.set_level(logging.INFO)
     config = configured(tmp_path, monkeypatch)
     here, there = (MARKINGS[f"{tmp_path.name}-{name}"] for name in ("here", "there"))
@@ -297,7 +298,7 @@ async def test_a_name_of_the_file_stays_its_own(stage: Stage, caplog: pytest.Log
     [text] = said(caplog)
     assert text == (
         "not offered: arn:7 (engine there): "
-        f"'file' is the name of a tool in workflows.yaml, for ask (engine here); {NAME_IT}"
+        f"'file' is the name of a tool in workflows.yaml, for ask (engine here); {NAMING_HINT}"
     )
     assert stage.sidecar.workflows.tools["file"].workflow == "ask"
 
@@ -308,8 +309,8 @@ async def test_of_two_with_one_name_none_is_offered(stage: Stage, caplog: pytest
     stage.there.exposed = [marked("a", source="arn:2")]
     await stage.until_listed("file", "b")
     assert said(caplog) == [
-        f"not offered: arn:1 (engine here): 'a' would also be the name of arn:2 (engine there); {NAME_IT}",
-        f"not offered: arn:2 (engine there): 'a' would also be the name of arn:1 (engine here); {NAME_IT}",
+        f"not offered: arn:1 (engine here): 'a' would also be the name of arn:2 (engine there); {NAMING_HINT}",
+        f"not offered: arn:2 (engine there): 'a' would also be the name of arn:1 (engine here); {NAMING_HINT}",
     ]
     stage.here.exposed = [marked("a", source="arn:1"), marked("a", source="arn:3"), marked("b")]
     await until(lambda: len(said(caplog)) == 5)
@@ -411,8 +412,8 @@ async def test_check_lists_what_is_marked_and_what_is_wrong_with_it(
     here, there = (MARKINGS[f"{tmp_path.name}-{name}"] for name in ("here", "there"))
     here.exposed = [marked("a"), marked("named", "ask"), marked("twice"), marked("bad", input={"type": "array"})]
     there.exposed = [marked("twice", source="arn:2")]
-    checkup = await check(config)
-    found = checkup.as_json()["exposed"]
+    report = await check(config)
+    found = report.as_json()["exposed"]
     assert [(each["name"], each["engine"], each["workflow"], each["ok"]) for each in found] == [
         ("a", "here", "echo", True),
         ("bad", "here", "echo", False),
@@ -423,7 +424,7 @@ async def test_check_lists_what_is_marked_and_what_is_wrong_with_it(
     assert found[0]["text"] == "marked: offered as a tool"
     assert found[2]["text"] == "marked, and offered as workflows.yaml says: file"
     assert found[3]["text"] == "not offered: 'twice' would also be the name of arn:2 (engine there)"
-    assert (found[3]["hint"], checkup.problems) == (NAME_IT, 3)
+    assert (found[3]["hint"], report.problems) == (NAMING_HINT, 3)
 
 
 async def test_check_suggests_the_schema_that_an_engine_has_drafted_unless_the_file_has_one(

@@ -23,11 +23,19 @@ from mcp_workflows.access.audit import Record
 from mcp_workflows.adapter import Adapter, Finding, Gate, InputRequest, Ref, Start, Status
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
-from mcp_workflows.sidecar.checks import Checkup, Kind, Row
+from mcp_workflows.sidecar.checks import CheckReport, ItemKind, Row
 from mcp_workflows.sidecar.cli.app import say
-from mcp_workflows.sidecar.cli.format import brief, message_of, page, span, table, told, whole
+from mcp_workflows.sidecar.cli.format import (
+    duration_text,
+    message_of,
+    render_facts,
+    render_table,
+    render_task,
+    summary_json,
+    task_json,
+)
 from mcp_workflows.sidecar.cli.main import main
-from mcp_workflows.sidecar.operator import Operator, Wanted
+from mcp_workflows.sidecar.operator import Operator, TaskFilter
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
 from mcp_workflows.testing import MemoryAdapter, MemorySettings, make_task
@@ -87,10 +95,10 @@ async def here() -> AsyncGenerator[Office]:
 async def test_everybodys_tasks_are_listed_the_youngest_first_after_a_look(here: Office) -> None:
     old = await here.task(owner="anna")
     young = await here.task("sleep", {"seconds": 0}, owner="ben")
-    assert [look.task.id for look in await here.operator.tasks(Wanted())] == [old.id]  # the other has just ended
-    looks = await here.operator.tasks(Wanted(ended=True))
-    assert [look.task.id for look in looks] == [young.id, old.id]
-    assert looks[0].task.execution.output == {"slept": 0}
+    assert [look.task.id for look in await here.operator.tasks(TaskFilter())] == [old.id]  # the other has just ended
+    discoveries = await here.operator.tasks(TaskFilter(ended=True))
+    assert [look.task.id for look in discoveries] == [young.id, old.id]
+    assert discoveries[0].task.execution.output == {"slept": 0}
     kept = await here.store.get(young.id, "ben")
     assert kept is not None
     assert kept.ended
@@ -100,10 +108,10 @@ async def test_tasks_can_be_listed_by_tool_and_status(here: Office) -> None:
     await here.task()
     asking = await here.task("ask", tool="refund")
     failed = await here.task("fail")
-    by_tool = await here.operator.tasks(Wanted(tool="refund"))
-    by_status = await here.operator.tasks(Wanted(statuses=frozenset({Status.FAILED}), ended=True))
-    waiting = await here.operator.tasks(Wanted(statuses=frozenset({Status.INPUT_REQUIRED})))
-    assert [[look.task.id for look in looks] for looks in (by_tool, by_status, waiting)] == [
+    by_tool = await here.operator.tasks(TaskFilter(tool="refund"))
+    by_status = await here.operator.tasks(TaskFilter(statuses=frozenset({Status.FAILED}), ended=True))
+    waiting = await here.operator.tasks(TaskFilter(statuses=frozenset({Status.INPUT_REQUIRED})))
+    assert [[look.task.id for look in discoveries] for discoveries in (by_tool, by_status, waiting)] == [
         [asking.id],
         [failed.id],
         [asking.id],
@@ -111,19 +119,19 @@ async def test_tasks_can_be_listed_by_tool_and_status(here: Office) -> None:
 
 
 async def test_what_is_rare_is_found_behind_many_others(here: Office) -> None:
-    wanted = await here.task("ask")
+    task_filter = await here.task("ask")
     for _ in range(230):
         await here.task()
-    looks = await here.operator.tasks(Wanted(statuses=frozenset({Status.INPUT_REQUIRED}), limit=1))
-    assert [look.task.id for look in looks] == [wanted.id]
+    discoveries = await here.operator.tasks(TaskFilter(statuses=frozenset({Status.INPUT_REQUIRED}), limit=1))
+    assert [look.task.id for look in discoveries] == [task_filter.id]
 
 
 async def test_an_engine_that_is_silent_is_waited_for_once_and_the_store_speaks_for_it(here: Office) -> None:
     tasks = [await here.task() for _ in range(40)]
     here.adapter.faults.silent = frozenset({"describe"})
-    looks = await here.operator.tasks(Wanted())
-    assert {look.task.id for look in looks} == {task.id for task in tasks}
-    assert {look.trouble for look in looks} == {"engine here: no answer within 0.2 s"}
+    discoveries = await here.operator.tasks(TaskFilter())
+    assert {look.task.id for look in discoveries} == {task.id for task in tasks}
+    assert {look.trouble for look in discoveries} == {"engine here: no answer within 0.2 s"}
     assert here.adapter.calls["describe"] <= 16
 
 
@@ -441,27 +449,27 @@ async def test_arguments_are_never_shown_and_the_result_only_of_one(here: Office
     task = await here.task("echo", {"answer": "of the result"}, arguments=["a secret argument"])
     look = await here.operator.find(task.id)
     look = replace(look, task=replace(look.task, arguments=["a secret argument"], given={"x": "a secret argument"}))
-    everything = f"{table([look])}{page(look)}{brief(look)}{whole(look)}"
+    everything = f"{render_table([look])}{render_task(look)}{summary_json(look)}{task_json(look)}"
     assert "secret" not in everything
-    assert "of the result" in page(look)
-    assert "of the result" not in f"{table([look])}{brief(look)}"
+    assert "of the result" in render_task(look)
+    assert "of the result" not in f"{render_table([look])}{summary_json(look)}"
 
 
 async def test_the_list_shows_what_a_task_asks_and_fits_the_width_line_by_line(here: Office) -> None:
     asking, long = await here.task("ask_two"), await here.task()
-    looks = [await here.operator.find(asking.id), await here.operator.find(long.id)]
-    said = replace(looks[1].task.execution, message="見積もり\x1b[2J " * 40)
-    looks[1] = replace(looks[1], task=replace(looks[1].task, execution=said))
-    whole = table(looks).splitlines()
-    assert re.search(rf"^{asking.id[:12]} .* input_required .* first\?; second\?$", whole[1])
-    assert whole[2].count("見積もり") == 40
+    discoveries = [await here.operator.find(asking.id), await here.operator.find(long.id)]
+    said = replace(discoveries[1].task.execution, message="見積もり\x1b[2J " * 40)
+    discoveries[1] = replace(discoveries[1], task=replace(discoveries[1].task, execution=said))
+    task_json = render_table(discoveries).splitlines()
+    assert re.search(rf"^{asking.id[:12]} .* input_required .* first\?; second\?$", task_json[1])
+    assert task_json[2].count("見積もり") == 40
     for width in (100, 80):
-        lines = table(looks, width).splitlines()
+        lines = render_table(discoveries, width).splitlines()
         assert [cell_len(line) <= width for line in lines] == [True] * 3
         assert lines[1].startswith(asking.id[:12])
         assert "input_required" in lines[1]
         assert lines[2].endswith("…")
-    assert "\x1b" not in "".join(lines + whole)
+    assert "\x1b" not in "".join(lines + task_json)
 
 
 async def test_what_workflows_say_does_nothing_to_the_terminal(
@@ -471,15 +479,15 @@ async def test_what_workflows_say_does_nothing_to_the_terminal(
     look = await here.operator.find(task.id)
     loud = replace(look.task.execution, message="\x1b[31mred\r\nsecond")
     loud_look = replace(look, task=replace(look.task, execution=loud))
-    for text in (table([loud_look]), page(loud_look), told({"\x1b": "\x07"})):
+    for text in (render_table([loud_look]), render_task(loud_look), render_facts({"\x1b": "\x07"})):
         assert "\x1b" not in text
         assert "\r" not in text
     assert "\n" not in message_of(loud_look.task)
     say(f"as last known: \x1b[2J{loud.message}", err=True)
     assert "\x1b" not in capsys.readouterr().err
     found = Finding(ok=True, text="it says \x1b[2J")
-    row = Row(kind=Kind.TOOL, name="a\x1b[2J", details={"workflow": "\x1b]0;x\x07"}, finding=found)
-    Console().print(Checkup(rows=[row]).as_table())
+    row = Row(kind=ItemKind.TOOL, name="a\x1b[2J", details={"workflow": "\x1b]0;x\x07"}, finding=found)
+    Console().print(CheckReport(rows=[row]).as_table())
     assert "\x1b" not in capsys.readouterr().out
 
 
@@ -487,4 +495,4 @@ async def test_what_workflows_say_does_nothing_to_the_terminal(
     ("seconds", "text"), [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (2e5, "2 d")]
 )
 def test_a_time_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
-    assert span(timedelta(seconds=seconds)) == text
+    assert duration_text(timedelta(seconds=seconds)) == text

@@ -25,7 +25,7 @@ from mcp_workflows.receiver.attach import swap
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.reload import Reloading, files_of
+from mcp_workflows.sidecar.reload import Reloader, files_of
 from mcp_workflows.tools.tool import Fallback, TaskSupport
 from scripts.processes import free_port
 from tests.support.in_memory import entered
@@ -49,7 +49,7 @@ class Stage:
 
     path: Path
     sidecar: Sidecar
-    reloading: Reloading
+    reloading: Reloader
     client: Peer
 
     async def save(self, text: str) -> None:
@@ -65,7 +65,7 @@ async def edited(folder: Path, text: str) -> AsyncGenerator[Stage]:
     path = folder / "workflows.yaml"
     path.write_text(text)
     config = load_config(path, {})
-    sidecar, reloading = build(config), Reloading(path, config, {})
+    sidecar, reloading = build(config), Reloader(path, config, {})
     async with serving(http_app(sidecar, config, "127.0.0.1", 0)) as url, peer(url) as client:
         yield Stage(path=path, sidecar=sidecar, reloading=reloading, client=client)
 

@@ -17,8 +17,8 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.admin import ops_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.request_headers import exact_origin, host, is_allowed, origin
-from mcp_workflows.sidecar.shutdown import Ending
-from mcp_workflows.sidecar.telemetry.setup import Exporting
+from mcp_workflows.sidecar.shutdown import ShutdownState
+from mcp_workflows.sidecar.telemetry.setup import Exporters
 from tests.support.here import OLD, elder, hello, over_http, scene
 from tests.support.identified import House, house, jwks
 from tests.support.served import VERSION, Peer, peer, serving, site
@@ -189,10 +189,10 @@ async def test_hosts_and_origins_are_let_in_to_the_letter(tmp_path: Path) -> Non
 
 
 async def test_hosts_of_the_listener_for_operators_are_compared_to_their_end(tmp_path: Path) -> None:
-    exporting = Exporting(name="watched", version="1", scraped=True)
-    assert exporting.scrape is not None
-    async with site(store=f"sqlite:///{tmp_path}/tasks.db", telemetry=exporting.telemetry) as served:
-        app = ops_app(served.workflows, Ending(), exporting.scrape, "127.0.0.1")
+    exporters = Exporters(name="watched", version="1", scraped=True)
+    assert exporters.scrape is not None
+    async with site(store=f"sqlite:///{tmp_path}/tasks.db", telemetry=exporters.telemetry) as served:
+        app = ops_app(served.workflows, ShutdownState(), exporters.scrape, "127.0.0.1")
         async with serving(app) as url, httpx2.AsyncClient() as http:
             found = {
                 name: (await http.get(url.replace("/mcp", "/healthz"), headers={"host": name})).status_code

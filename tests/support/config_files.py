@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 
 ENGINES = "engines:\n  orders: {adapter: memory}\n"
 TOOL = "tools:\n  wait:\n    engine: orders\n    workflow: sleep\n"  # after ENGINES: lines 3 to 6

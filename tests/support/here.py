@@ -18,7 +18,8 @@ from mcp_types import jsonrpc_message_adapter
 
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
-from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.task import Task
 from tests.support.served import VERSION, serving
 

@@ -63,8 +63,8 @@ async def house(folder: Path, auth: Mapping[str, Any], **server: Any) -> AsyncGe
     config = load_config(written(folder, "memory", MEMORY, TOOLS, {"auth": auth, **server}), {})
     sidecar, port = build(config), free_port()
     denied: list[Record] = []
-    assert sidecar.admission is not None
-    sidecar.admission.audit = denied.append
+    assert sidecar.authenticator is not None
+    sidecar.authenticator.audit = denied.append
     async with (
         serving(http_app(sidecar, config, "127.0.0.1", port), port=port) as url,
         httpx2.AsyncClient() as http,

@@ -18,7 +18,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.sidecar.shutdown import Ended, Ending
+from mcp_workflows.sidecar.shutdown import OpenRequests, ShutdownState
 from mcp_workflows.store.protocol import open_store
 from tests.support.here import MODERN, Elder, elder, over_http, scene
 from tests.support.served import Peer, peer
@@ -224,7 +224,9 @@ async def test_what_is_cut_at_the_end_is_whole_http_all_the_same(begun: bool) ->
     async def send(message: Message) -> None:
         sent.append(message)
 
-    serving = asyncio.create_task(Ended(app, Ending(stopping=True))({"type": "http", "method": "POST"}, receive, send))
+    serving = asyncio.create_task(
+        OpenRequests(app, ShutdownState(stopping=True))({"type": "http", "method": "POST"}, receive, send)
+    )
     await stuck.wait()
     serving.cancel()  # as uvicorn does, by asyncio's own means
     await serving

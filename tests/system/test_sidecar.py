@@ -21,7 +21,7 @@ from sse_starlette import EventSourceResponse
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import FOR_OWN, companions
 from mcp_workflows.sidecar.app import Address
-from mcp_workflows.sidecar.cli.serve import read_address, refuse_many_users, tell_what_guards_it
+from mcp_workflows.sidecar.cli.serve import log_protection, read_address, refuse_shared_single_user
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.here import elder, over_http, scene
 from tests.support.served import peer
@@ -117,9 +117,9 @@ async def test_only_known_hosts_and_origins_are_let_in(served: Process, headers:
 def test_one_user_is_for_loopback_only(tmp_path: Path, host: str) -> None:
     config = scene(tmp_path, "  echo: {engine: here, workflow: echo}", server="single_user: true").config
     with pytest.raises(ConfigError, match=r"listen on 127\.0\.0\.1:80, or leave out server\.single_user"):
-        refuse_many_users(Address(host=host, port=80), config)
+        refuse_shared_single_user(Address(host=host, port=80), config)
     for fine in (None, Address(host="127.0.0.1", port=80), Address(host="::1", port=80)):
-        refuse_many_users(fine, config)
+        refuse_shared_single_user(fine, config)
 
 
 GUARDED = f"""
@@ -155,7 +155,7 @@ def test_who_is_let_in_is_said_at_the_start(
         f"{more}engines: {{here: {{adapter: memory}}}}\ntools: {{echo: {{engine: here, workflow: echo}}}}\n"
     )
     with caplog.at_level("INFO"):
-        tell_what_guards_it(None if http is None else read_address(http), load_config(path, {}))
+        log_protection(None if http is None else read_address(http), load_config(path, {}))
     assert caplog.messages == [said]
 
 

@@ -26,11 +26,11 @@ from mcp_workflows.errors import ConfigError, EngineRefused, RequestError
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.sidecar.app import Address
 from mcp_workflows.sidecar.checks import check
-from mcp_workflows.sidecar.cli.dry_run import preview
+from mcp_workflows.sidecar.cli.call import preview
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
 from mcp_workflows.sidecar.cli.prompts import Answers
-from mcp_workflows.sidecar.cli.serve import tell_what_is_hidden
+from mcp_workflows.sidecar.cli.serve import warn_of_hidden_tools
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
@@ -309,9 +309,9 @@ async def test_nobody_unknown_watches_anything(here: House) -> None:
     execution_id = await here.running("forever")
     before = here.engine.calls["adopt"]
     errors = set[tuple[int, str]]()
-    for wanted in (execution_id, "nobody"):
+    for task_filter in (execution_id, "nobody"):
         with pytest.raises(RequestError) as caught:
-            await here.call("billing", wanted, ANONYMOUS)
+            await here.call("billing", task_filter, ANONYMOUS)
         errors.add((caught.value.code, caught.value.message))
     text = "tool billing is for identified callers only, and you are anonymous"
     assert errors == {(-32602, text)}
@@ -560,9 +560,9 @@ def test_who_serves_over_http_is_told_what_nobody_will_see(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, server: str, told: bool
 ) -> None:
     config = load(tmp_path, f"server: {server}\n{WATCHING}")
-    tell_what_is_hidden(None, config)
+    warn_of_hidden_tools(None, config)
     assert not caplog.messages
-    tell_what_is_hidden(Address(host="127.0.0.1", port=80), config)
+    warn_of_hidden_tools(Address(host="127.0.0.1", port=80), config)
     assert any("not offered over HTTP" in message and ": it;" in message for message in caplog.messages) is told
 
 

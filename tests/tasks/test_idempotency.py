@@ -20,7 +20,8 @@ from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
-from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.idempotency import SHORTEST_SECRET
 from mcp_workflows.tasks.refresh import Ledger

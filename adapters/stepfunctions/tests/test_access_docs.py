@@ -14,7 +14,8 @@ from mcp_workflows_stepfunctions.tooling.expose import read_comment
 from mcp_workflows_stepfunctions.tooling.iam import caller_policy, permissions
 
 from mcp_workflows.adapter import Use
-from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("stepfunctions-access", "stepfunctions-events")

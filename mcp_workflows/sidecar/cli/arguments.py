@@ -1,4 +1,4 @@
-"""`key=value` on the command line -> JSON, typed by a JSON Schema; pure."""
+"""Arguments of the command line: `key=value` to JSON, typed by a JSON Schema; pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Schema = Mapping[str, Any]  # Any: JSON Schema
 
 _YES_NO = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
 _WHOLE = re.compile(r"[+-]?\d+")
-_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
+_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # these may define further properties
 
 
 class WrongUsage(OperatorError):  # noqa: N818  # what is wrong is the usage
-    """What was typed cannot be meant; the message says what to type instead."""
+    """Wrong usage; the message says what to type instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Pair:
 
 
 def read_pair(word: str) -> Pair:
-    """One word of the command line.
+    """Read one word of the command line.
 
     Raises:
         WrongUsage: it is no pair.
@@ -49,12 +49,12 @@ def read_pair(word: str) -> Pair:
 
 
 def read_arguments(pairs: Iterable[Pair], schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
-    """The arguments of a call: those given as JSON, with the pairs set in them.
+    """Return the arguments of a call: the given JSON with the pairs set in it.
 
     Raises:
         WrongUsage: there is no such argument, or the text is not of its type.
     """
-    arguments: dict[str, Any] = json.loads(json.dumps(given))  # ours to change
+    arguments: dict[str, Any] = json.loads(json.dumps(given))  # a copy that can be changed
     seen: set[str] = set()
     for pair in pairs:
         inside, key, field = _place(pair, schema, schema, arguments)
@@ -68,7 +68,7 @@ def read_arguments(pairs: Iterable[Pair], schema: Schema, given: Mapping[str, An
 
 
 def _place(pair: Pair, schema: Schema, root: Schema, into: dict[str, Any]) -> tuple[dict[str, Any], str, Schema]:
-    """Where a dotted path leads: the object that gets the value, its key there, the value's schema."""
+    """Follow a dotted path and return the object that gets the value, its key there, and the value's schema."""
     left, inside, at = pair.path, into, schema
     while True:
         properties: Schema = at.get("properties", {})
@@ -93,7 +93,7 @@ def _property(pair: Pair, key: str, schema: Schema, root: Schema) -> Schema:
 
 
 def _resolved(schema: Schema | bool, root: Schema) -> Schema:
-    """What a `$ref` into the same schema points to; anything else as it is."""
+    """Return the target of a `$ref` into the same schema; any other schema unchanged."""
     if isinstance(schema, bool):
         return {}
     reference = schema.get("$ref")
@@ -106,7 +106,7 @@ def _resolved(schema: Schema | bool, root: Schema) -> Schema:
 
 
 def typed(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
-    """The text as the value that its schema wants.
+    """Return the text as a value of the schema's type.
 
     Raises:
         WrongUsage: it is none.
@@ -137,7 +137,7 @@ def _json(pair: Pair) -> Any:  # Any: JSON
 
 
 def _options(schema: Schema, root: Schema) -> Sequence[Schema]:
-    """The schema itself, or the alternatives it offers (`anyOf` and `oneOf`, one level deep)."""
+    """Return the alternatives of the schema (`anyOf` and `oneOf`, one level deep), or the schema itself."""
     offered: Sequence[Schema | bool] = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     return [_resolved(option, root) for option in offered] or [schema]
 
@@ -160,7 +160,7 @@ def _chosen(pair: Pair, choices: Sequence[Any]) -> Any:  # Any: JSON
 
 
 def _item(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
-    """One item of a list: `tag=a tag=b`."""
+    """Return one item of a list: `tag=a tag=b`."""
     lists = (option for option in _options(schema, root) if "array" in _types(option))
     return typed(pair, _resolved(next(lists).get("items", {}), root), root)
 
@@ -172,7 +172,7 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if abs(value) < float("inf") else None  # not NaN either: JSON has none of them
+    return value if abs(value) < float("inf") else None  # JSON has neither infinity nor NaN
 
 
 def _integer(text: str) -> int | None:
@@ -215,7 +215,7 @@ _NAMES = {
 
 
 def describe(name: str, schema: Schema) -> str:
-    """An argument in a few words: `order_id (string): A-1001, for example`."""
+    """Describe an argument in a few words: `order_id (string): A-1001, for example`."""
     about = schema.get("description") or schema.get("title")
     kind = "/".join(_types(schema)) or "any"
     return f"{name} ({kind})" + (f": {about}" if about else "")

@@ -1,40 +1,72 @@
-"""mcp-workflows call: a tool's workflow from the terminal, as a host would run it."""
+"""The command `mcp-workflows call`: run a tool's workflow from the terminal, as a host would."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import anyio
 import mcp_types as types
 import typer
 from mcp.shared.exceptions import MCPError
 
-from mcp_workflows.access import LOCAL, Principal
-from mcp_workflows.client.connection import Begun, Connection, Era, connect
+from mcp_workflows.access import LOCAL, Principal, is_loopback
+from mcp_workflows.adapter import Previews, Start
+from mcp_workflows.client.connection import Connection, Era, connect
 from mcp_workflows.client.http import known_http
 from mcp_workflows.errors import NotLetIn, ServerUnreachable, TaskCancelled
-from mcp_workflows.sidecar.app import Looking, Sidecar, build, exporting_of
+from mcp_workflows.sidecar import DISTRIBUTION
+from mcp_workflows.sidecar.app import DiscoveryMode, build, exporters_of
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.cli.arguments import Schema, WrongUsage, describe, read_arguments, read_pair
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
-from mcp_workflows.sidecar.cli.dry_run import preview
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.cli.options import Order, check_usage, is_it_running, left_behind, read_json, read_token
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, command_line, load, log
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import Answer, Answers
+from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
 from mcp_workflows.sidecar.cli.result import Outcome
-from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.config.problems import did_you_mean
-from mcp_workflows.sidecar.operator import named_task
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.sidecar.operator import find_task
+from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
+from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool, on_behalf_of
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
-RECONNECT_SECONDS = 60.0  # how long a server may be away while its task is followed
+RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
+NEW = "0" * 40  # in a dry run: the id and the key that a real call would get
+
+T = TypeVar("T", Tool, types.Tool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """The options of one call."""
+
+    tool: str | None
+    words: Sequence[str]
+    given: Mapping[str, Any]  # Any: JSON
+    resume: str | None
+    era: Era
+    wait: bool
+    key: str | None
+    config: Path
+    url: str | None
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+
+    def resume_command(self, task_id: str) -> str:
+        """Return the command that follows this task, at the same server and as the same kind of client."""
+        words = ["call", "--resume", task_id, *([] if self.era is Era.TASKS else ["--era", self.era])]
+        if not self.url:
+            return command_line(*words, config=self.config)
+        token = ["--token-file", self.token_file] if self.token_file else []
+        return shlex.join([DISTRIBUTION, *words, "--url", self.url, *token])
 
 
 @app.command()
@@ -76,81 +108,74 @@ def call(
     Exit code 0: it succeeded, 1: it failed or was cancelled, 2: wrong usage, 130: interrupted.
     """
     log(LogLevel.ERROR)
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # whatever happens to the connection, the screen tells it
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the screen reports the state of the connection
     screen = Screen()
-    order: Order | None = None
+    options: CallOptions | None = None
     try:
-        order = Order(
+        options = CallOptions(
             tool=tool,
             words=arguments or [],
-            given=read_json(args_json),
+            given=_read_json(args_json),
             resume=resume,
             era=era,
             wait=not no_wait,
             key=idempotency_key,
             config=config,
             url=url,
-            token=read_token(token_file),
+            token=_read_token(token_file),
             token_file=token_file.name if token_file and token_file.name != "<stdin>" else None,
         )
         answers = Answers([_answer(word) for word in answer or []], decline or [], screen)
-        check_usage(order, dry_run=dry_run)
-        code = anyio.run(_dry_run, order, answers) if dry_run else anyio.run(_call, order, answers, screen, as_json)
+        _check_usage(options, dry_run=dry_run)
+        code = anyio.run(_dry_run, options, answers) if dry_run else anyio.run(_call, options, answers, screen, as_json)
     except WrongUsage as error:
-        code = _explain(error, screen, order)
+        code = 2
+        screen.note(str(error))
+        if screen.task_id:
+            screen.note(_left_behind(options, screen.task_id))
     except KeyboardInterrupt:
-        screen.note(left_behind(order, screen.task_id))
+        screen.note(_left_behind(options, screen.task_id))
         code = INTERRUPTED
     raise typer.Exit(code)
 
 
-def _answer(word: str) -> Answer:
+def _answer(word: str) -> AnswerFlag:
     try:
-        return Answer(read_pair(word))
+        return AnswerFlag(read_pair(word))
     except WrongUsage as error:
         raise WrongUsage(f"--answer {error}") from None
-
-
-def _explain(error: WrongUsage, screen: Screen, order: Order | None) -> int:
-    screen.note(str(error))
-    if screen.task_id:
-        screen.note(left_behind(order, screen.task_id))
-    return 2
 
 
 # --- a dry run
 
 
-async def _dry_run(order: Order, answers: Answers) -> int:
-    """The exit code, after it was printed."""
-    config = load(order.config)
-    tool = _configured(config, order.tool or "")
+async def _dry_run(options: CallOptions, answers: Answers) -> int:
+    """Print the request that would be sent and return the exit code."""
+    config = load(options.config)
+    tool = _named(options.tool or "", config.tools)
     answers.check(tool.asks)
-    told = await preview(config, tool, _arguments(order, tool.input, tool), answers)
+    sent = await preview(config, tool, _arguments(options, tool.input, tool), answers)
     typer.echo("dry run: nothing was started; this would be sent", err=True)
-    typer.echo(json.dumps(told, indent=2, ensure_ascii=False, default=str))
+    typer.echo(json.dumps(sent, indent=2, ensure_ascii=False, default=str))
     return 0
 
 
-def _configured(config: Config, name: str) -> Tool:
-    tools = {tool.name: tool for tool in config.tools}
-    if name not in tools:
-        raise WrongUsage(_no_tool(name, list(tools)))
-    return tools[name]
+def _named(name: str, tools: Sequence[T]) -> T:
+    by_name = {tool.name: tool for tool in tools}
+    if name not in by_name:
+        there = ", ".join(by_name) or "none"
+        raise WrongUsage(f"there is no tool {name!r}{did_you_mean(name, by_name)} (there are: {there})")
+    return by_name[name]
 
 
-def _ours(config: Config | None, name: str) -> Tool | None:
-    """The tool as it is configured; None: it is another server's, or a companion tool."""
+def _configured(config: Config | None, name: str) -> Tool | None:
+    """Return the tool of this name in the configuration; None for a companion tool, or one of another server."""
     return next((tool for tool in config.tools if tool.name == name), None) if config else None
 
 
-def _no_tool(name: str, there: Sequence[str]) -> str:
-    return f"there is no tool {name!r}{did_you_mean(name, there)} (there are: {', '.join(there) or 'none'})"
-
-
-def _arguments(order: Order, schema: Schema, tool: Tool | None) -> dict[str, Any]:  # Any: JSON
-    """The arguments, right by the schema; what a tool of ours would ask for may be missing, another server must say."""
-    arguments = read_arguments(map(read_pair, order.words), schema, order.given)
+def _arguments(options: CallOptions, schema: Schema, tool: Tool | None) -> dict[str, Any]:  # Any: JSON
+    """Return the arguments, validated for a configured tool; those that the tool asks for may be missing."""
+    arguments = read_arguments(map(read_pair, options.words), schema, options.given)
     properties: Schema = schema.get("properties", {})
     brought = frozenset(name for question in tool.ask for name in tool.ask[question].answers(question)) if tool else ()
     missing = [name for name in schema.get("required", ()) if name not in arguments and name not in brought]
@@ -161,129 +186,235 @@ def _arguments(order: Order, schema: Schema, tool: Tool | None) -> dict[str, Any
     return arguments
 
 
+async def preview(
+    config: Config, tool: Tool, given: Mapping[str, Any], answers: Answers
+) -> dict[str, Any]:  # Any: JSON
+    """Return the start that the adapter would get and, if the adapter can tell, the request that it would send.
+
+    For a tool that watches, return the execution that it would adopt.
+
+    Raises:
+        EngineRefused: it would be refused before anything is sent.
+        MappingError: the arguments do not fit the tool's templates.
+    """
+    asked, arguments = _answered(tool, given, answers)
+    scope = {"args": arguments, **LOCAL.scope, "task": {"id": NEW}}
+    engine = config.engines[tool.engine]
+    start = Start(
+        workflow=tool.workflow,
+        arguments=tool.map(scope),
+        key=NEW,
+        created=datetime.now(UTC),
+        options=tool.frozen_options(scope),
+        context=on_behalf_of(tool, LOCAL, scope),
+    )
+    sought = confirmation(tool, scope)
+    sent: dict[str, Any] = {
+        "tool": tool.name,
+        "engine": tool.engine,
+        "adapter": engine.adapter,
+        "workflow": start.workflow,
+        "arguments": start.arguments,
+        "options": start.options,
+        "asks": {name: tool.question(name, scope) for name in asked},
+        "confirms": None if sought is None else sought.request.params["message"],
+        "gates": {name: asdict(gate) for name, gate in tool.frozen_gates(scope).items()},
+    }
+    if tool.kind is Kind.WATCH:  # it sends nothing
+        sent |= {"arguments": None, "watches": arguments[EXECUTION_ID]}
+    else:
+        async with engine.kind(engine.settings) as adapter:  # this does not connect yet
+            if isinstance(adapter, Previews):
+                sent["request"] = adapter.preview(start)
+    return {key: value for key, value in sent.items() if value not in ({}, None)}
+
+
+def _answered(tool: Tool, given: Mapping[str, Any], answers: Answers) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """Return the questions that a person would be asked, and the arguments with the answers of flags."""
+    arguments, dialogue = dict(given), Dialogue()
+    asked: list[str] = []
+    for name in still_to_ask(tool, arguments, dialogue):
+        content = answers.from_flags(QuestionName(name, name), tool.ask[name].form(name))
+        arguments.update(content)
+        if not content:
+            asked.append(name)
+    return tuple(asked), arguments
+
+
 # --- a call
 
 
-async def _call(order: Order, answers: Answers, screen: Screen, as_json: bool) -> int:
-    """The exit code, after everything was told."""
-    outcome = await _patient_outcome(order, answers, screen)
-    if outcome.error and outcome.error.code == MISSING_CAPABILITY and order.era is not Era.TASKS:
-        screen.note(f"a client of --era {order.era} cannot have it: leave that out")
-    if outcome.error and order.resume and order.url and not screen.followed:
+async def _call(options: CallOptions, answers: Answers, screen: Screen, as_json: bool) -> int:
+    """Make the call, print its outcome and return the exit code."""
+    outcome = await _patient_outcome(options, answers, screen)
+    if outcome.error and outcome.error.code == MISSING_CAPABILITY and options.era is not Era.TASKS:
+        screen.note(f"a client of --era {options.era} cannot have it: leave that out")
+    if outcome.error and options.resume and options.url and not screen.followed:
         screen.note("with --url, --resume takes the whole id of a task: mcp-workflows tasks show ID prints it")
     if outcome.handle:
-        screen.note(left_behind(replace(order, era=Era.TASKS), outcome.handle["taskId"]))
+        screen.note(_left_behind(replace(options, era=Era.TASKS), outcome.handle["taskId"]))
     if outcome.error and screen.followed:
-        screen.note(left_behind(order, screen.task_id))
+        screen.note(_left_behind(options, screen.task_id))
     for flag in answers.unused:
         screen.note(
-            f"note: nothing asked for {flag}" + ("" if order.wait else " (--no-wait leaves before a task asks)")
+            f"note: nothing asked for {flag}" + ("" if options.wait else " (--no-wait leaves before a task asks)")
         )
     return outcome.tell(screen.task_id, as_json=as_json)
 
 
-async def _patient_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
-    """The outcome, over as many connections as it takes: a server that is started again has its tasks still.
+async def _patient_outcome(options: CallOptions, answers: Answers, screen: Screen) -> Outcome:
+    """Return the outcome over as many connections as it takes: tasks survive a restart of the server.
 
     Raises:
-        NotLetIn: it wants a token, or another one.
+        NotLetIn: the server requires a token, or another one.
         ServerUnreachable: it does not answer, or stays away.
     """
     lost_at = 0.0
     while True:
         try:
-            return await _connected_outcome(order, answers, screen)
+            return await _connected_outcome(options, answers, screen)
         except NotLetIn as error:
-            raise NotLetIn(f"{order.url}: {error}{_with_another_token(order, screen)}") from None
+            raise NotLetIn(f"{options.url}: {error}{_with_another_token(options, screen)}") from None
         except ServerUnreachable as error:
             if screen.task_id is None:
-                raise ServerUnreachable(f"{order.url}: {error}; {is_it_running(order)}") from None
-            if screen.heard_at >= lost_at:  # it was there again in between
+                raise ServerUnreachable(f"{options.url}: {error}; {_is_it_running(options)}") from None
+            if screen.heard_at >= lost_at:  # the server has answered meanwhile
                 lost_at = anyio.current_time()
             if anyio.current_time() > lost_at + RECONNECT_SECONDS:
-                left = left_behind(order, screen.task_id)
-                raise ServerUnreachable(f"{order.url}: {error}; {left}") from None
+                left = _left_behind(options, screen.task_id)
+                raise ServerUnreachable(f"{options.url}: {error}; {left}") from None
         screen.lost()
-        order = replace(order, resume=screen.task_id)
+        options = replace(options, resume=screen.task_id)
         await anyio.sleep(1)
 
 
-def _with_another_token(order: Order, screen: Screen) -> str:
-    if order.token is None:
+def _with_another_token(options: CallOptions, screen: Screen) -> str:
+    if options.token is None:
         return "; give one with --token-file"
-    return f"; {left_behind(order, screen.task_id)}" if screen.task_id else ""
+    return f"; {_left_behind(options, screen.task_id)}" if screen.task_id else ""
 
 
-async def _connected_outcome(order: Order, answers: Answers, screen: Screen) -> Outcome:
-    config = None if order.url else load(order.config)
+async def _connected_outcome(options: CallOptions, answers: Answers, screen: Screen) -> Outcome:
+    config = None if options.url else load(options.config)
     local = LOCAL
-    if config and order.resume:
-        order, local = await _resumed(order, config)
-    server = _sidecar(order, config, local).server if config else known_http(order.url or "", order.token)
+    if config and options.resume:
+        options, local = await _resumed(options, config)
+    server: Any  # a server in this process, or a transport: see `connect`
+    if config:
+        may_be_marked = options.tool is not None and _configured(config, options.tool) is None
+        discovery_mode = DiscoveryMode.ONCE if may_be_marked else DiscoveryMode.NEVER
+        exporters = exporters_of(config, printing=True)
+        server = build(config, local=local, discovery_mode=discovery_mode, exporters=exporters).server
+    else:
+        server = known_http(options.url or "", options.token)
     outcome = Outcome()
-    async with connect(server, era=order.era, on_status=screen.state, elicit=answers) as connection:
+    async with connect(server, era=options.era, on_status=screen.state, elicit=answers) as connection:
         try:
             with screen.running():
-                outcome = await _outcome(order, connection, config, answers, screen)
+                outcome = await _outcome(options, connection, config, answers, screen)
         except (MCPError, TaskCancelled) as error:
             outcome = Outcome.of(error)
     return outcome
 
 
-def _sidecar(order: Order, config: Config, local: Principal) -> Sidecar:
-    """One of our own; a tool that is not in the file may be one that is marked on its engine."""
-    unknown = order.tool is not None and _ours(config, order.tool) is None
-    looking = Looking.ONCE if unknown else Looking.NEVER
-    exporting = exporting_of(config, printing=True)
-    return build(config, local=local, looking=looking, exporting=exporting)
-
-
-async def _resumed(order: Order, config: Config) -> tuple[Order, Principal]:
-    """The order with the whole id of its task, and the task's owner: whoever can read the store may act for them.
+async def _resumed(options: CallOptions, config: Config) -> tuple[CallOptions, Principal]:
+    """Return the options with the whole task id, and the owner, for whom a reader of the store may act.
 
     Raises:
-        OperatorError: see `named_task`.
+        OperatorError: see `find_task`.
     """
     async with config.store.open() as store:
-        task = await named_task(store, order.resume or "")
-    return replace(order, resume=task.id), Principal(id=task.owner)
+        task = await find_task(store, options.resume or "")
+    return replace(options, resume=task.id), Principal(id=task.owner)
 
 
 async def _outcome(
-    order: Order, connection: Connection, config: Config | None, answers: Answers, screen: Screen
+    options: CallOptions, connection: Connection, config: Config | None, answers: Answers, screen: Screen
 ) -> Outcome:
-    if order.resume:
-        screen.task_id = order.resume
-        return Outcome(result=await connection.result(order.resume))
-    _say_what_it_takes(order, connection, screen)
-    name = order.tool or ""
-    tool = await _listed(connection, name)
-    ours = _ours(config, name)
-    if ours:
-        answers.check(ours.asks)
-    arguments = _arguments(order, tool.input_schema, ours)
-    begun = await connection.start(tool, arguments, key=order.key, progress=screen.progress)
-    if isinstance(begun, types.CallToolResult):
-        return Outcome(result=begun, no_task=True)
-    if not order.wait:
-        return _on_its_way(order, begun, screen)
-    return Outcome(result=await connection.result(begun))
-
-
-def _say_what_it_takes(order: Order, connection: Connection, screen: Screen) -> None:
-    if order.era is Era.TASKS and not connection.offers_tasks:
+    if options.resume:
+        screen.task_id = options.resume
+        return Outcome(result=await connection.result(options.resume))
+    if options.era is Era.TASKS and not connection.offers_tasks:
         spoken = connection.client.protocol_version
         screen.note(f"the server offers no tasks (it speaks {spoken}): waiting for the plain result")
-
-
-async def _listed(connection: Connection, name: str) -> types.Tool:
-    tools = {tool.name: tool for tool in await connection.tools()}
-    if name not in tools:
-        raise WrongUsage(_no_tool(name, list(tools)))
-    return tools[name]
-
-
-def _on_its_way(order: Order, begun: Begun, screen: Screen) -> Outcome:
+    name = options.tool or ""
+    tool = _named(name, await connection.tools())
+    ours = _configured(config, name)
+    if ours:
+        answers.check(ours.asks)
+    arguments = _arguments(options, tool.input_schema, ours)
+    begun = await connection.start(tool, arguments, key=options.key, progress=screen.progress)
+    if isinstance(begun, types.CallToolResult):
+        return Outcome(result=begun, no_task=True)
+    if options.wait:
+        return Outcome(result=await connection.result(begun))
     if sys.stderr.isatty():
-        screen.note(left_behind(order, begun.state.task_id))
+        screen.note(_left_behind(options, begun.state.task_id))
     return Outcome(begun=begun.state)
+
+
+# --- the command line
+
+
+def _read_json(file: typer.FileText | None) -> Mapping[str, Any]:  # Any: JSON
+    """Return the object of `--args-json`.
+
+    Raises:
+        WrongUsage: it is no JSON object.
+    """
+    if file is None:
+        return {}
+    try:
+        found = json.load(file)
+    except json.JSONDecodeError as error:
+        raise WrongUsage(f"--args-json: not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+    if not isinstance(found, dict):
+        raise WrongUsage("--args-json: must be a JSON object")
+    return cast("Mapping[str, Any]", found)
+
+
+def _read_token(file: typer.FileText | None) -> str | None:
+    """Return the content of `--token-file`, without the blanks around it.
+
+    Raises:
+        WrongUsage: it is no token that can be sent.
+    """
+    if file is None:
+        return None
+    token = file.read().strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise WrongUsage("--token-file: there must be one token in it, and nothing else")
+    return token
+
+
+def _check_usage(options: CallOptions, *, dry_run: bool) -> None:
+    """Raise `WrongUsage` if the options do not go together."""
+    problems = {
+        "which tool? or --resume ID": not options.tool and not options.resume,
+        "--resume ID comes without a tool and arguments": bool(options.resume and (options.tool or options.given)),
+        f"--resume needs tasks: leave out --era {options.era}": bool(options.resume) and options.era is Era.NONE,
+        f"--no-wait needs tasks: leave out --era {options.era}": not options.wait and options.era is Era.NONE,
+        "--dry-run needs the configuration: leave out --url": dry_run and options.url is not None,
+        "--token-file is for --url: here you are the local user": options.token is not None and options.url is None,
+        "--dry-run starts nothing, so there is nothing to resume": dry_run and options.resume is not None,
+    }
+    for problem, there in problems.items():
+        if there:
+            raise WrongUsage(problem)
+
+
+def _is_it_running(options: CallOptions) -> str:
+    """Return the first thing to look at if nobody answers at the URL."""
+    place = urlsplit(options.url or "")
+    asked = f"is `{DISTRIBUTION} serve` running there?"
+    if not is_loopback(place.hostname or "") or place.port is None:
+        return asked
+    start = [DISTRIBUTION, "serve", str(options.config), "--http", place.netloc.rpartition("@")[2]]
+    return f"{asked} Start it: {shlex.join(start)}"
+
+
+def _left_behind(options: CallOptions | None, task_id: str | None) -> str:
+    """Return the command to come back to a task that goes on."""
+    if task_id is None or options is None:
+        return "interrupted; what was started goes on, but no task is known to come back to"
+    return f"the task goes on; come back with: {options.resume_command(task_id)}"

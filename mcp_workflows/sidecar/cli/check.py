@@ -1,4 +1,4 @@
-"""mcp-workflows check: whether everything could run."""
+"""The command `mcp-workflows check`: find out whether everything could run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from rich.console import Console
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.checks import check as check_all
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 
-UNBROKEN = 10_000  # characters of a line
+UNBROKEN = 10_000  # columns
 
 
 @app.command()
@@ -32,21 +31,21 @@ def check(
     log(LogLevel.WARNING)
     path = either(config, option)
     try:
-        checkup = anyio.run(partial(check_all, load(path), tasks=store))
+        report = anyio.run(partial(check_all, load(path), tasks=store))
     except ConfigError as error:
         if not as_json:
             raise
         typer.echo(json.dumps({"ok": False, "errors": str(error).splitlines()}, indent=2))
         raise typer.Exit(1) from None
     if as_json:
-        typer.echo(json.dumps(checkup.as_json(), indent=2))
+        typer.echo(json.dumps(report.as_json(), indent=2))
     else:
-        _console().print(checkup.as_table())
-        typer.echo(f"\n{path}: {checkup.summary}")
-    raise typer.Exit(1 if checkup.problems else 0)
+        _console().print(report.as_table())
+        typer.echo(f"\n{path}: {report.summary}")
+    raise typer.Exit(1 if report.problems else 0)
 
 
 def _console() -> Console:
-    """As wide as the terminal; what goes elsewhere is never broken into lines."""
+    """Return a console as wide as the terminal; lines that go elsewhere are never broken."""
     console = Console()
     return console if console.is_terminal else Console(width=UNBROKEN)

@@ -1,4 +1,4 @@
-"""mcp-workflows config show: the configuration in the end, without its secrets."""
+"""The command `mcp-workflows config show`: the composed configuration without its secrets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import typer
 
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, existing, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.config.redacted import show
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, existing, load, log
+from mcp_workflows.sidecar.config.redaction import redact_config
 
 config_commands = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
 app.add_typer(config_commands, name="config")
 
 
 class Format(StrEnum):
-    """How it is printed."""
+    """The format of the output."""
 
     YAML = "yaml"
     JSON = "json"
@@ -42,7 +41,7 @@ def show_config(
     """Print the configuration with all that it includes, and where each tool is from; no secrets."""
     log(LogLevel.WARNING)
     path = either(config, option)
-    shown = show(existing(path), os.environ)
+    shown = redact_config(existing(path), os.environ)
     typer.echo(json.dumps(shown.as_json(), indent=2) if as_format is Format.JSON else shown.as_yaml().rstrip())
     try:
         load(path)

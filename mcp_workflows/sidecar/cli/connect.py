@@ -1,4 +1,4 @@
-"""mcp-workflows connect, schema: what other programs are given: hosts a snippet, editors a schema."""
+"""The commands `mcp-workflows connect` and `schema`: a snippet for hosts, a JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.app import PATH
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, load
 from mcp_workflows.sidecar.cli.serve import DEFAULT_HOST, DEFAULT_PORT
 from mcp_workflows.sidecar.config.includes import variables_of
-from mcp_workflows.sidecar.config.load import config_schema
-from mcp_workflows.sidecar.config.models import ServerSettings, team_schema
+from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
+from mcp_workflows.sidecar.config.models import ServerSettings
 from mcp_workflows.sidecar.host_snippets import Host, OverHttp, OverStdio, Variable, login_of, snippet
 
 _SAY_URL = f"say where it is served: --url http://{DEFAULT_HOST}:{DEFAULT_PORT}{PATH}"
@@ -72,7 +72,7 @@ def _started(config: Path, name: str) -> OverStdio:
 
 
 def _server_in(config: Path, *, needed: bool) -> ServerSettings:
-    """What the configuration says of the server; anything else that is wrong with it is told, and may be right there.
+    """Return the server section of the configuration; mention other problems, which may not exist where it is served.
 
     Raises:
         ConfigError: there is no such file, and it is needed.
@@ -89,7 +89,7 @@ def _server_in(config: Path, *, needed: bool) -> ServerSettings:
 
 
 def _executable() -> str:
-    """Where this command is installed."""
+    """Return the path of this command."""
     here = shutil.which(DISTRIBUTION, path=sysconfig.get_path("scripts")) or shutil.which(DISTRIBUTION)
     return str(Path(here or sys.argv[0]).absolute())
 

@@ -1,4 +1,4 @@
-"""mcp-workflows dev: the sidecar, reloaded whenever its configuration is saved."""
+"""The command `mcp-workflows dev`: the sidecar, reloaded whenever its configuration is saved."""
 
 from __future__ import annotations
 
@@ -13,18 +13,9 @@ import typer
 
 from mcp_workflows.sidecar.app import Address, run_http, run_stdio
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.cli.serve import (
-    DEFAULT_HOST,
-    DEFAULT_PORT,
-    read_address,
-    refuse_many_users,
-    refuse_strangers,
-    tell_what_is_hidden,
-    warn_of_strangers,
-)
-from mcp_workflows.sidecar.reload import Reloading
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
+from mcp_workflows.sidecar.cli.serve import DEFAULT_HOST, DEFAULT_PORT, check_exposure, read_address
+from mcp_workflows.sidecar.reload import Reloader
 
 _HERE = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
 
@@ -49,13 +40,10 @@ def dev(
     path = either(config, option)
     loaded = load(path)
     listening = None if stdio else http
-    refuse_strangers(listening, loaded, unsafe_no_auth)
-    refuse_many_users(listening, loaded)
-    warn_of_strangers(listening, loaded)
-    tell_what_is_hidden(listening, loaded)
-    beside = Reloading(path, loaded, os.environ).run
-    with suppress(KeyboardInterrupt):  # the usual way to end it
+    check_exposure(listening, loaded, unsafe_no_auth=unsafe_no_auth)
+    background = Reloader(path, loaded, os.environ).run
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
         if stdio:
-            anyio.run(partial(run_stdio, loaded, beside))
+            anyio.run(partial(run_stdio, loaded, background))
         else:
-            run_http(loaded, host=http.host, port=http.port, beside=beside)
+            run_http(loaded, host=http.host, port=http.port, background=background)

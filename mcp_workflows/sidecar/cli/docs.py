@@ -1,4 +1,4 @@
-"""mcp-workflows docs: the documentation of the version that is installed.
+"""The command `mcp-workflows docs`: the documentation of the installed version.
 
 The wheel holds the pages as `mcp_workflows/docs`; a checkout, and an editable installation of it, reads its own `docs`.
 """
@@ -30,7 +30,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 def pages() -> Mapping[str, Path]:
-    """Where each page is, by name: `gates` for gates.md, and the whole name of a file that is no Markdown."""
+    """Return the path of each page by name: `gates` for gates.md, and the whole name of a file that is no Markdown."""
     shipped = _PACKAGE / "docs"
     folder = shipped if shipped.is_dir() else _PACKAGE.parent / "docs"
     return {path.name.removesuffix(".md"): path for path in sorted(folder.glob("*.*"))}
@@ -47,7 +47,7 @@ class Heading:
 
 
 def headings(page: str) -> Sequence[Heading]:
-    """The headings of a page, in its order."""
+    """Return the headings of a page, in its order."""
     found: list[Heading] = []
     seen: Counter[str] = Counter()
     in_code = False
@@ -62,7 +62,7 @@ def headings(page: str) -> Sequence[Heading]:
 
 
 def section(page: str, anchor: str) -> str | None:
-    """The part of a page under the heading with this anchor, the parts inside it included; None if there is none."""
+    """Return the part of a page under the heading with this anchor, with its subsections; None if there is none."""
     lines, found = page.splitlines(), headings(page)
     for at, heading in enumerate(found):
         if heading.anchor == anchor:
@@ -72,7 +72,7 @@ def section(page: str, anchor: str) -> str | None:
 
 
 def _names(incomplete: str) -> Sequence[str]:
-    """The names of pages that begin like this, for shell completion."""
+    """Return the names of pages with this beginning, for completion in shells."""
     return [name for name in pages() if name.startswith(incomplete)]
 
 
@@ -94,7 +94,7 @@ def docs(
     path, text = _asked(page)
     console = Console()
     if console.is_terminal and path.suffix == ".md":
-        os.environ.setdefault("LESS", "FRX")  # as git does: colours, and no pager for what fits the screen
+        os.environ.setdefault("LESS", "FRX")  # as git does: colours, and no pager for a page that fits the screen
         with console.pager(styles=True):
             console.print(Markdown(text, hyperlinks=False), width=min(console.width, _WIDEST))
     else:
@@ -112,13 +112,13 @@ def _print_list() -> None:
 
 
 def _asked(page: str) -> tuple[Path, str]:
-    """The page, and the text of it or of one of its sections.
+    """Return the path of a page, and the text of it or of one of its sections.
 
     Raises:
         OperatorError: there is no such page, or it has no such section.
     """
     name, _, anchor = page.partition("#")
-    name = name.removeprefix("docs/").removesuffix(".md")  # as pages name each other
+    name = name.removeprefix("docs/").removesuffix(".md")  # as links between pages have it
     found = pages()
     path = found.get(name)
     if path is None:

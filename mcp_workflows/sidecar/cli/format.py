@@ -1,4 +1,4 @@
-"""Tasks as the operator reads them: in MCP's words, one line each or all of one; never their arguments."""
+"""Text and JSON of tasks for the operator, with the statuses of MCP; arguments are never shown."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from rich.text import Text
 from mcp_workflows.adapter import Status, asked
 from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
 from mcp_workflows.sidecar.cli.app import harmless
-from mcp_workflows.sidecar.operator import Look
+from mcp_workflows.sidecar.operator import ObservedTask
 from mcp_workflows.task import Task
+from mcp_workflows.wire.v2025_11_25 import STATUS
 
-SHORT = 12  # characters of an id in a list: enough to name it by
-WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not move all the others
+SHORT = 12  # characters of an id in a list, enough to identify it
+WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not indent all the others
 UNCUT = 1_000_000  # columns: for a file, a pipe and --wide
-EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, so that messages can be read
-CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these; the others stay whole
+EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, for the sake of messages
+CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these is cut first; the others stay whole
 HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
-class State(StrEnum):
-    """MCP's words."""
+class TaskStatus(StrEnum):
+    """The statuses of MCP."""
 
     WORKING = "working"
     INPUT_REQUIRED = "input_required"
@@ -39,23 +40,17 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
-STATUSES: Mapping[State, Status] = {
-    State.WORKING: Status.RUNNING,
-    State.INPUT_REQUIRED: Status.INPUT_REQUIRED,
-    State.COMPLETED: Status.SUCCEEDED,
-    State.FAILED: Status.FAILED,
-    State.CANCELLED: Status.CANCELLED,
-}
-_STATES: Mapping[Status, State] = {status: state for state, status in STATUSES.items()}
+STATUSES: Mapping[TaskStatus, Status] = {TaskStatus(word): status for status, word in STATUS.items()}
+_STATES: Mapping[Status, TaskStatus] = {status: state for state, status in STATUSES.items()}
 
 
-def state_of(task: Task) -> State:
-    """Its status."""
+def status_of(task: Task) -> TaskStatus:
+    """Return the status of a task."""
     return _STATES[task.seen.status]
 
 
 def message_of(task: Task) -> str:
-    """What it says, with its progress; why, if it has failed."""
+    """Return the task's message with its progress, or the reason of its failure."""
     seen, progress = task.seen, task.seen.progress
     if seen.failure:
         return _plain(seen.failure.text)
@@ -65,12 +60,12 @@ def message_of(task: Task) -> str:
 
 
 def question_or_message(task: Task) -> str:
-    """What it asks, if it waits for an answer, or else what it says."""
+    """Return the question that the task waits for, or else its message."""
     return _plain(asked(task.seen.requests)) if task.seen.status is Status.INPUT_REQUIRED else message_of(task)
 
 
-def table(looks: Sequence[Look], width: int | None = None) -> str:
-    """One line each, for people and for `grep`; as wide as it takes, or cut to that many columns of a terminal."""
+def render_table(looks: Sequence[ObservedTask], width: int | None = None) -> str:
+    """Return a line for each task, for people and for `grep`; cut to so many columns if `width` is given."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for heading in HEADINGS:
         is_id = heading == "EXECUTION"
@@ -85,24 +80,24 @@ def table(looks: Sequence[Look], width: int | None = None) -> str:
 
 
 def _row(task: Task) -> Sequence[str]:
-    age = span(datetime.now(UTC) - task.created)
+    age = duration_text(datetime.now(UTC) - task.created)
     place = task.execution.execution_id or "-"
-    return task.id[:SHORT], task.tool, state_of(task), age, _plain(place), question_or_message(task)
+    return task.id[:SHORT], task.tool, status_of(task), age, _plain(place), question_or_message(task)
 
 
-def told(facts: Mapping[str, str]) -> str:
-    """One fact a line."""
+def render_facts(facts: Mapping[str, str]) -> str:
+    """Return a line for each fact."""
     width = max((len(name) for name in facts if len(name) <= WIDEST), default=0) + 1
     return "\n".join(f"{f'{_plain(name)}:':<{width}} {_plain(text)}" for name, text in facts.items())
 
 
-def page(look: Look) -> str:
-    """All of one task; its result last, as JSON."""
+def render_task(look: ObservedTask) -> str:
+    """Return all facts of one task, and its result last, as JSON."""
     task, seen = look.task, look.task.seen
     facts = {
         "id": task.id,
         "tool": task.tool,
-        "status": state_of(task).value,
+        "status": status_of(task).value,
         "message": message_of(task),
         "owner": task.owner,
         "engine": f"{task.engine}, workflow {task.workflow}",
@@ -115,19 +110,19 @@ def page(look: Look) -> str:
         "cancel": _cancel(task),
         **{f"question {key}": str(request.params.get("message", "")) for key, request in seen.requests.items()},
     }
-    text = told({name: value for name, value in facts.items() if value})
+    text = render_facts({name: value for name, value in facts.items() if value})
     if seen.status is not Status.SUCCEEDED:
         return text
-    return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII: nothing in it reaches the terminal raw
+    return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII, so the terminal interprets nothing in it
 
 
-def brief(look: Look) -> Mapping[str, Any]:
-    """One task for programs: JSON, times in ISO 8601."""
+def summary_json(look: ObservedTask) -> Mapping[str, Any]:
+    """Return a summary of one task for programs: JSON, times in ISO 8601."""
     task, seen = look.task, look.task.seen
     return {
         "id": task.id,
         "tool": task.tool,
-        "status": state_of(task),
+        "status": status_of(task),
         "message": seen.failure.text if seen.failure else seen.message,
         "progress": seen.progress and without_zero_fractions(asdict(seen.progress)),
         "owner": task.owner,
@@ -143,11 +138,11 @@ def brief(look: Look) -> Mapping[str, Any]:
     }
 
 
-def whole(look: Look) -> Mapping[str, Any]:
-    """The same with its questions and its result."""
+def task_json(look: ObservedTask) -> Mapping[str, Any]:
+    """Return the summary with the task's questions and its result."""
     seen = look.task.seen
     asked = {key: {"method": request.method, "params": request.params} for key, request in seen.requests.items()}
-    return {**brief(look), "inputRequests": asked, "result": seen.output}
+    return {**summary_json(look), "inputRequests": asked, "result": seen.output}
 
 
 def _cancel(task: Task) -> str | None:
@@ -161,16 +156,16 @@ def _moment(at: datetime | None) -> str | None:
 
 
 def _when(ahead: timedelta) -> str:
-    return f"in {span(ahead)}" if ahead > timedelta(0) else f"{span(-ahead)} ago"
+    return f"in {duration_text(ahead)}" if ahead > timedelta(0) else f"{duration_text(-ahead)} ago"
 
 
-def span(length: timedelta) -> str:
-    """`45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
+def duration_text(length: timedelta) -> str:
+    """Return `45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
     seconds = max(0, round(length.total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
     return f"{seconds // size} {unit}"
 
 
 def _plain(text: str) -> str:
-    """On one line, and nothing that a terminal would act on: it comes from workflows."""
+    """Return the text of a workflow on one line, without control characters."""
     return harmless(text).replace("\n", " ")

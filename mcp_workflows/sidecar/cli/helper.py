@@ -1,4 +1,4 @@
-"""mcp-workflows helper: the source file that an author copies into workflows in a language we have no package for."""
+"""The command `mcp-workflows helper`: a source file that authors copy into workflows in languages without a package."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def embed(
 
 
 def _files(adapters: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-    """The files there are: by adapter, by language."""
+    """Return the files of each adapter by language."""
     loaded = {name: load_adapter(name) for name in adapters}
     return {name: found.embeds() for name, found in loaded.items() if issubclass(found, Embeds)}
 
 
 def _file(language: str, files: Mapping[str, Mapping[str, str]]) -> str:
-    """The one file for this language.
+    """Return the only file for this language.
 
     Raises:
-        ConfigError: none, or more than one; says what there is.
+        ConfigError: there is none, or more than one; lists the existing ones.
     """
     having = [name for name, found in files.items() if language in found]
     if len(having) > 1:

@@ -1,4 +1,4 @@
-"""mcp-workflows iam: the permissions of an engine that the tools of a configuration need, and no more."""
+"""The command `mcp-workflows iam`: the permissions that the configured tools need from an engine, and no more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from mcp_workflows.adapter import GATE_WORDS, Permits, Use
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.config.load import Config, Engine
-from mcp_workflows.sidecar.config.problems import did_you_mean, names
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
+from mcp_workflows.sidecar.config.models import Config, Engine
+from mcp_workflows.sidecar.config.problems import no_engine
 from mcp_workflows.tools.tool import Kind, Tool
 
 
@@ -41,11 +40,11 @@ def iam(
 
 
 def _chosen(config: Config, name: str | None) -> Engine:
-    """The engine that is meant; without a name there must be only one that it can be."""
+    """Return the engine of this name; without a name, the only engine that has policies."""
     engines = config.engines
     if name is not None:
         if name not in engines:
-            raise ConfigError(f"no engine named {name!r}{did_you_mean(name, engines)} (engines: {names(engines)})")
+            raise ConfigError(no_engine(name, engines))
         return _that_permits(engines[name])
     can = [engine.name for engine in engines.values() if _permits(engine)]
     if len(can) > 1:
@@ -85,7 +84,7 @@ def _use(tool: Tool) -> Use:
 
 
 async def _permissions(engine: Engine, uses: Sequence[Use]) -> Mapping[str, Any]:  # Any: JSON
-    """The policy.
+    """Return the policy.
 
     Raises:
         EngineError: the engine gives no answer.

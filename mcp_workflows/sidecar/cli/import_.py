@@ -1,11 +1,11 @@
-"""mcp-workflows import: a draft of tools for the workflows an engine has."""
+"""The command `mcp-workflows import`: a draft of tools for the workflows of an engine."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated, cast
+from typing import Annotated
 
 import anyio
 import typer
@@ -14,11 +14,12 @@ from mcp_workflows.adapter import Discovered, Discovers, one_workflow
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app, say
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, existing
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, existing, log
 from mcp_workflows.sidecar.config.draft import draft
-from mcp_workflows.sidecar.config.load import Engine, load_engines
-from mcp_workflows.sidecar.config.problems import did_you_mean, names
+from mcp_workflows.sidecar.config.load import load_engines
+from mcp_workflows.sidecar.config.models import Engine
+from mcp_workflows.sidecar.config.problems import no_engine
+from mcp_workflows.sidecar.config.yaml import mapping_in
 
 
 @app.command("import")
@@ -30,8 +31,7 @@ def import_tools(
     log(LogLevel.WARNING)
     engines, tools = load_engines(existing(config), os.environ)
     if engine not in engines:
-        hint = did_you_mean(engine, engines)
-        raise ConfigError(f"{config}: no engine named {engine!r}{hint} (engines: {names(engines)})")
+        raise ConfigError(f"{config}: {no_engine(engine, engines)}")
     seen = anyio.run(discover, engines[engine])
     if not seen:
         raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
@@ -40,10 +40,10 @@ def import_tools(
 
 
 async def discover(engine: Engine) -> Sequence[Discovered]:
-    """What has been seen there.
+    """Return the workflows that were seen on the engine.
 
     Raises:
-        ConfigError: its adapter cannot tell.
+        ConfigError: its adapter cannot list them.
         EngineError: the engine gives no answer.
     """
     adapter = engine.kind(engine.settings)
@@ -57,10 +57,10 @@ async def discover(engine: Engine) -> Sequence[Discovered]:
 
 
 def _configured(tools: Mapping[str, object], engine: Engine, seen: Sequence[Discovered]) -> Mapping[str, Sequence[str]]:
-    """The tools there are for what was seen, by workflow, as far as they are written right."""
+    """Return the existing tools of the workflows that were seen, by workflow; malformed tools are ignored."""
     found = defaultdict[str, list[str]](list)
     for name, written in tools.items():
-        entry = cast("Mapping[str, object]", written if isinstance(written, dict) else {})
+        entry = mapping_in(written)
         if entry.get("engine") == engine.name:
             mine = str(entry.get("workflow"))
             for workflow in (each.workflow for each in seen if one_workflow(engine.kind, mine, each.workflow)):

@@ -1,10 +1,9 @@
-"""mcp-workflows init: a first workflows.yaml, by questions at a terminal or by options."""
+"""The command `mcp-workflows init`: write a first workflows.yaml, from options or from answers at a terminal."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,13 +15,12 @@ import typer
 
 from mcp_workflows.adapter import JSON, Adapter, Discovered, Discovers, first_settings, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError, WorkflowsError
-from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigArgument, ConfigInstead, either, load
 from mcp_workflows.sidecar.cli.import_ import discover
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, command_line, either, load, log
 from mcp_workflows.sidecar.config.draft import draft, draft_engine
-from mcp_workflows.sidecar.config.load import Engine, load_engines
+from mcp_workflows.sidecar.config.load import load_engines
+from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean
 
 MOST_LISTED = 20  # workflows that are listed to choose from
@@ -31,7 +29,7 @@ NEXT_STEPS = """\
 {path}: written
 next:
   complete the lines with TODO: what each tool does, and what goes in
-  {command} check{option}
+  {check}
 """
 
 
@@ -68,12 +66,11 @@ def init(
     with _beside(path, text) as written:
         load(written)
     _write(path, text, force=force)
-    here = "" if path == DEFAULT_CONFIG else f" -c {shlex.quote(str(path))}"
-    typer.echo(NEXT_STEPS.format(path=path, command=DISTRIBUTION, option=here), nl=False)
+    typer.echo(NEXT_STEPS.format(path=path, check=command_line("check", config=path)), nl=False)
 
 
 def _adapter(given: str | None, *, asks: bool) -> str:
-    """The name of the adapter."""
+    """Return the name of the adapter."""
     installed = installed_adapters()
     if given is not None:
         return given
@@ -84,7 +81,7 @@ def _adapter(given: str | None, *, asks: bool) -> str:
 
 
 def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mapping[str, JSON]:
-    """The settings to write: those that were given, and those that a first configuration has."""
+    """Return the settings to write: the given ones, and those that a first configuration needs."""
     given = dict(map(_setting, words))
     fields = kind.Settings.model_fields
     required = {name: "" for name, field in fields.items() if field.is_required()}
@@ -105,7 +102,7 @@ def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mappi
 
 
 def _setting(word: str) -> tuple[str, JSON]:
-    """`NAME=VALUE`; the value is JSON, or else a text."""
+    """Read `NAME=VALUE`; the value is JSON, or else text."""
     name, equals, text = word.partition("=")
     if not name or not equals:
         raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint="--set")
@@ -117,7 +114,7 @@ def _setting(word: str) -> tuple[str, JSON]:
 
 
 def _found(engine: Engine) -> Sequence[Discovered]:
-    """The workflows that `import` would draft; none if the engine cannot tell, or not now."""
+    """Return the workflows that `import` would draft; none if the engine cannot list them now."""
     say(f"asking engine {engine.name} which workflows there are ...", err=True)
     try:
         return anyio.run(discover, engine)
@@ -127,7 +124,7 @@ def _found(engine: Engine) -> Sequence[Discovered]:
 
 
 def _chosen(found: Sequence[Discovered], names: Sequence[str], *, asks: bool) -> Sequence[Discovered]:
-    """The workflows that become tools: at least one, as a configuration without tools offers nothing."""
+    """Return the workflows that become tools, at least one: a configuration without tools offers nothing."""
     listed = found[:MOST_LISTED]
     if not names and asks:
         for number, each in enumerate(listed, 1):
@@ -148,10 +145,10 @@ def _chosen(found: Sequence[Discovered], names: Sequence[str], *, asks: bool) ->
 
 @contextmanager
 def _beside(path: Path, lines: Sequence[str]) -> Generator[Path]:
-    """The text as a file in the same folder, to be read as the configuration would be.
+    """Write the text to a temporary file in the same folder, to be read as the configuration would be.
 
     Raises:
-        ConfigError: what is wrong, told of the file that it is to become; or it cannot be written.
+        ConfigError: it is not valid, named by the final path; or it cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""mcp-workflows new-adapter: a package for an engine of one's own, with contract tests that say what comes next."""
+"""The command `mcp-workflows new-adapter`: a package for another engine, with contract tests that guide its author."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcp_workflows.sidecar.cli.app import app
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40
-_FILES = "new_adapter_files"  # Python and TOML with $placeholders, so not named as such
+_FILES = "new_adapter_files"  # templates in Python and TOML with $placeholders, so their names end in .txt
 _MODULE = "module"  # the folder that gets the package's own name
 
 NEXT_STEPS = """\
@@ -54,10 +54,10 @@ def new_adapter(
 
 
 def write_package(folder: Path, values: Mapping[str, str]) -> None:
-    """Fill in the files and write them.
+    """Fill in the templates and write the files.
 
     Raises:
-        ConfigError: there is something already, or it cannot be written.
+        ConfigError: the folder is not empty, or cannot be written.
     """
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -72,7 +72,7 @@ def write_package(folder: Path, values: Mapping[str, str]) -> None:
 
 
 def _filled(source: Traversable, place: Path, values: Mapping[str, str]) -> Mapping[Path, str]:
-    """The files under a folder of templates, by where they belong."""
+    """Return the files under a folder of templates by their places in the package."""
     found: dict[Path, str] = {}
     for entry in source.iterdir():
         if entry.is_dir():

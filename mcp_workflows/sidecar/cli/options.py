@@ -1,109 +1,105 @@
-"""What `mcp-workflows call` was asked for, and whether that goes together."""
+"""Options that commands share, the configuration and the log level, and the command lines that messages recommend."""
 
 from __future__ import annotations
 
-import json
+import atexit
+import logging
+import os
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import Annotated
 
 import typer
 
-from mcp_workflows.access import is_loopback
-from mcp_workflows.client.connection import Era
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.receiver.log_limits import LINES, escaped
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.cli.arguments import WrongUsage
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
+
+DEFAULT_CONFIG = Path("workflows.yaml")
+_OPTION = typer.Option("--config", "-c", help=f"The configuration. Default: {DEFAULT_CONFIG}.", show_default=False)
+ConfigOption = Annotated[Path, _OPTION]
+"""`-c CONFIG`, of every command that reads a configuration."""
+ConfigArgument = Annotated[Path | None, typer.Argument(help="The configuration, as with -c.", show_default=False)]
+"""`[CONFIG]`, of commands that take no other argument; goes with `ConfigInstead`, and both through `either`."""
+ConfigInstead = Annotated[Path | None, _OPTION]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What was asked for on the command line."""
+class LogLevel(StrEnum):
+    """The least severity that a command logs on standard error."""
 
-    tool: str | None
-    words: Sequence[str]
-    given: Mapping[str, Any]  # Any: JSON
-    resume: str | None
-    era: Era
-    wait: bool
-    key: str | None
-    config: Path
-    url: str | None
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
-
-    @property
-    def come_back(self) -> str:
-        """The options that lead to the same server, as the same kind of client."""
-        era = "" if self.era is Era.TASKS else f" --era {self.era}"
-        if self.url:
-            token = f" --token-file {shlex.quote(self.token_file)}" if self.token_file else ""
-            return f"{era} --url {shlex.quote(self.url)}{token}"
-        return era if self.config == DEFAULT_CONFIG else f"{era} -c {shlex.quote(str(self.config))}"
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
-def is_it_running(order: Order) -> str:
-    """What to look at first if nobody answers at the URL."""
-    place = urlsplit(order.url or "")
-    asked = f"is `{DISTRIBUTION} serve` running there?"
-    if not is_loopback(place.hostname or "") or place.port is None:
-        return asked
-    start = [DISTRIBUTION, "serve", str(order.config), "--http", place.netloc.rpartition("@")[2]]
-    return f"{asked} Start it: {shlex.join(start)}"
-
-
-def left_behind(order: Order | None, task_id: str | None) -> str:
-    """What becomes of it when we leave, and how to come back."""
-    if task_id is None or order is None:
-        return "interrupted; what was started goes on, but no task is known to come back to"
-    return f"the task goes on; come back with: {DISTRIBUTION} call --resume {task_id}{order.come_back}"
-
-
-def read_json(file: typer.FileText | None) -> Mapping[str, Any]:  # Any: JSON
-    """`--args-json`.
+def either(argument: Path | None, option: Path | None) -> Path:
+    """Return the configuration of a command that takes it as `[CONFIG]` and as `-c CONFIG`.
 
     Raises:
-        WrongUsage: it is no JSON object.
+        typer.BadParameter: there are two.
     """
-    if file is None:
-        return {}
-    try:
-        found = json.load(file)
-    except json.JSONDecodeError as error:
-        raise WrongUsage(f"--args-json: not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
-    if not isinstance(found, dict):
-        raise WrongUsage("--args-json: must be a JSON object")
-    return cast("Mapping[str, Any]", found)
+    if argument and option and argument.resolve() != option.resolve():
+        raise typer.BadParameter(f"there are two configurations, {argument} and -c {option}: give one of them")
+    return option or argument or DEFAULT_CONFIG
 
 
-def read_token(file: typer.FileText | None) -> str | None:
-    """`--token-file`: what is in there, without the blanks around it.
+def existing(config: Path) -> Path:
+    """Return the same path.
 
     Raises:
-        WrongUsage: it is no token that can be sent.
+        ConfigError: it is the default, and there is no such file.
     """
-    if file is None:
-        return None
-    token = file.read().strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise WrongUsage("--token-file: there must be one token in it, and nothing else")
-    return token
+    if config == DEFAULT_CONFIG and not config.exists():
+        raise ConfigError(
+            f"{config}: no such file in this folder; write a first one with `{DISTRIBUTION} init`, "
+            "or say where yours is: -c CONFIG"
+        )
+    return config
 
 
-def check_usage(order: Order, *, dry_run: bool) -> None:
-    """Raise `WrongUsage` if what was asked for does not go together."""
-    problems = {
-        "which tool? or --resume ID": not order.tool and not order.resume,
-        "--resume ID comes without a tool and arguments": bool(order.resume and (order.tool or order.given)),
-        f"--resume needs tasks: leave out --era {order.era}": bool(order.resume) and order.era is Era.NONE,
-        f"--no-wait needs tasks: leave out --era {order.era}": not order.wait and order.era is Era.NONE,
-        "--dry-run needs the configuration: leave out --url": dry_run and order.url is not None,
-        "--token-file is for --url: here you are the local user": order.token is not None and order.url is None,
-        "--dry-run starts nothing, so there is nothing to resume": dry_run and order.resume is not None,
-    }
-    for problem, there in problems.items():
-        if there:
-            raise WrongUsage(problem)
+def load(config: Path) -> Config:
+    """Load a configuration; modules beside it can be imported as `module:attribute`.
+
+    Raises:
+        ConfigError: it does not exist, or something in it is wrong.
+    """
+    existing(config)
+    sys.path.insert(0, str(config.parent.resolve()))
+    return load_config(config, os.environ)
+
+
+def command_line(*words: str, config: Path) -> str:
+    """Return a command of this program, with `-c` where it is needed, that can be pasted into a shell."""
+    return shlex.join([DISTRIBUTION, *words, *([] if config == DEFAULT_CONFIG else ["-c", str(config)])])
+
+
+def log(level: LogLevel) -> None:
+    """Log to standard error from this level on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(_has_no_payload)
+    handler.addFilter(_is_within_limits)
+    logging.basicConfig(handlers=[handler], level=level.upper())
+    atexit.register(LINES.tell)
+
+
+class LogLines(logging.Formatter):
+    """Indents the further lines of a record (a trace), so that none looks like a record of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n  ".join(escaped(line) for line in super().format(record).split("\n"))
+
+
+def _is_within_limits(record: logging.LogRecord) -> bool:
+    """Limit the records of other libraries about remote parties; our own loggers have limits, see `log_limits`."""
+    return record.name.startswith("mcp_workflows.") or LINES.filter(record)
+
+
+def _has_no_payload(record: logging.LogRecord) -> bool:
+    """Drop the debug records of other libraries, which show whole requests and responses."""
+    return record.levelno >= logging.INFO or record.name.startswith("mcp_workflows")

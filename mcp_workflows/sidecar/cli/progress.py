@@ -1,4 +1,4 @@
-"""What a call shows while it is under way, on standard error; the result alone goes to standard output."""
+"""The progress of a call, on standard error; standard output has the result alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mcp_workflows.client import TaskState
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.wire.params import status_message
 
-MAX_WAITING = 20  # lines: of what happens during a long prompt, the last are shown after it
-INTERRUPTED = 130  # the exit code, as shells say of a command that Ctrl-C ended
+MAX_WAITING = 20  # lines: after a long prompt, the last so many are shown
+INTERRUPTED = 130  # the exit code by which shells report Ctrl-C
 _PAGE = "mcp-workflows/url"
 
 
 class Screen:
-    """Each state once, as a line; on a terminal with a spinner and the time below."""
+    """Shows each state once, as a line; on a terminal also a spinner and the elapsed time."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -31,18 +31,18 @@ class Screen:
         self._shown: set[str] = set()
         self._last = ""
         self._is_still = False
-        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)  # lines for when the prompt is closed
+        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)  # lines to show when the prompt is closed
         self.task_id: str | None = None
-        self.followed = False  # a task was seen that has not ended yet
-        self.heard_at = 0.0  # when, by the clock of the event loop
+        self.followed = False  # a live task was seen
+        self.heard_at = 0.0  # when the last state arrived, by the clock of the event loop
 
     @property
     def asks(self) -> bool:
-        """Whether somebody is there who can read a question and type an answer."""
+        """True if a person can read a question and type an answer."""
         return self._console.is_terminal and sys.stdin.isatty()
 
     async def state(self, state: TaskState) -> None:
-        """A task's new state."""
+        """Show the new state of a task."""
         self.task_id, self.followed = state.task_id, not state.ended
         self.heard_at = anyio.current_time()
         self._once(f"task {state.task_id}")
@@ -51,16 +51,16 @@ class Screen:
             self._once(f"{'see':<15} {page}")
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Progress of a call that is no task."""
+        """Show the progress of a call without a task."""
         steps = Steps(value=progress, total=total) if total is not None else None
         self._line(f"{'working':<15} {status_message(message, steps) or ''}".rstrip())
 
     def note(self, text: str) -> None:
-        """Anything else worth a line."""
+        """Show a line of text."""
         self._console.print(harmless(text), markup=False)
 
     def lost(self) -> None:
-        """The connection is; told each time that something was seen in between."""
+        """Show that the connection is lost; again only after another line."""
         self._line("connection lost, trying again")
 
     def _once(self, text: str) -> None:
@@ -69,7 +69,7 @@ class Screen:
             self._note_later(text)
 
     def _note_later(self, text: str) -> None:
-        """Note it; while somebody types, as soon as they have finished."""
+        """Show a line; during a prompt, after it."""
         if self._is_still:
             self._waiting.append(text)
         else:
@@ -85,7 +85,7 @@ class Screen:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Something is under way."""
+        """Show the spinner."""
         if not self._live:
             yield
             return
@@ -99,7 +99,7 @@ class Screen:
 
     @contextmanager
     def still(self) -> Generator[None]:
-        """Nothing moves and nothing is printed while somebody types, but for notes."""
+        """Show nothing but notes while a person types."""
         moving = self._progress
         if moving:
             moving.stop()
@@ -114,7 +114,7 @@ class Screen:
                 moving.start()
 
     async def line(self, prompt: str) -> str | None:
-        """What the person types; None at the end of input. It can be cancelled, unlike `input()`."""
+        """Return a line that the person types; None at the end of input. Unlike `input()`, it can be cancelled."""
         self._console.print(harmless(prompt), end="", markup=False)
         typed = ""
         try:
@@ -122,8 +122,8 @@ class Screen:
                 typed = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
             else:
                 await anyio.wait_readable(sys.stdin)
-                typed = sys.stdin.readline()  # a terminal is readable when a line is there, and gives no more than that
+                typed = sys.stdin.readline()  # a terminal is readable with a whole line
         finally:
-            if not typed:  # the cursor is behind the prompt still: what follows begins a line of its own
+            if not typed:  # end the line of the prompt, where the cursor still is
                 self._console.print()
         return typed.rstrip("\r\n") if typed else None

@@ -1,4 +1,4 @@
-"""mcp-workflows replay: what a client would have seen of an execution, from its exported history, offline."""
+"""The command `mcp-workflows replay`: an execution as clients would have seen it, from its history, offline."""
 
 from __future__ import annotations
 
@@ -10,26 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from mcp_workflows.access import ANONYMOUS
-from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Replays, Status
+from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Replays
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.config.problems import did_you_mean, names
 from mcp_workflows.tools.gates import ELICIT
 from mcp_workflows.tools.questions import NAME_META
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.params import progress_text
-
-WORDS: Mapping[Status, str] = {  # what clients hear
-    Status.RUNNING: "working",
-    Status.INPUT_REQUIRED: "input_required",
-    Status.SUCCEEDED: "completed",
-    Status.FAILED: "failed",
-    Status.CANCELLED: "cancelled",
-}
+from mcp_workflows.wire.v2025_11_25 import STATUS
 
 
 @app.command()
@@ -84,7 +76,7 @@ def _read(path: Path) -> Any:  # Any: JSON
 
 
 def _gates(tool: Tool, words: Sequence[str]) -> Mapping[str, Gate]:
-    """The tool's gates, filled in from the arguments; as they are written if there are none."""
+    """Return the tool's gates, filled in from the arguments; without arguments, as they are written."""
     if not words:
         return {name: _as_written(tool, name) for name in tool.gates}
     try:
@@ -103,35 +95,31 @@ def _as_written(tool: Tool, name: str) -> Gate:
 
 
 def _never_open(gates: Mapping[str, Gate], seen: Sequence[Replayed]) -> Iterator[str]:
-    """The gates that asked nothing, and of which nothing else was said either."""
+    """Yield the gates that asked nothing and that no message mentions."""
     asked = {request.gate for each in seen for request in each.execution.requests.values()}
-    told = " ".join(each.execution.message or "" for each in seen)
-    yield from (gate for gate in gates if gate not in asked and f"gate {gate}:" not in told)
+    messages = " ".join(each.execution.message or "" for each in seen)
+    yield from (gate for gate in gates if gate not in asked and f"gate {gate}:" not in messages)
 
 
 def _lines(seen: Sequence[Replayed]) -> Iterator[str]:
     for each in seen:
-        said = [text for text in (_asked(each.execution), _told(each.execution)) if text]
-        yield f"event {each.event} {WORDS[each.execution.status]}" + (f": {'; '.join(said)}" if said else "")
+        texts = [text for text in (_questions(each.execution), _message(each.execution)) if text]
+        yield f"event {each.event} {STATUS[each.execution.status]}" + (f": {'; '.join(texts)}" if texts else "")
 
 
-def _asked(execution: Execution) -> str:
+def _questions(execution: Execution) -> str:
     asked = ((request.params.get("message"), key) for key, request in execution.requests.items())
     return ", ".join(f"{message or 'a question'} ({key})" for message, key in asked)
 
 
-def _told(execution: Execution) -> str:
-    told = execution.failure.text if execution.failure else execution.message or ""
-    return f"{told} ({progress_text(execution.progress)})".strip() if execution.progress else told
+def _message(execution: Execution) -> str:
+    text = execution.failure.text if execution.failure else execution.message or ""
+    return f"{text} ({progress_text(execution.progress)})".strip() if execution.progress else text
 
 
 def _as_json(each: Replayed) -> Mapping[str, Any]:  # Any: JSON
     execution = each.execution
     requests = {key: {"method": it.method, "params": it.params} for key, it in execution.requests.items()}
-    shown = {
-        "statusMessage": _told(execution),
-        "inputRequests": requests,
-        "output": execution.output,
-    }
-    told = {name: value for name, value in shown.items() if value not in ("", {}, None)}
-    return {"event": each.event, "status": WORDS[execution.status], **told}
+    seen = {"statusMessage": _message(execution), "inputRequests": requests, "output": execution.output}
+    given = {name: value for name, value in seen.items() if value not in ("", {}, None)}
+    return {"event": each.event, "status": STATUS[execution.status], **given}

@@ -1,4 +1,4 @@
-"""What a call ended with: the result on standard output, whatever went wrong on standard error."""
+"""The outcome of a call: the result on standard output, errors on standard error."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Outcome:
     error: types.ErrorData | None = None
     cancelled: str | None = None
     begun: TaskState | None = None
-    no_task: bool = False  # the result is that of a call which became none
+    no_task: bool = False  # the result is that of a call without a task
 
     @classmethod
     def of(cls, error: MCPError | TaskCancelled) -> Self:
-        """What went wrong."""
+        """Return the outcome for an error."""
         return cls(cancelled=str(error)) if isinstance(error, TaskCancelled) else cls(error=error.error)
 
     @property
     def status(self) -> str:
-        """In the words of the tasks extension."""
+        """The status, in the words of the tasks extension."""
         if self.begun:
             return self.begun.status
         if self.cancelled:
@@ -45,13 +45,13 @@ class Outcome:
 
     @property
     def handle(self) -> Mapping[str, Any] | None:  # Any: JSON
-        """What a client without tasks got instead of a result: a task that goes on, with its `taskId` and `status`."""
+        """The `taskId` and `status` of a task that goes on, which a client without tasks gets instead of a result."""
         found: Mapping[str, Any] = (self.result and self.no_task and self.result.structured_content) or {}
         goes_on = found.get("status") in ("working", "input_required") and {"taskId", "next"} <= found.keys()
         return found if goes_on else None
 
     def tell(self, task_id: str | None, *, as_json: bool) -> int:
-        """Print it; the exit code."""
+        """Print the outcome and return the exit code."""
         if as_json:
             _echo(json.dumps(self._as_json(task_id), indent=2, ensure_ascii=False))
         elif self.result:
@@ -80,13 +80,13 @@ class Outcome:
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """As it is into a file or a pipe; a terminal gets nothing that it would act on."""
+    """Print text unchanged to a file or a pipe, and without control characters to a terminal."""
     stream = sys.stderr if err else sys.stdout
-    typer.echo(harmless(text) if stream.isatty() else text, err=err, color=True)  # color: leave it as it is
+    typer.echo(harmless(text) if stream.isatty() else text, err=err, color=True)  # color: strip nothing
 
 
 def _shown(result: types.CallToolResult) -> Iterator[str]:
-    """Structured content as JSON; otherwise what text there is, and where the rest is."""
+    """Yield structured content as JSON, or else all text and the places of other content."""
     if result.structured_content is not None:
         yield json.dumps(result.structured_content, indent=2, ensure_ascii=False)
         return

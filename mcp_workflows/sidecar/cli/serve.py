@@ -1,4 +1,4 @@
-"""mcp-workflows serve: the sidecar, on stdio or over HTTP."""
+"""The command `mcp-workflows serve`: the sidecar, on stdio or over HTTP."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from mcp_workflows.access import is_loopback
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import Address, run_http, run_stdio
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.config.load import Config
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.tools.tool import Kind
 
 DEFAULT_HOST = "127.0.0.1"
@@ -29,7 +28,7 @@ _ADDRESS = re.compile(r"(?:(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):)?(\d{1,5})")
 
 
 def read_address(text: str) -> Address:
-    """`127.0.0.1:8931`, `[::1]:8931`, `:8931` or `8931`; without a host, this machine only.
+    """Read `127.0.0.1:8931`, `[::1]:8931`, `:8931` or `8931`; the default host is loopback.
 
     Raises:
         typer.BadParameter: it is none of these.
@@ -40,8 +39,16 @@ def read_address(text: str) -> Address:
     return Address(host=(match[1] or DEFAULT_HOST).strip("[]"), port=int(match[2]))
 
 
-def refuse_strangers(http: Address | None, config: Config, unsafe_no_auth: bool) -> None:
-    """Raise `ConfigError` if other machines could reach it, and nobody asks or nobody said that they may."""
+def check_exposure(http: Address | None, config: Config, *, unsafe_no_auth: bool) -> None:
+    """Refuse or warn if the address gives access to more people than the configuration allows."""
+    refuse_remote_callers(http, config, unsafe_no_auth)
+    refuse_shared_single_user(http, config)
+    warn_of_remote_callers(http, config)
+    warn_of_hidden_tools(http, config)
+
+
+def refuse_remote_callers(http: Address | None, config: Config, unsafe_no_auth: bool) -> None:
+    """Raise `ConfigError` if other machines can reach a server without authentication, unless that is wanted."""
     auth = config.server.auth
     if http and auth is not None and unsafe_no_auth:
         raise ConfigError("--unsafe-no-auth is for servers that ask nobody; server.auth asks everybody: leave one out")
@@ -60,8 +67,8 @@ def refuse_strangers(http: Address | None, config: Config, unsafe_no_auth: bool)
         )
 
 
-def warn_of_strangers(http: Address | None, config: Config) -> None:
-    """Say loudly what anybody can do, and who could read along."""
+def warn_of_remote_callers(http: Address | None, config: Config) -> None:
+    """Warn of open access and of unencrypted tokens."""
     if http is None or is_loopback(http.host):
         return
     if config.server.auth is None:
@@ -80,8 +87,8 @@ def warn_of_strangers(http: Address | None, config: Config) -> None:
         )
 
 
-def tell_what_guards_it(http: Address | None, config: Config) -> None:
-    """Say in one line who is let in, and what becomes of data and records: what somebody hopes that they set."""
+def log_protection(http: Address | None, config: Config) -> None:
+    """Log in one line how callers are authenticated, and whether data is encrypted and calls are audited."""
     logger.info(
         "callers: %s; the store is %s; audit: %s",
         _who_is_let_in(http, config),
@@ -105,8 +112,8 @@ def _who_is_let_in(http: Address | None, config: Config) -> str:
     return ", ".join(ways)
 
 
-def refuse_many_users(http: Address | None, config: Config) -> None:
-    """Raise `ConfigError` if other machines could reach what takes everybody for one and the same user."""
+def refuse_shared_single_user(http: Address | None, config: Config) -> None:
+    """Raise `ConfigError` if other machines can reach a server that takes all callers for one user."""
     if http and config.server.single_user and not is_loopback(http.host):
         raise ConfigError(
             f"server.single_user makes everybody one user, and {http.host} can be reached from other machines: "
@@ -114,8 +121,8 @@ def refuse_many_users(http: Address | None, config: Config) -> None:
         )
 
 
-def tell_what_is_hidden(http: Address | None, config: Config) -> None:
-    """Say which tools no client will see: those for identified callers, where nobody is."""
+def warn_of_hidden_tools(http: Address | None, config: Config) -> None:
+    """Warn of tools that no client sees, because they need identified callers and nobody is identified."""
     watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
     if http and watching and not config.server.single_user and config.server.auth is None:
         logger.warning(
@@ -149,16 +156,13 @@ def serve(
     """Serve the configured tools, on stdio or over HTTP."""
     log(log_level)
     loaded = load(either(config, option))
-    refuse_strangers(http, loaded, unsafe_no_auth)
-    refuse_many_users(http, loaded)
-    warn_of_strangers(http, loaded)
-    tell_what_is_hidden(http, loaded)
-    tell_what_guards_it(http, loaded)
+    check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
+    log_protection(http, loaded)
     if ops and not is_loopback(ops.host):
         logger.warning(
             "--ops: whoever reaches %s:%d reads the metrics; nobody is asked who they are", ops.host, ops.port
         )
-    with suppress(KeyboardInterrupt):  # the usual way to end it
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
         if http is None:
             anyio.run(partial(run_stdio, loaded, ops=ops))
         else:

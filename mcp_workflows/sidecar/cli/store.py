@@ -1,4 +1,4 @@
-"""mcp-workflows store: the keys a store is encrypted with, printed and changed."""
+"""The command `mcp-workflows store`: print and change the keys that encrypt a store."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import typer
 
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.sidecar.cli.config_file import ConfigArgument, ConfigInstead, either, load
-from mcp_workflows.sidecar.cli.log import LogLevel, log
+from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, either, load, log
 from mcp_workflows.sidecar.config.models import StoreSettings
 from mcp_workflows.store.encryption import new_key
 from mcp_workflows.store.protocol import Rekeyed, Seals

@@ -1,4 +1,4 @@
-"""mcp-workflows tasks: what the operator does with tasks of any owner, from the store and the engines."""
+"""The command `mcp-workflows tasks`: the operator's commands on tasks of any owner."""
 
 from __future__ import annotations
 
@@ -20,35 +20,33 @@ from mcp_workflows.adapter import JSON, Explanation, can_terminate
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.app import exporting_of
+from mcp_workflows.sidecar.app import exporters_of
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage
-from mcp_workflows.sidecar.cli.config_file import DEFAULT_CONFIG, ConfigOption, load
 from mcp_workflows.sidecar.cli.format import (
     STATUSES,
-    State,
-    brief,
-    page,
+    TaskStatus,
     question_or_message,
-    state_of,
-    table,
-    told,
-    whole,
+    render_facts,
+    render_table,
+    render_task,
+    status_of,
+    summary_json,
+    task_json,
 )
-from mcp_workflows.sidecar.cli.log import LogLevel, log
-from mcp_workflows.sidecar.cli.open_questions import OpenQuestion, answer_to, command, open_questions
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, command_line, load, log
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import Action
-from mcp_workflows.sidecar.config.load import Config
-from mcp_workflows.sidecar.operator import Look, Operator, Wanted
+from mcp_workflows.sidecar.cli.prompts import ElicitResult, OpenQuestion, answer_to, open_questions
+from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.operator import ObservedTask, Operator, TaskFilter
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tools.tool import Tool
 
 T = TypeVar("T")
 
-PATIENCE = 5.0  # seconds for one call to an engine: somebody sits and waits
+PATIENCE = 5.0  # seconds for one call to an engine, because a person waits
 _ANSWERED = {"accept": "answered", "decline": "declined", "cancel": "put aside"}
-ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+ENDED = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
 tasks = typer.Typer(
     name="tasks", help="Everybody's tasks: list, show, why, answer, cancel, adopt.", no_args_is_help=True
@@ -62,7 +60,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs, as JSON.")]
 @tasks.command("list")
 def list_tasks(
     tool: Annotated[str | None, typer.Option(metavar="TOOL", help="Only tasks of this tool.")] = None,
-    status: Annotated[list[State] | None, typer.Option(help="Only tasks in this status; can be repeated.")] = None,
+    status: Annotated[list[TaskStatus] | None, typer.Option(help="Only tasks in this status; can be repeated.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also tasks that have ended.")] = False,
     limit: Annotated[int, typer.Option(metavar="COUNT", min=1, max=10_000, help="How many, at most.")] = 50,
     wide: Annotated[bool, typer.Option("--wide", help="Cut no line to the width of the terminal.")] = False,
@@ -71,19 +69,19 @@ def list_tasks(
 ) -> None:
     """List the tasks that have not ended, the youngest first."""
     states = frozenset(status or ())
-    wanted = Wanted(
+    task_filter = TaskFilter(
         tool=tool,
         statuses=frozenset(STATUSES[state] for state in states),
         ended=everything or bool(states & ENDED),
         limit=limit,
     )
-    looks = _run(config, lambda operator, _: operator.tasks(wanted))
+    looks = _run(config, lambda operator, _: operator.tasks(task_filter))
     if as_json:
-        typer.echo(json.dumps([brief(look) for look in looks], indent=2))
+        typer.echo(json.dumps([summary_json(look) for look in looks], indent=2))
     elif looks:
-        typer.echo(table(looks, None if wide or not sys.stdout.isatty() else Console().width))
+        typer.echo(render_table(looks, None if wide or not sys.stdout.isatty() else Console().width))
     else:
-        typer.echo("no tasks" if wanted.ended else "no tasks under way; those that have ended: --all")
+        typer.echo("no tasks" if task_filter.ended else "no tasks under way; those that have ended: --all")
     for trouble in dict.fromkeys(look.trouble for look in looks if look.trouble):
         say(f"as last known: {trouble}", err=True)
 
@@ -92,7 +90,7 @@ def list_tasks(
 def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Show one task, with its result."""
     look = _run(config, lambda operator, _: operator.read(task_id))
-    typer.echo(json.dumps(whole(look), indent=2) if as_json else page(look))
+    typer.echo(json.dumps(task_json(look), indent=2) if as_json else render_task(look))
     _say_trouble(look)
 
 
@@ -100,7 +98,7 @@ def show(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAUL
 def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Say why a task is still working, what to do, and of each gate of its tool why it is closed."""
 
-    async def do(operator: Operator, loaded: Config) -> tuple[Look, Explanation, Sequence[str]]:
+    async def do(operator: Operator, loaded: Config) -> tuple[ObservedTask, Explanation, Sequence[str]]:
         look, found = await operator.why(task_id)
         return look, found, _commands(look, loaded, config)
 
@@ -108,14 +106,14 @@ def why(task_id: TaskId, as_json: AsJson = False, config: ConfigOption = DEFAULT
     if as_json:
         gates = {name: {"state": gate.state, "why": gate.why} for name, gate in found.gates.items()}
         explained = {"reason": found.reason, "advice": found.advice, "commands": commands, "gates": gates}
-        typer.echo(json.dumps({**brief(look), **explained, "facts": dict(found.facts)}, indent=2))
+        typer.echo(json.dumps({**summary_json(look), **explained, "facts": dict(found.facts)}, indent=2))
     else:
         advice = {"what to do": found.advice} if found.advice else {}
         many = len(commands) > 1
         advice |= {f"command {number}" if many else "command": each for number, each in enumerate(commands, 1)}
         task = {"task": f"{look.task.id} ({look.task.tool})"}
         closed = {f"gate {name}": f"{gate.state}: {gate.why}" for name, gate in found.gates.items()}
-        typer.echo(told({"why": found.reason, **advice, **task, **closed, **found.facts}))
+        typer.echo(render_facts({"why": found.reason, **advice, **task, **closed, **found.facts}))
     if look.trouble != found.reason:
         _say_trouble(look)
 
@@ -137,7 +135,7 @@ def answer(
     """Answer an open question of a task: by what is on the line, or else you are asked at the terminal."""
     screen = Screen()
 
-    async def do(operator: Operator, _: Config) -> tuple[OpenQuestion, Action, Look]:
+    async def do(operator: Operator, _: Config) -> tuple[OpenQuestion, ElicitResult, ObservedTask]:
         look = await operator.find(task_id)
         if not (questions := open_questions(look.task)):
             raise OperatorError(f"{look.task.id}: no question is open; it is {_now(look)}")
@@ -207,7 +205,7 @@ def adopt(
         raise typer.BadParameter("--owner is empty; leave it out for a server without authentication")
     arguments = _object(args)
 
-    def do(operator: Operator, config: Config) -> Awaitable[Look]:
+    def do(operator: Operator, config: Config) -> Awaitable[ObservedTask]:
         principal = Principal(id=owner or (LOCAL if config.server.single_user else ANONYMOUS).id)
         return operator.adopt(_tool(config, tool), execution_id, principal, arguments, config.store.retention)
 
@@ -219,10 +217,10 @@ def adopt(
 def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
     log(LogLevel.ERROR)
     loaded = load(config)
-    exporting = exporting_of(loaded, printing=True)
+    exporters = exporters_of(loaded, printing=True)
 
     async def run() -> T:
-        async with exporting, _operator(loaded, exporting.audit) as operator:
+        async with exporters, _operator(loaded, exporters.audit) as operator:
             return await do(operator, loaded)
 
     return anyio.run(run)
@@ -238,8 +236,8 @@ async def _operator(config: Config, audit: Audit) -> AsyncGenerator[Operator]:
         yield Operator(store=store, engines=engines, tools=config.tools, audit=audit)
 
 
-def _commands(look: Look, config: Config, file: Path) -> Sequence[str]:
-    """What to type next, ready to be pasted; none if there is nothing to do with this program."""
+def _commands(look: ObservedTask, config: Config, file: Path) -> Sequence[str]:
+    """Return the commands to run next, ready to be pasted; none if this program cannot help."""
     task = look.task
     if task.ended:
         return []
@@ -249,7 +247,7 @@ def _commands(look: Look, config: Config, file: Path) -> Sequence[str]:
         return [question.command(file) for question in questions]
     engine = config.engines.get(task.engine)
     if (task.cancel_delivered or task.execution.cancel_requested) and engine and can_terminate(engine.kind):
-        return [command(["cancel", task.id, "--terminate"], file)]
+        return [command_line("tasks", "cancel", task.id, "--terminate", config=file)]
     return []
 
 
@@ -271,7 +269,7 @@ def _object(text: str | None) -> Mapping[str, JSON]:
     return cast("Mapping[str, JSON]", value)
 
 
-def _outcome(look: Look, *, terminate: bool) -> str:
+def _outcome(look: ObservedTask, *, terminate: bool) -> str:
     task = look.task
     if task.ended:
         return _now(look)
@@ -281,12 +279,12 @@ def _outcome(look: Look, *, terminate: bool) -> str:
     return announced or "asked to cancel; it has not ended yet"
 
 
-def _now(look: Look) -> str:
-    """Its status and what it says, for the end of a sentence."""
-    state, said = state_of(look.task).value, question_or_message(look.task)
+def _now(look: ObservedTask) -> str:
+    """Return the task's status and message for the end of a sentence."""
+    state, said = status_of(look.task).value, question_or_message(look.task)
     return state if said in ("", state) else f"{state}, {said}"
 
 
-def _say_trouble(look: Look) -> None:
+def _say_trouble(look: ObservedTask) -> None:
     if look.trouble:
         say(f"as last known: {look.trouble}", err=True)

@@ -1,4 +1,4 @@
-"""mcp-workflows token: a token to hand to somebody, of which the server knows the hash only."""
+"""The command `mcp-workflows token`: make a token to give away, of which the server knows only the hash."""
 
 from __future__ import annotations
 

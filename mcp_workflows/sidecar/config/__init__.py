@@ -1,1 +1,1 @@
-"""workflows.yaml: its text, its models and what is wrong with it."""
+"""The configuration, workflows.yaml: its text, its models, and messages about mistakes in it."""

@@ -1,4 +1,4 @@
-"""A draft of tools for workflows that were seen on an engine: to be pasted, uncommented and completed."""
+"""Drafts of tools for workflows that were seen on an engine, for people to complete."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y",
 
 
 def tool_name(workflow: str, taken: Set[str]) -> str:
-    """A name for the tool of a workflow that no other tool has: `FulfilOrder` -> `fulfil_order`."""
+    """Return a name for the tool of a workflow that no other tool has: `FulfilOrder` -> `fulfil_order`."""
     name = "_".join(word.lower() for word in _WORDS.findall(workflow))[:MAX_NAME] or "workflow"
     numbered = (f"{name[: MAX_NAME - 4]}_{number}" for number in range(2, len(taken) + 3))
     return next(each for each in (name, *numbered) if each not in taken)
 
 
 def draft_engine(adapter: str, settings: Mapping[str, JSON]) -> Iterator[str]:
-    """The lines of an `engines` section with one engine, named after its adapter; `${...}` in settings stays."""
+    """Yield the lines of an `engines` section with one engine, named after its adapter; `${...}` in settings stays."""
     yield "# Workflows as MCP tools: mcp-workflows check says whether all of it works, mcp-workflows serve serves them"
     yield "engines:"
     yield f"  {_scalar(adapter)}:"
@@ -39,9 +39,9 @@ def draft(
     taken: Iterable[str],
     chosen: Sequence[Discovered] = (),
 ) -> Iterator[str]:
-    """The lines of a `tools` section, all tools commented out but the chosen ones.
+    """Yield the lines of a `tools` section; tools that are not chosen are commented out.
 
-    `configured`: the tools there are already, by workflow; `taken`: the names of all tools.
+    `configured`: the names of existing tools, by workflow; `taken`: the names of all tools.
     """
     new = [found for found in seen if found.workflow not in configured]
     rest = [found for found in new if found not in chosen]
@@ -96,7 +96,7 @@ def _scalar(value: JSON) -> str:
 
 
 def _substituted(value: JSON) -> str:
-    """A JSON value, which is also a YAML one, in which `${NAME}` is a variable."""
+    """Return a JSON value as YAML, in which `${NAME}` is a variable."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=not str(value).isprintable())

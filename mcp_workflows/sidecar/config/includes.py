@@ -1,10 +1,11 @@
-"""The configuration as it is with all that it includes: one source, whose values know where they come from."""
+"""The configuration together with the files that it includes, as one source that knows the origin of its values."""
 
 from __future__ import annotations
 
 import glob
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,20 +15,34 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from mcp_workflows.access.authn.settings import one_or_more
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.sidecar.config.problems import Report, did_you_mean, left_empty, names
-from mcp_workflows.sidecar.config.yaml import Outside, Problem, Source, Where, read_source, variables_in
+from mcp_workflows.sidecar.config.problems import Report, empty_guards, no_engine
+from mcp_workflows.sidecar.config.yaml import (
+    ExternalValues,
+    Problem,
+    Source,
+    Where,
+    list_in,
+    mapping_in,
+    read_source,
+    variables_in,
+)
 
+MAX_NAME = 64
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+TEAM_SECTIONS = ("tools",)
+COMPOSED = ("include", "defaults", "rules")  # sections that the composed configuration does not have
+POLICY = frozenset({"allow", "allow_answer", "allow_cancel", "limits"})
+"""Settings of a tool that its team cannot change: permissions and limits."""
 _PART = r"[A-Za-z0-9_-]+"
-
-
 _TEXT = {"type": "string"}
 _ONE_OR_MORE = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]})
+Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value, for the models to check
 
 
 class Include(BaseModel):
     """Some files with tools, and what they may do. A glob alone will do for files of your own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     files: Annotated[list[str], Field(min_length=1), BeforeValidator(one_or_more), _ONE_OR_MORE] = Field(
         description="The files, as a glob (`teams/orders/*.yaml`) or a list of them, from the folder of this file on. "
@@ -54,45 +69,41 @@ class Include(BaseModel):
     )
 
 
-class Share(BaseModel):
-    """What one entry of `include` gives its files."""
-
-    model_config = ConfigDict(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The permissions and defaults that one entry of `include` gives to its files."""
 
     where: Where
-    files: Mapping[str, Where]  # the globs, and where each of them stands
+    files: Mapping[str, Where]  # the globs, and the place of each
     engines: frozenset[str] | None = None  # None: all
     env: frozenset[str] = frozenset()
     code: bool = False
     prefix: str = ""
-    defaults: Mapping[str, Any] = Field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def shares(report: Report, source: Source) -> Sequence[Share]:
-    """The entries of `include` that can be used; what is wrong with the others is reported."""
+def grants(report: Report, source: Source) -> Sequence[Grant]:
+    """Return the valid entries of `include`; report problems of the others."""
     written = source.data.get("include")
+    entries, known = list_in(written), frozenset(mapping_in(source.data.get("engines")))
     if written is not None and not isinstance(written, list):
         report.add(("include",), "must be a list, of globs or of mappings with files and engines")
-    entries = cast("Sequence[object]", written if isinstance(written, list) else [])
-    engines = source.data.get("engines")
-    known = frozenset(cast("Mapping[str, object]", engines)) if isinstance(engines, dict) else frozenset[str]()
-    found = [_share(report, entry, ("include", index), known) for index, entry in enumerate(entries)]
-    return [share for share in found if share]
+    found = [_grant(report, entry, ("include", index), known) for index, entry in enumerate(entries)]
+    return [grant for grant in found if grant]
 
 
-def _share(report: Report, entry: object, where: Where, known: frozenset[str]) -> Share | None:
+def _grant(report: Report, entry: object, where: Where, known: frozenset[str]) -> Grant | None:
     if isinstance(entry, str):
-        return Share(where=where, files={entry: where})
+        return Grant(where=where, files={entry: where})
     include = report.validate(Include, entry, where)
     if include is None:
         return None
     for index, engine in enumerate(include.engines):
         if engine not in known:
-            hint = did_you_mean(engine, known)
-            report.add((*where, "engines", index), f"no engine named {engine!r}{hint} (engines: {names(known)})")
+            report.add((*where, "engines", index), no_engine(engine, known))
     listed = isinstance(cast("Mapping[str, object]", entry)["files"], list)
     at = (*where, "files")
-    return Share(
+    return Grant(
         where=where,
         files={pattern: (*at, index) if listed else at for index, pattern in enumerate(include.files)},
         engines=frozenset(include.engines),
@@ -104,19 +115,15 @@ def _share(report: Report, entry: object, where: Where, known: frozenset[str]) -
 
 
 def globs_in(data: Mapping[str, Any]) -> Sequence[str]:
-    """The globs of a configuration, which may be wrong."""
-    entries = data.get("include")
-    found: list[object] = []
-    for entry in cast("Sequence[object]", entries if isinstance(entries, list) else []):
-        files = cast("Mapping[str, object]", entry).get("files") if isinstance(entry, dict) else entry
-        found += cast("Sequence[object]", files if isinstance(files, list) else [files])
-    return [each for each in found if isinstance(each, str)]
+    """Return the globs of a configuration that may be invalid."""
+    files = [mapping_in(entry).get("files", entry) for entry in list_in(data.get("include"))]
+    return [each for found in files for each in (list_in(found) or [found]) if isinstance(each, str)]
 
 
 def files_for(config: Path, pattern: str) -> Sequence[Path]:
-    """The files that a glob of this configuration finds, sorted by name; hidden ones only if it says so.
+    """Return the files that a glob of this configuration matches, sorted by name; hidden ones only if it names them.
 
-    They must be in its folder, symbolic links followed: what a team can write is then seen where it is included.
+    Symbolic links must stay in its folder, so that reviewers of that folder see all files that a team can change.
 
     Raises:
         ConfigError: it leads out of the folder, or there is no such file.
@@ -135,35 +142,26 @@ def files_for(config: Path, pattern: str) -> Sequence[Path]:
     return others
 
 
-TEAM_SECTIONS = ("tools",)
-COMPOSED = ("include", "defaults", "rules")  # what there is no more of in the whole
-POLICY = frozenset({"allow", "allow_answer", "allow_cancel", "limits"})
-"""Settings of a tool that its team does not say: who may, and how much."""
-
-MAX_NAME = 64
-REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Composed:
-    """The whole configuration."""
+class ComposedConfig:
+    """The configuration with all that it includes."""
 
     source: Source
-    engines: Mapping[str, frozenset[str]]  # that a tool may use, by tool; one that is not here may use all
+    engines: Mapping[str, frozenset[str]]  # that a tool may use, by tool; others may use all
     layers: Layers
-    idle: Sequence[str] = ()  # patterns of rules that fit no tool
+    unused_rules: Sequence[str] = ()  # patterns of rules that match no tool
     includes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
+class _ToolEntry:
     """One tool as it is written in one of the files."""
 
     name: str  # with its namespace
     source: Source
     where: Where
     entry: object
-    share: Share | None = None  # None: it is in the platform's own file
+    grant: Grant | None = None  # None: it is in workflows.yaml itself
 
     @property
     def place(self) -> str:
@@ -171,26 +169,26 @@ class _Written:
 
 
 def is_schema_file(reference: str) -> bool:
-    """Whether that is how a schema in a file of its own is named, and not a workflow in code."""
+    """Return whether a reference names a file with a schema, and not a workflow in code."""
     return reference.endswith(".json") or reference.startswith((".", "/"))
 
 
-def read_config(path: Path, environ: Mapping[str, str]) -> Composed:
-    """Read workflows.yaml and all that it includes; what is wrong with these is among its problems.
+def read_config(path: Path, environ: Mapping[str, str]) -> ComposedConfig:
+    """Read workflows.yaml and all that it includes; the problems of these files are among its problems.
 
     Raises:
         ConfigError: one of the files cannot be read or parsed at all.
     """
-    source = read_source(path, Outside(environ=environ))
-    empty = [source.problem(where, text) for where, text in left_empty(source.data)]
+    source = read_source(path, ExternalValues(environ=environ))
+    empty = [source.problem(where, text) for where, text in empty_guards(source.data)]
     source = replace(source, problems=[*source.problems, *empty])
     if not source.data.keys() & set(COMPOSED):
-        return Composed(source=source, engines={}, layers=Layers())
-    return _Composing(source, environ).composed()
+        return ComposedConfig(source=source, engines={}, layers=Layers())
+    return _Composer(source, environ).composed()
 
 
 def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | None]:
-    """The variables of the environment that the configuration and all that it includes name, with their defaults.
+    """Return the variables of the environment in the configuration and all that it includes, with their defaults.
 
     The default is None if one of the mentions has none, and empty if they differ: an empty variable takes the default
     of each mention.
@@ -205,110 +203,112 @@ def variables_of(path: Path, environ: Mapping[str, str]) -> Mapping[str, str | N
 
 
 def included_globs(path: Path, environ: Mapping[str, str]) -> Sequence[str]:
-    """What the configuration includes, whatever else is wrong with it; nothing if it cannot be read at all."""
+    """Return the globs of a configuration that may be invalid; none if it cannot be read."""
     try:
-        return globs_in(read_source(path, Outside(environ=environ)).data)
+        return globs_in(read_source(path, ExternalValues(environ=environ)).data)
     except ConfigError:
         return ()
 
 
 def files_in(path: Path, patterns: Sequence[str]) -> Sequence[Path]:
-    """The files that these globs find now."""
-    return [file for pattern in patterns for file in _found(path, pattern)]
+    """Return the files that these globs match now."""
+    found: list[Path] = []
+    for pattern in patterns:
+        with suppress(ConfigError):
+            found += files_for(path, pattern)
+    return found
 
 
-def _found(path: Path, pattern: str) -> Sequence[Path]:
-    try:
-        return files_for(path, pattern)
-    except ConfigError:
-        return ()
-
-
-class _Composing:
+class _Composer:
     """One pass over the files of a configuration."""
 
     def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
         self._source = source
         self._environ = environ
         self._report = Report(source)
-        self._problems: list[Problem] = []  # of the other files
+        self._problems: list[Problem] = []  # of the included files
 
-    def composed(self) -> Composed:
+    def composed(self) -> ComposedConfig:
         layers = Layers(defaults=self._mapping(("defaults",)), rules=self._rules())
-        others = [tool for share in shares(self._report, self._source) for tool in self._included(share)]
+        others = [tool for grant in grants(self._report, self._source) for tool in self._included(grant)]
         tools = self._named_once([*self._own(), *others])
         entries: dict[str, object] = {}
         moved: dict[Where, tuple[Source, Where]] = {}
         for tool in tools.values():
-            entries[tool.name], origins = self._laid(tool, layers)
+            entries[tool.name], origins = self._layered(tool, layers)
             moved[("tools", tool.name)] = (tool.source, tool.where)
             moved |= {("tools", tool.name, key): origin for key, origin in origins.items()}
         data = {key: value for key, value in self._source.data.items() if key not in COMPOSED}
         if isinstance(data.get("tools", {}), dict | None):
             data["tools"] = entries
-        return Composed(
+        return ComposedConfig(
             source=replace(self._source, data=data, moved=moved, problems=[*self._report.problems, *self._problems]),
-            engines={tool.name: engines for tool in tools.values() if (engines := _engines(tool)) is not None},
+            engines={
+                each.name: each.grant.engines
+                for each in tools.values()
+                if each.grant and each.grant.engines is not None
+            },
             layers=layers,
             includes=bool(self._source.data.get("include")),
-            idle=[each for each in layers.rules if not any(each in layers.rules_for(name) for name in tools)],
+            unused_rules=[each for each in layers.rules if not any(each in layers.rules_for(name) for name in tools)],
         )
 
-    def _own(self) -> Iterator[_Written]:
-        tools = self._source.data.get("tools")
-        for name, entry in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {}).items():
-            yield _Written(name=name, source=self._source, where=("tools", name), entry=entry)
+    def _own(self) -> Iterator[_ToolEntry]:
+        for name, entry in mapping_in(self._source.data.get("tools")).items():
+            yield _ToolEntry(name=name, source=self._source, where=("tools", name), entry=entry)
 
     def _mapping(self, where: Where) -> Settings:
         found: object = self._source.data
         for key in where:
-            found = cast("Mapping[str | int, object]", found).get(key) if isinstance(found, dict) else None
+            found = mapping_in(found).get(str(key))
+        settings = mapping_in(found)
         if found is not None and not isinstance(found, dict):
             self._report.add(where, "must be a mapping of settings of tools")
-        return cast("Settings", found if isinstance(found, dict) else {})
+        return settings
 
     def _rules(self) -> Mapping[str, Settings]:
         rules = self._source.data.get("rules")
+        names = list(mapping_in(rules))
         if rules is not None and not isinstance(rules, dict):
             self._report.add(("rules",), 'must be a mapping, by name of tools or pattern ("orders.*")')
-        names = cast("Mapping[str, object]", rules if isinstance(rules, dict) else {})
         return {name: self._mapping(("rules", name)) for name in names}
 
-    def _included(self, share: Share) -> Iterator[_Written]:
-        """The tools of its files, in the order of the files."""
-        for pattern, where in share.files.items():
+    def _included(self, grant: Grant) -> Iterator[_ToolEntry]:
+        """Yield the tools of the files that a grant is for, in the order of the files."""
+        for pattern, where in grant.files.items():
             try:
                 files = files_for(self._source.path, pattern)
             except ConfigError as error:
                 self._report.add(where, str(error))
                 continue
             for file in files:
-                yield from self._tools_in(file, share)
+                yield from self._tools_in(file, grant)
 
-    def _tools_in(self, file: Path, share: Share) -> Iterator[_Written]:
+    def _tools_in(self, file: Path, grant: Grant) -> Iterator[_ToolEntry]:
         giver = f"{self._source.path.name}, which includes it"
-        outside = Outside(environ=self._environ, names=share.env, files=False)
-        source = read_source(file, outside, holds="tools")
+        external = ExternalValues(environ=self._environ, names=grant.env, files=False)
+        source = read_source(file, external, holds="tools")
         report = Report(source)
         for key in source.data.keys() - set(TEAM_SECTIONS):
             report.add((key,), f"a file that is included has tools only; anything else belongs in {giver}")
-        for empty, text in left_empty({key: source.data.get(key) for key in TEAM_SECTIONS}):
-            if empty[-1] not in POLICY:  # which is an error anyhow
+        for empty, text in empty_guards({key: source.data.get(key) for key in TEAM_SECTIONS}):
+            if empty[-1] not in POLICY:  # which is an error anyway
                 report.add(empty, text)
-        tools = source.data.get("tools")
-        if not isinstance(tools, dict) or not tools:
-            report.add(("tools",), "must be a mapping, by name" if tools else "needs at least one of the tools")
-        for name, entry in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {}).items():
+        written_tools, rules = source.data.get("tools"), _TeamRules(report, self._source.path, grant)
+        tools = mapping_in(written_tools)
+        if not tools:
+            report.add(("tools",), "must be a mapping, by name" if written_tools else "needs at least one of the tools")
+        for name, entry in tools.items():
             where: Where = ("tools", name)
-            full, written = f"{share.prefix}{name}", _Team(report, self._source.path, share).permitted(where, entry)
+            full, written = f"{grant.prefix}{name}", rules.permitted(where, entry)
             if len(full) > MAX_NAME >= len(name):
                 report.add(where, f"{full!r} has {len(full)} characters with its namespace, at most {MAX_NAME} will do")
             else:
-                yield _Written(name=full, source=source, where=where, entry=written, share=share)
+                yield _ToolEntry(name=full, source=source, where=where, entry=written, grant=grant)
         self._problems += report.problems
 
-    def _named_once(self, tools: Sequence[_Written]) -> Mapping[str, _Written]:
-        found: dict[str, _Written] = {}
+    def _named_once(self, tools: Sequence[_ToolEntry]) -> Mapping[str, _ToolEntry]:
+        found: dict[str, _ToolEntry] = {}
         for tool in tools:
             first = found.setdefault(tool.name, tool)
             if first is not tool:
@@ -316,14 +316,14 @@ class _Composing:
                 self._problems.append(tool.source.problem(tool.where, text))
         return found
 
-    def _laid(self, tool: _Written, layers: Layers) -> tuple[object, Mapping[str, tuple[Source, Where]]]:
+    def _layered(self, tool: _ToolEntry, layers: Layers) -> tuple[object, Mapping[str, tuple[Source, Where]]]:
         entry, ours = tool.entry, self._source
         if not isinstance(entry, dict):
             return entry, {}
         below = [Layer(source=ours, where=("defaults",), values=layers.defaults, default=True)]
-        if tool.share:
-            at = (*tool.share.where, "defaults")
-            below.append(Layer(source=ours, where=at, values=tool.share.defaults, default=True))
+        if tool.grant:
+            at = (*tool.grant.where, "defaults")
+            below.append(Layer(source=ours, where=at, values=tool.grant.defaults, default=True))
         own = Layer(source=tool.source, where=tool.where, values=cast("Settings", entry))
         above = [
             Layer(source=ours, where=("rules", pattern), values=layers.rules[pattern])
@@ -332,20 +332,16 @@ class _Composing:
         return merge([*below, own, *above])
 
 
-def _engines(tool: _Written) -> frozenset[str] | None:
-    return tool.share.engines if tool.share else None
-
-
 @dataclass(frozen=True, slots=True)
-class _Team:
-    """What a tool of a file that is included may say."""
+class _TeamRules:
+    """The settings that a tool of an included file may have."""
 
     report: Report
     config: Path
-    share: Share
+    grant: Grant
 
     def permitted(self, where: Where, entry: object) -> object:
-        """The tool without what it may not say, which is reported; its files as seen from the configuration."""
+        """Return the tool without forbidden settings, which are reported; its paths begin at the configuration."""
         if not isinstance(entry, dict):
             return entry
         written = dict(cast("Mapping[str, Any]", entry))
@@ -379,8 +375,8 @@ class _Team:
         return f"./{file.relative_to(self.config.parent).as_posix()}"
 
     def _code(self, reference: str) -> str:
-        """The code, by the folders that lead to it: two teams may each have a `workflows.py`."""
-        if not self.share.code:
+        """Return the reference with the folders that lead to the code: two teams may each have a `workflows.py`."""
+        if not self.grant.code:
             wrong = f"{reference} is code, and none is run for this file; write the schema out, or name a file"
             raise ConfigError(f"{wrong} (`code: true` in {self.config.name}, where this is included, would permit it)")
         first = reference.partition(":")[0].partition(".")[0]
@@ -391,21 +387,18 @@ class _Team:
         return ".".join((*folders, reference))
 
 
-Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value; checked by the models of the config
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Some settings, and where they stand."""
+    """Some settings and their place."""
 
     source: Source
     where: Where
     values: Settings
-    default: bool = False  # it says nothing of a tool that it does not count for
+    default: bool = False  # dropped where it does not apply to a tool
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Settings, Mapping[str, tuple[Source, Where]]]:
-    """The settings of all of them, later ones over earlier ones, and where each of them comes from."""
+    """Merge settings, later layers over earlier ones, and return them with the origin of each."""
     on_top: dict[str, Layer] = {}
     for layer in layers:
         for key, value in layer.values.items():
@@ -413,13 +406,13 @@ def merge(layers: Sequence[Layer]) -> tuple[Settings, Mapping[str, tuple[Source,
                 on_top[key] = layer
     own_first = sorted(layers, key=lambda layer: layer.default)
     values = {key: on_top[key].values[key] for layer in own_first for key in layer.values}
-    counting = {key: on_top[key] for key in values if not on_top[key].default or counts(key, values)}
+    counting = {key: on_top[key] for key in values if not on_top[key].default or applies(key, values)}
     origins = {key: (layer.source, (*layer.where, key)) for key, layer in counting.items()}
     return {key: values[key] for key in counting}, origins
 
 
-def counts(key: str, settings: Settings) -> bool:
-    """Whether a default says anything about a tool of these settings; written out it would be a mistake there."""
+def applies(key: str, settings: Settings) -> bool:
+    """Return whether a default applies to a tool with these settings; in the tool itself it would be a mistake."""
     needs = _ONLY_FOR.get(key)
     return needs is None or needs(settings)
 
@@ -464,18 +457,18 @@ _ONLY_FOR: Mapping[str, Callable[[Settings], bool]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """The platform's own: what lies under every tool, and what lies over those whose names fit."""
+    """The `defaults` under every tool, and the `rules` over those whose names match."""
 
     defaults: Settings = field(default_factory=dict[str, Any])
     rules: Mapping[str, Settings] = field(default_factory=dict[str, Settings])
 
     def over(self, name: str, found: Settings, *, known: Collection[str]) -> Settings:
-        """The settings of a tool that stands in no file, with those of these that are known."""
+        """Return the settings of a tool that is in no file, with the known ones of these layers."""
         layers = [self.defaults, found, *(self.rules[pattern] for pattern in self.rules_for(name))]
         ours = [{key: value for key, value in layer.items() if key in known or layer is found} for layer in layers]
-        nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), lost=frozenset())
+        nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), unreadable=frozenset())
         return merge([Layer(source=nowhere, where=(), values=each, default=each is ours[0]) for each in ours])[0]
 
     def rules_for(self, name: str) -> Sequence[str]:
-        """The patterns that fit this name, in the order of the file."""
+        """Return the patterns that match this name, in the order of the file."""
         return [pattern for pattern in self.rules if fnmatchcase(name, pattern)]

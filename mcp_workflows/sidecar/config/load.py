@@ -1,7 +1,7 @@
-"""workflows.yaml -> frozen models.
+"""Loading of workflows.yaml into frozen models.
 
-Each engine's settings and each tool's options are checked by the models its adapter publishes, so that a
-mistake is found here, with its line, and not by the first call.
+The models of each adapter check its engine's settings and its tools' options, so that a mistake shows here, with its
+line, and not in the first call.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from mcp_workflows.adapter import (
     installed_adapters,
     is_fleeting,
     load_adapter,
+    takes_grace,
 )
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import clashes
-from mcp_workflows.sidecar.config.cancel_option import split_cancel
-from mcp_workflows.sidecar.config.includes import REFERENCE, Composed, counts, is_schema_file, read_config
+from mcp_workflows.sidecar.config.includes import REFERENCE, ComposedConfig, applies, is_schema_file, read_config
 from mcp_workflows.sidecar.config.models import (
+    CANCEL,
     SECTIONS,
     TOOL_KEYS,
     AuditSettings,
@@ -45,47 +46,20 @@ from mcp_workflows.sidecar.config.models import (
     ServerSettings,
     StoreSettings,
     TelemetrySettings,
-    config_schema,
-    located,
+    with_absolute_path,
 )
-from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, names
-from mcp_workflows.sidecar.config.yaml import Source, Where, read_text
+from mcp_workflows.sidecar.config.problems import Report, did_you_mean, known_keys, models_in, names, no_engine
+from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in, read_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.json_schema import Schema, check_schema
-from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
-
-
-def load_authorizer(reference: str) -> Authorizer:
-    """The authorizer of that name.
-
-    Raises:
-        ConfigError: it cannot be imported, or is no async function of one argument.
-    """
-    found = _attribute(reference)
-    if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
-        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
-    return cast("Authorizer", found)
-
-
-def _attribute(reference: str) -> Any:  # Any: whatever is there
-    module, _, path = reference.partition(":")
-    try:
-        found: Any = import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
-    return found
-
-
-__all__ = ["Config", "Engine", "ServerSettings", "StoreSettings", "config_schema", "load_config", "load_engines"]
+from mcp_workflows.tools.tool import AfterCancel, Kind, TaskSupport, Tool
 
 T = TypeVar("T")
-Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: there is none
+Kinds: TypeAlias = Mapping[str, type[Adapter] | None]  # of every engine in the file; None: its adapter is unknown
 
 _SQLITE = "sqlite:///"
-_SCALARS = frozenset({"string", "number", "integer", "boolean"})
+_CANCEL_KEYS = known_keys(AfterCancel)
 
 
 def load_config(path: Path, environ: Mapping[str, str]) -> Config:
@@ -94,73 +68,69 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     Workflows written as `module:attribute` are imported, so their folder must be on `sys.path`.
 
     Raises:
-        ConfigError: with one line for each thing that is wrong: file:line: path: what.
+        ConfigError: one line for each problem: `file:line: path: text`.
     """
     composed = read_config(path, environ)
     source = composed.source
     report = Report(source)
     for key in source.data.keys() - set(SECTIONS):
         report.unknown((key,), SECTIONS)
-    server = report.validate(ServerSettings, _given(source.data.get("server")), ("server",))
+    server = report.validate(ServerSettings, _or_empty(source.data.get("server")), ("server",))
     store = _store(report, source)
-    limits = report.validate(Limits, _given(source.data.get("limits")), ("limits",))
-    audit, telemetry = _observed(report, source)
+    limits = report.validate(Limits, _or_empty(source.data.get("limits")), ("limits",))
+    audit, telemetry = _audit_and_telemetry(report, source)
     written = _section(report, source, "engines")
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
-    marked = any(engine and _looks(engine) for engine in engines.values())
+    marked = any(engine and _is_scanned(engine) for engine in engines.values())
     tools = _tools(report, composed, kinds, needed=not marked)
     for name, wrong in clashes((tool for tool in tools if tool), my_tasks=server is not None and server.my_tasks):
         report.add(("tools", name), wrong)
-    _check_ttls(report, limits, tools)
+    for tool in tools:
+        if tool and limits and (too_long := limits.too_long(tool.ttl)):
+            report.add(("tools", tool.name, "ttl"), too_long)
     _check_layers(report, composed, kinds)
     authorizer = _authorizer(report, server)
     _check_rules(report, server, [tool for tool in tools if tool])
     report.raise_if_any()
     return Config(
-        laying=partial(composed.layers.over, known=TOOL_KEYS),
+        tool_defaults=partial(composed.layers.over, known=TOOL_KEYS),
         place=source.place,
         authorizer=authorizer,
         audit=audit,
         telemetry=telemetry,
-        server=_checked(server),
-        store=_checked(store),
-        limits=_checked(limits),
-        engines={name: _checked(engine) for name, engine in engines.items()},
-        tools=[_checked(tool) for tool in tools],
+        server=_present(server),
+        store=_present(store),
+        limits=_present(limits),
+        engines={name: _present(engine) for name, engine in engines.items()},
+        tools=[_present(tool) for tool in tools],
     )
 
 
-def _check_ttls(report: Report, limits: Limits | None, tools: Sequence[Tool | None]) -> None:
-    for tool in tools:
-        if tool and limits and (wrong := limits.too_long(tool.ttl)):
-            report.add(("tools", tool.name, "ttl"), wrong)
+def _check_layers(report: Report, composed: ComposedConfig, kinds: Kinds) -> None:
+    """Report keys of `defaults` and `rules` that no tool has.
 
-
-def _check_layers(report: Report, composed: Composed, kinds: Kinds) -> None:
-    """Keys of `defaults` and `rules` that no tool has: they may be for tools that are found on engines alone.
-
-    A misspelt `allow` would be nothing to those, and they would be open.
+    They may be for tools that exist only on engines. A misspelt `allow` would leave those open to everybody.
     """
     options = [kind.Options for kind in kinds.values() if kind]
     if len(options) < len(kinds) or any(model.model_config.get("extra") == "allow" for model in options):
-        return  # nobody knows which keys there are
+        return  # not all keys are known
     known = TOOL_KEYS.union(*(known_keys(model) for model in options))
     layers = {("defaults",): composed.layers.defaults} | {
         ("rules", name): rule for name, rule in composed.layers.rules.items()
     }
-    said = {each.where for each in report.problems}
+    reported = {each.where for each in report.problems}
     for where, settings in layers.items():
         for key in settings.keys() - known:
-            if (*where, key) not in said:
+            if (*where, key) not in reported:
                 report.unknown((*where, key), known)
 
 
 def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, Engine], Mapping[str, object]]:
-    """The engines of workflows.yaml, and its tools as they are written, which may be none or wrong.
+    """Return the engines of workflows.yaml, and its tools unchecked.
 
     Raises:
-        ConfigError: see `load_config`; nothing is said of the tools.
+        ConfigError: see `load_config`; problems of tools are not reported.
     """
     source = read_config(path, environ).source
     report = Report(source)
@@ -168,9 +138,7 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
     kinds = {name: _kind(report, name, entry) for name, entry in written.items()}
     engines = {name: _engine(report, name, written[name], kind) for name, kind in kinds.items() if kind}
     report.raise_if_any()
-    tools = source.data.get("tools")
-    written_tools = cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})
-    return {name: _checked(engine) for name, engine in engines.items()}, written_tools
+    return {name: _present(engine) for name, engine in engines.items()}, mapping_in(source.data.get("tools"))
 
 
 def _authorizer(report: Report, server: ServerSettings | None) -> Authorizer | None:
@@ -195,59 +163,56 @@ def _check_rules(report: Report, server: ServerSettings | None, tools: Sequence[
             report.add(("tools", tool.name, "allow", verb), text)
 
 
-def _given(value: object) -> object:
-    """What is left empty in YAML is null: the same as leaving it out."""
+def _or_empty(value: object) -> object:
+    """Return a mapping for null, which is an empty section in YAML."""
     return {} if value is None else value
 
 
-def _checked(value: T | None) -> T:
+def _present(value: T | None) -> T:
     assert value is not None, "nothing is missing without a problem, and problems have been raised"
     return value
 
 
 def _section(report: Report, source: Source, name: str, *, needed: bool = True) -> Mapping[str, Any]:
-    """One of the two sections that must have something in them, if it is needed."""
+    """Return a section of named entries; report it if it is needed and empty."""
     found = source.data.get(name)
-    if isinstance(found, dict) and found:
-        return cast("Mapping[str, Any]", found)
-    if not found and not needed:
-        return {}
-    report.add((name,), "must be a mapping, by name" if found else f"needs at least one of the {name}")
-    return {}
+    if not mapping_in(found) and (found or needed):
+        report.add((name,), "must be a mapping, by name" if found else f"needs at least one of the {name}")
+    return mapping_in(found)
 
 
 def _store(report: Report, source: Source) -> StoreSettings | None:
-    written = _given(source.data.get("store"))
+    written = _or_empty(source.data.get("store"))
     settings = report.validate(StoreSettings, {"url": written} if isinstance(written, str) else written, ("store",))
     if settings is None:
         return None
     url, encryption = _absolute(settings.url, source.path.parent), settings.encryption
     try:
-        open_store(url)  # opens nothing yet: it reads the URL
+        open_store(url)  # only reads the URL
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
         return None
-    located = encryption.located(source.path.parent) if encryption else None
+    located = encryption.with_absolute_path(source.path.parent) if encryption else None
     settings = settings.model_copy(update={"url": url, "encryption": located})
     if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
-        return settings  # a variable that is not set: it stands for no key
+        return settings  # a variable that is not set stands for the key
     try:
-        settings.open()  # likewise: it reads the keys
+        settings.open()  # only reads the keys
     except ConfigError as error:
         report.add(("store", "encryption", "key_file" if located and located.key_file else "keys"), str(error))
     return settings
 
 
-def _observed(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
-    """What is recorded and measured; none of it where nothing is said."""
-    said = {name: source.data[name] for name in ("audit", "telemetry") if source.data.get(name) is not None}
-    audit = report.validate(AuditSettings, said["audit"], ("audit",)) if "audit" in said else None
-    telemetry = report.validate(TelemetrySettings, said["telemetry"], ("telemetry",)) if "telemetry" in said else None
-    return None if audit is None else located(audit, source.path.parent), telemetry
+def _audit_and_telemetry(report: Report, source: Source) -> tuple[AuditSettings | None, TelemetrySettings | None]:
+    """Return the settings of `audit` and `telemetry`; None for a section that is not there."""
+    audit, telemetry = source.data.get("audit"), source.data.get("telemetry")
+    audited = None if audit is None else report.validate(AuditSettings, audit, ("audit",))
+    measured = None if telemetry is None else report.validate(TelemetrySettings, telemetry, ("telemetry",))
+    return None if audited is None else with_absolute_path(audited, source.path.parent), measured
 
 
 def _absolute(url: str, folder: Path) -> str:
-    """The URL of a store, a relative SQLite path taken from this folder; anything else as it is."""
+    """Return the URL of a store, a relative SQLite path made absolute from this folder."""
     parts = urlsplit(url)
     file = parts.path.removeprefix("/")
     if not url.startswith(_SQLITE) or file in {"", ":memory:"} or Path(unquote(file)).is_absolute():
@@ -256,7 +221,7 @@ def _absolute(url: str, folder: Path) -> str:
 
 
 def _kind(report: Report, name: str, entry: object) -> type[Adapter] | None:
-    """The adapter that an engine asks for, if there is one."""
+    """Return the adapter of an engine; report it if there is none."""
     where: Where = ("engines", name)
     if not isinstance(entry, dict):
         report.add(where, "must be a mapping with an adapter and its settings")
@@ -266,14 +231,10 @@ def _kind(report: Report, name: str, entry: object) -> type[Adapter] | None:
         wrong = "is missing" if adapter is None else "must be text"
         report.add((*where, "adapter"), f"{wrong} (installed: {names(installed_adapters())})")
         return None
-    return _adapter(report, adapter, (*where, "adapter"))
-
-
-def _adapter(report: Report, name: str, where: Where) -> type[Adapter] | None:
     try:
-        return load_adapter(name)
+        return load_adapter(adapter)
     except ConfigError as error:
-        report.add(where, str(error))
+        report.add((*where, "adapter"), str(error))
         return None
 
 
@@ -283,8 +244,8 @@ def _engine(report: Report, name: str, entry: Mapping[str, Any], kind: type[Adap
     return None if settings is None else Engine(name=name, adapter=entry["adapter"], kind=kind, settings=settings)
 
 
-def _looks(engine: Engine) -> bool:
-    """Whether it is looked at for workflows that are marked as tools: then none need be in the file."""
+def _is_scanned(engine: Engine) -> bool:
+    """Return whether the engine offers marked workflows, so that the file needs no tools."""
     kind = engine.kind
     can = isinstance(kind, Exposes)
     return can and expose_every(engine.kind(engine.settings)) is not None
@@ -297,26 +258,26 @@ def _by_adapter(
     where: Where,
     others: frozenset[str] = frozenset(),
 ) -> BaseModel | None:
-    """Check by an adapter's own model; unknown keys are mistakes even if it would let them pass."""
+    """Validate with an adapter's model, and report unknown keys even if the model ignores them."""
     known = known_keys(model)
     unknown = frozenset[str]() if model.model_config.get("extra") == "allow" else values.keys() - known
     for key in unknown:
         report.unknown((*where, key), known | others)
     if unknown and model.model_config.get("extra") == "forbid":
-        report.validate(model, values, where, said=unknown)  # it may know why they are wrong
+        report.validate(model, values, where, reported=unknown)  # the model may know why they are wrong
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
-def _tools(report: Report, composed: Composed, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
+def _tools(report: Report, composed: ComposedConfig, kinds: Kinds, *, needed: bool) -> Sequence[Tool | None]:
     section = _section(report, composed.source, "tools", needed=needed and not composed.includes)
-    for pattern in composed.idle if needed else ():  # what is found on engines may fit
+    for pattern in composed.unused_rules if needed else ():  # they may match tools on engines
         report.add(("rules", pattern), f"there is no such tool{did_you_mean(pattern, section)}")
     folder = composed.source.path.parent
     return [_tool(report, folder, name, entry, _usable(name, composed, kinds)) for name, entry in section.items()]
 
 
-def _usable(name: str, composed: Composed, kinds: Kinds) -> Kinds:
-    """The engines that a tool may use: nothing is said of others, not even that they are there."""
+def _usable(name: str, composed: ComposedConfig, kinds: Kinds) -> Kinds:
+    """Return the engines that a tool may use; messages for its team do not mention others."""
     usable = composed.engines.get(name)
     return kinds if usable is None else {engine: kind for engine, kind in kinds.items() if engine in usable}
 
@@ -327,10 +288,10 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
         report.add(where, "must be a mapping with an engine and a workflow")
         return None
     written = cast("dict[str, Any]", entry)
-    kind = _kind_of(report, written.get("engine"), kinds, where)
+    kind = _engine_kind(report, written.get("engine"), kinds, where)
     fields = {key: value for key, value in written.items() if key in TOOL_KEYS}
     others = {key: written[key] for key in written.keys() - TOOL_KEYS}
-    fields, others = split_cancel(report, fields, others, kind, where)
+    fields, others = _split_cancel(report, fields, others, kind, where)
     options = _options(report, others, kind, kinds, where)
     fields = _without_tasks(report, fields, where) if is_fleeting(kind, options) else fields
     fields = _with_schemas(report, folder, fields, kind, where)
@@ -356,54 +317,52 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
 
 
 def _without_tasks(report: Report, fields: Mapping[str, Any], where: Where) -> dict[str, Any]:
-    """The fields of a tool that can make no tasks: `tasks: forbidden` if it says nothing itself, and what fits that."""
-    said = {key for key in fields if not report.by_default((*where, key))}
-    if "tasks" in said or fields.get("kind") == Kind.WATCH:
+    """Return the fields of a tool that cannot have tasks: `tasks: forbidden`, and no default that needs tasks."""
+    reported = {key for key in fields if not report.by_default((*where, key))}
+    if "tasks" in reported or fields.get("kind") == Kind.WATCH:
         return dict(fields)
     forbidden = {**fields, "tasks": TaskSupport.FORBIDDEN.value}
-    return {key: value for key, value in forbidden.items() if key in said or counts(key, forbidden)}
+    return {key: value for key, value in forbidden.items() if key in reported or applies(key, forbidden)}
 
 
 def _check_gates(report: Report, gates: object, kind: type[Adapter] | None, where: Where) -> None:
-    """What the gates say in the engine's words; the rest of them is the tool's own check."""
+    """Validate the settings of gates that belong to the adapter; the tool's model validates the others."""
     model = gate_settings(kind)
-    if kind is None or not isinstance(gates, dict) or not gates:
+    if kind is None or not mapping_in(gates):
         return
     if model is None:
         report.add(where, "the adapter of this engine knows no gates")
         return
-    for name, gate in cast("dict[str, object]", gates).items():
+    for name, gate in mapping_in(gates).items():
+        words = {key: value for key, value in mapping_in(gate).items() if key in GATE_WORDS}
         if isinstance(gate, dict):
-            words = {key: value for key, value in cast("dict[str, object]", gate).items() if key in GATE_WORDS}
             report.validate(model, words, (*where, name))
 
 
 def _check_handlers(report: Report, reference: object, gates: object, kind: type[Adapter] | None, where: Where) -> None:
-    """Whether the workflow takes what the gates send, if its code is named and can be read."""
+    """Report gates that the workflow's handlers do not fit, if its code is named and can be read."""
     if not isinstance(reference, str) or not REFERENCE.fullmatch(reference) or is_schema_file(reference):
         return
+    written = {name: cast("dict[str, Any]", gate) for name, gate in mapping_in(gates).items() if isinstance(gate, dict)}
     if kind is None or not issubclass(kind, ReadsHandlers) or not isinstance(gates, dict):
         return
-    found = cast("dict[str, Any]", gates)
-    written = {name: cast("dict[str, Any]", gate) for name, gate in found.items() if isinstance(gate, dict)}
-    with suppress(ConfigError):  # that it cannot be imported is said of the input
+    with suppress(ConfigError):  # an import error is reported for `input`
         for place, wrong in kind.misfits(reference, written).items():
             report.add((*where, *place.split(".")), wrong)
 
 
-def _kind_of(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
+def _engine_kind(report: Report, engine: object, kinds: Kinds, where: Where) -> type[Adapter] | None:
     if not isinstance(engine, str):
-        return None  # the tool's own check says so
+        return None  # the tool's model reports it
     if kinds and engine not in kinds:
-        hint = did_you_mean(engine, kinds)
-        report.add((*where, "engine"), f"no engine named {engine!r}{hint} (engines: {names(kinds)})")
+        report.add((*where, "engine"), no_engine(engine, kinds))
     return kinds.get(engine)
 
 
 def _options(
     report: Report, values: Mapping[str, Any], kind: type[Adapter] | None, kinds: Kinds, where: Where
 ) -> Mapping[str, Any]:
-    """The settings for the engine's adapter; if it is not known, a key that no adapter here knows is still wrong."""
+    """Return the adapter's options of a tool; without a known engine, report keys that no adapter here knows."""
     if kind is not None:
         options = _by_adapter(report, kind.Options, values, where, TOOL_KEYS)
         return {} if options is None else options.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -416,7 +375,7 @@ def _options(
 def _with_schemas(
     report: Report, folder: Path, fields: Mapping[str, Any], kind: type[Adapter] | None, where: Where
 ) -> dict[str, Any]:
-    """The fields with `input` and `output` as schemas; what is written out wins over what the code says."""
+    """Return the fields with `input` and `output` as schemas; explicit settings override those from code."""
     references = {key: fields[key] for key in ("output", "input") if isinstance(fields.get(key), str)}
     result = {key: value for key, value in fields.items() if key not in references}
     for key, reference in references.items():
@@ -435,7 +394,7 @@ def _resolve(key: str, reference: str, folder: Path, kind: type[Adapter] | None)
     if not REFERENCE.fullmatch(reference):
         raise ConfigError("write a schema, a file (./schema.json) or a workflow in code (module:attribute)")
     if kind is None:
-        return {}  # its problem is said elsewhere
+        return {}  # reported elsewhere
     if not issubclass(kind, Schemas):
         raise ConfigError("the adapter of this engine cannot read schemas from code; write one out")
     derived = kind.schema(reference)
@@ -458,3 +417,52 @@ def _schema_file(folder: Path, reference: str) -> Schema:
         return check_schema(cast("Schema", schema))
     except ValueError as error:
         raise ConfigError(f"{reference}: {error}") from None
+
+
+def _split_cancel(
+    report: Report, fields: dict[str, Any], options: dict[str, Any], kind: type[Adapter] | None, where: Where
+) -> tuple[dict[str, Any], dict[str, Any]]:  # Any: any JSON value
+    """Split `cancel` into the part of the tool and the part of its adapter; return the fields and the options."""
+    written = fields.get(CANCEL)
+    if written and kind is not None and not takes_grace(kind) and report.by_default((*where, CANCEL)):
+        return {key: value for key, value in fields.items() if key != CANCEL}, options
+    theirs, settings = _adapter_cancel_keys(kind), mapping_in(written)
+    if not isinstance(written, dict) or not theirs:
+        return fields, options
+    for key in settings.keys() - _CANCEL_KEYS - theirs:
+        report.unknown((*where, CANCEL, key), _CANCEL_KEYS | theirs)
+    ours = {key: value for key, value in settings.items() if key in _CANCEL_KEYS}
+    others = {key: value for key, value in settings.items() if key in theirs}
+    without = {key: value for key, value in fields.items() if key != CANCEL}
+    kept = {**without, CANCEL: ours} if ours or not settings else without
+    return kept, {**options, CANCEL: others} if others else options
+
+
+def _adapter_cancel_keys(kind: type[Adapter] | None) -> frozenset[str]:
+    """Return the keys of `cancel` that the adapter reads."""
+    field = None if kind is None else kind.Options.model_fields.get(CANCEL)
+    models = () if field is None else models_in(field.annotation)
+    return frozenset[str]().union(*(known_keys(model) for model in models))
+
+
+def load_authorizer(reference: str) -> Authorizer:
+    """Import an authorizer.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no async function of one argument.
+    """
+    found = _attribute(reference)
+    if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters
+        raise ConfigError(f"{reference} must be an async function of one argument, see: mcp-workflows docs access")
+    return cast("Authorizer", found)
+
+
+def _attribute(reference: str) -> Any:  # Any: any object of a module
+    module, _, path = reference.partition(":")
+    try:
+        found: Any = import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"{reference} cannot be imported ({type(error).__name__}: {error})") from None
+    return found

@@ -1,17 +1,15 @@
-"""What can be said in workflows.yaml: its models, and the JSON Schema that editors complete and check it by."""
+"""The models of workflows.yaml."""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -24,39 +22,57 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
 from mcp_workflows.access.limits import DEFAULTS, Limits
-from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
+from mcp_workflows.adapter import Adapter
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
-from mcp_workflows.sidecar.config.cancel_option import CANCEL, cancel_entry
-from mcp_workflows.sidecar.config.includes import POLICY, Include
 from mcp_workflows.sidecar.config.problems import known_keys
 from mcp_workflows.sidecar.config.yaml import Where
-from mcp_workflows.sidecar.discovery import Laying, as_found
+from mcp_workflows.sidecar.discovery import ToolDefaults, no_defaults
 from mcp_workflows.sidecar.request_headers import exact_origin, host, origin
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import Store, open_store
-from mcp_workflows.tools.gates import ToolGate
-from mcp_workflows.tools.json_schema import Schema
 from mcp_workflows.tools.tool import Tool
-from mcp_workflows.units import Duration, parse_duration, write_duration
+from mcp_workflows.units import Duration, parse_duration
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
-_FOR_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: so are secrets mounted in Kubernetes
-_LARGEST: Final = 100_000  # bytes; a thousand keys would fit
+_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: mounted secrets in Kubernetes are readable by one
+_MAX_KEY_FILE: Final = 100_000  # bytes, for a thousand keys
+SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
+CANCEL = "cancel"  # a setting of a tool that some adapters extend
+TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
+
+STDOUT: Final = "stdout"
+STDERR: Final = "stderr"
+OTLP: Final = "otlp"
+_NO_FILES: Final = frozenset({STDOUT, STDERR, OTLP})
 
 Payload = Literal["arguments", "results"]
-"""The parts of a call that the audit log may contain."""
+"""The payloads that the audit log may contain."""
+
+LONGEST_DRAIN = timedelta(hours=1)
+
+DrainTime = Annotated[
+    timedelta,
+    Field(strict=True, ge=timedelta(0), le=LONGEST_DRAIN),
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)\s*$", "examples": ["0s", "15s"]}),
+]
+"""A duration that may be zero."""
+
+
+_Name = Annotated[str, Field(min_length=1, max_length=200)]
+KeyName = _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)]
+"""A member of `_meta`, or a list of names that leads to one inside it; names may contain dots and slashes."""
 
 
 class EncryptionSettings(BaseModel):
-    """What arguments, results and notes of adapters are encrypted with. The first key encrypts, all decrypt."""
+    """Keys to encrypt arguments, results and notes of adapters with. The first key encrypts, all decrypt."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     keys: list[SecretStr] = Field(
         default_factory=list[SecretStr],
@@ -76,72 +92,22 @@ class EncryptionSettings(BaseModel):
         return self
 
     def cipher(self) -> Cipher:
-        """What encrypts and decrypts; the file is read now.
+        """Return the cipher; read the file now.
 
         Raises:
-            ConfigError: a key is none, or the file cannot be read, or everybody can read it.
+            ConfigError: a key is malformed, or the file cannot be read, or others can read it.
         """
         if self.key_file is None:
             return Cipher([key.get_secret_value() for key in self.keys])
         return Cipher(read_keys(self.key_file))
 
-    def located(self, folder: Path) -> EncryptionSettings:
-        """The same, a relative path taken from this folder."""
+    def with_absolute_path(self, folder: Path) -> EncryptionSettings:
+        """Return the same settings, a relative path made absolute from this folder."""
         return self.model_copy(update={"key_file": folder.resolve() / self.key_file}) if self.key_file else self
 
 
-def read_keys(path: Path) -> list[str]:
-    """The keys of a file, one on each line; empty lines and those that begin with # are none.
-
-    Raises:
-        ConfigError: it cannot be read, or not only its user and group can.
-    """
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(_LARGEST).decode("ascii", "replace")
-    except OSError as error:
-        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
-    if os.name == "posix" and mode & _FOR_OTHERS:
-        raise ConfigError(
-            f"the key file {path} can be read or changed by others (mode {stat.S_IMODE(mode):04o}): "
-            f"chmod 600 {path}, and if others could read it, make a new key"
-        )
-    lines = (line.strip() for line in text.splitlines())
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise ConfigError(f"the key file {path} has no key in it; print one with: mcp-workflows store key")
-    return keys
-
-
-logger = logging.getLogger(__name__)
-
-SECTIONS = ("include", "server", "store", "limits", "audit", "telemetry", "engines", "defaults", "rules", "tools")
-TOOL_KEYS = known_keys(Tool) - {"name", "options", "listed"}
-
-_SUBSTITUTED = r"\$\{"  # `${NAME}` can stand for a number, a duration, ...
-_REF = "#/$defs/{model}"
-_CODE_OR_FILE = {"type": "string", "description": "A file, ./schema.json, or a workflow in code, module:attribute."}
-
-
-LONGEST_DRAIN = timedelta(hours=1)
-
-Drain = Annotated[
-    timedelta,
-    Field(strict=True, ge=timedelta(0), le=LONGEST_DRAIN),
-    BeforeValidator(parse_duration),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)\s*$", "examples": ["0s", "15s"]}),
-]
-"""A duration that may be none at all."""
-
-
-_Name = Annotated[str, Field(min_length=1, max_length=200)]
-KeyName = _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)]
-"""A member of `_meta`, or the way to one inside it: names have dots and slashes, so a list needs no signs."""
-
-
 class ServerSettings(BaseModel):
-    """How the server presents itself, and whom it lets in over HTTP."""
+    """The server as hosts see it, and its access over HTTP."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -202,7 +168,7 @@ class ServerSettings(BaseModel):
         "See `mcp-workflows docs retries`.",
         examples=[["claudecode/toolUseId", ["modelcontextprotocol.io/task", "taskId"]]],
     )
-    drain: Drain = Field(
+    drain: DrainTime = Field(
         default=timedelta(seconds=5),
         description="How long it goes on serving after SIGTERM or SIGHUP while `/readyz` says no, so that load "
         "balancers notice. At most 1h; `0s`: not at all.",
@@ -231,7 +197,7 @@ class ServerSettings(BaseModel):
 
     @property
     def key_paths(self) -> Sequence[KeyPath]:
-        """The same, from outside in."""
+        """The idempotency keys as paths, from outside in."""
         return [(name,) if isinstance(name, str) else tuple(name) for name in self.idempotency_keys]
 
     @model_validator(mode="after")
@@ -260,240 +226,18 @@ class StoreSettings(BaseModel):
     )
 
     def open(self) -> Store:
-        """The store, not entered yet.
+        """Return the store, not entered yet.
 
         Raises:
-            ConfigError: there is no such store, or its keys are not right.
+            ConfigError: there is no such store, or its keys are malformed.
         """
         return open_store(self.url, self.encryption.cipher() if self.encryption else None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """One workflow engine: the adapter for it, and the settings that the adapter is opened with."""
-
-    name: str
-    adapter: str  # the entry point
-    kind: type[Adapter]
-    settings: BaseModel = field(repr=False)  # may hold secrets
-
-
-def _no_place(_: Where) -> str | None:
-    return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """All of workflows.yaml."""
-
-    server: ServerSettings
-    store: StoreSettings
-    engines: Mapping[str, Engine]
-    tools: Sequence[Tool]
-    authorizer: Authorizer | None = None
-    audit: AuditSettings | None = None
-    telemetry: TelemetrySettings | None = None
-    limits: Limits = DEFAULTS
-    laying: Laying = as_found
-    place: Callable[[Where], str | None] = _no_place  # where a setting stands: `workflows.yaml:12`; None: in no file
-
-
-def config_schema() -> Schema:
-    """JSON Schema 2020-12 of workflows.yaml, as the adapters installed here make it."""
-    adapters = dict(_loadable())
-    shapes = _shapes(adapters)
-    engines = [_engine_entry(name, shapes[adapter.Settings]) for name, adapter in adapters.items()]
-    tool = _tool_of(adapters, shapes)
-    settings: Schema = {**tool, "required": []}  # some of them
-    included = shapes[Include]
-    included["properties"] = {**included["properties"], "defaults": {**included["properties"]["defaults"], **settings}}
-    schema: Schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "workflows.yaml",
-        "description": "Configuration of mcp-workflows.",
-        "type": "object",
-        "properties": {
-            "server": shapes[ServerSettings],
-            "store": {"anyOf": [{"type": "string", "description": "The URL alone."}, shapes[StoreSettings]]},
-            "limits": shapes[Limits],
-            "audit": shapes[AuditSettings],
-            "telemetry": shapes[TelemetrySettings],
-            "engines": _by_name("Workflow engines, by name.", {"anyOf": engines}) | {"minProperties": 1},
-            "include": {
-                "type": "array",
-                "description": "Files with tools of teams: see `mcp-workflows docs teams`.",
-                "items": {
-                    "anyOf": [{"type": "string", "description": "A glob alone, for files of your own."}, included]
-                },
-            },
-            "defaults": {**settings, "description": "Settings of all tools, where nothing else is said of them."},
-            "rules": _by_name("Settings of tools, over all others: by name, or pattern (orders.*).", settings),
-            "tools": _tools_by_name(tool, shapes),
-        },
-        "required": ["engines"],  # tools may all be found on the engines
-        "additionalProperties": False,
-    }
-    return {**schema, "$defs": shapes.used_in(schema)}
-
-
-def team_schema() -> Schema:
-    """JSON Schema 2020-12 of the files that workflows.yaml includes."""
-    adapters = dict(_loadable())
-    shapes = _shapes(adapters)
-    tool = _tool_of(adapters, shapes)
-    theirs = {key: value for key, value in tool["properties"].items() if key not in POLICY}
-    schema: Schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "tools of a team",
-        "description": "A file that workflows.yaml of mcp-workflows includes.",
-        "type": "object",
-        "properties": {"tools": _tools_by_name({**tool, "properties": theirs}, shapes) | {"minProperties": 1}},
-        "required": ["tools"],
-        "additionalProperties": False,
-    }
-    return {**schema, "$defs": shapes.used_in(schema)}
-
-
-def _shapes(adapters: Mapping[str, type[Adapter]]) -> _Shapes:
-    sections: list[type[BaseModel]] = [ServerSettings, StoreSettings, Limits, AuditSettings, TelemetrySettings]
-    models: list[type[BaseModel]] = [*sections, Include, Tool, ToolGate]
-    for adapter in adapters.values():
-        gate = gate_settings(adapter)
-        models += [adapter.Settings, adapter.Options, *([gate] if gate else [])]
-    return _Shapes(models)
-
-
-def _tool_of(adapters: Mapping[str, type[Adapter]], shapes: _Shapes) -> Schema:
-    """A tool of any of these adapters."""
-    gates = [shapes[model] for adapter in adapters.values() if (model := gate_settings(adapter))]
-    options = [shapes[adapter.Options] for adapter in adapters.values()]
-    entry = _tool_entry(shapes[Tool], options, _gate_entry(shapes[ToolGate], gates))
-    cancels = [model["properties"][CANCEL] for model in options if CANCEL in model.get("properties", {})]
-    entry["properties"][CANCEL] = cancel_entry(shapes[Tool]["properties"][CANCEL], cancels, shapes.made)
-    return entry
-
-
-def _tools_by_name(tool: Schema, shapes: _Shapes) -> Schema:
-    return _by_name("Tools, by name.", tool) | {"propertyNames": {"pattern": shapes.name_pattern}}
-
-
-def _loadable() -> Iterator[tuple[str, type[Adapter]]]:
-    for name in installed_adapters():
-        try:
-            yield name, load_adapter(name)
-        except ConfigError as error:
-            logger.warning("left out of the schema: %s", error)
-
-
-def _by_name(description: str, entry: Schema) -> Schema:
-    return {"type": "object", "description": description, "additionalProperties": entry}
-
-
-def _engine_entry(adapter: str, settings: Schema) -> Schema:
-    return {
-        **settings,
-        "properties": {"adapter": {"const": adapter, "description": "The adapter for it."}, **settings["properties"]},
-        "required": ["adapter", *settings.get("required", [])],
-        "additionalProperties": settings.get("additionalProperties") is True,
-    }
-
-
-def _gate_entry(gate: Schema, words: Sequence[Schema]) -> Schema:
-    """A gate, its parts in the words of the adapters installed here."""
-    properties = dict(gate["properties"])
-    for key in GATE_WORDS:
-        said = [model["properties"][key] for model in words if key in model["properties"]]
-        if said:
-            shape = said[0] if len(said) == 1 else {"anyOf": said}
-            properties[key] = {**shape, "description": properties[key]["description"]}
-    return {**gate, "properties": properties}
-
-
-def _tool_entry(tool: Schema, options: Sequence[Schema], gate: Schema) -> Schema:
-    properties: Schema = {}
-    for model in options:
-        for key, value in model.get("properties", {}).items():
-            same = key not in properties or properties[key] == value
-            properties[key] = value if same else {"anyOf": [properties[key], value]}
-    properties |= {key: value for key, value in tool["properties"].items() if key in TOOL_KEYS}
-    properties["gates"] = {**properties["gates"], "additionalProperties": gate}
-    for key in ("input", "output"):
-        properties[key] = {"anyOf": [properties[key], _CODE_OR_FILE], "description": properties[key]["description"]}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": ["workflow"],  # the engine may come from `defaults`
-        "additionalProperties": any(model.get("additionalProperties") is True for model in options),
-    }
-
-
-class PlainJsonSchema(GenerateJsonSchema):
-    """Without titles made up from names, and with durations as they are written here."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:  # Any: pydantic's own core schemas
-        return False
-
-    def encode_default(self, dft: Any) -> Any:  # Any: whatever a default can be
-        return write_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
-
-
-class _Shapes:
-    """The schemas of some models, with the models they refer to on the side."""
-
-    def __init__(self, models: Sequence[type[BaseModel]]) -> None:
-        self._references, made = models_json_schema(
-            [(model, "validation") for model in models], ref_template=_REF, schema_generator=PlainJsonSchema
-        )
-        self._made: Schema = {name: _or_substituted(schema) for name, schema in made.get("$defs", {}).items()}
-        self.name_pattern: str = made["$defs"]["Tool"]["properties"]["name"]["pattern"]
-
-    def __getitem__(self, model: type[BaseModel]) -> Schema:
-        reference: str = self._references[(model, "validation")]["$ref"]
-        return dict(self._made[reference.removeprefix(_REF.format(model=""))])
-
-    @property
-    def made(self) -> Mapping[str, Schema]:
-        """All there are, by name."""
-        return self._made
-
-    def used_in(self, schema: Schema) -> Schema:
-        """Definitions that are referred to, here or by each other."""
-        text = json.dumps([schema, self._made])
-        return {name: made for name, made in self._made.items() if f'"{_REF.format(model=name)}"' in text}
-
-
-def _or_substituted(schema: Schema) -> Schema:
-    """The same schema, which also takes `${NAME}` where it takes a number, a choice or a pattern."""
-    result = {key: _inside(key, value) for key, value in schema.items()}
-    if "enum" in result or "const" in result:
-        return {"anyOf": [result, {"type": "string", "pattern": _SUBSTITUTED}]}
-    if result.get("type") in {"integer", "number", "boolean"}:
-        return {**result, "type": [result["type"], "string"], "pattern": _SUBSTITUTED}
-    if "pattern" in result:
-        return {**result, "pattern": f"({result['pattern']})|{_SUBSTITUTED}"}
-    return result
-
-
-def _inside(key: str, value: Any) -> Any:  # any JSON value
-    if key == "properties":
-        return {name: _or_substituted(schema) for name, schema in value.items()}
-    if key in {"anyOf", "oneOf", "allOf", "prefixItems"}:
-        return [_or_substituted(schema) for schema in value]
-    if key in {"items", "additionalProperties"} and isinstance(value, dict):
-        return _or_substituted(cast("Schema", value))
-    return value
-
-
-STDOUT: Final = "stdout"
-STDERR: Final = "stderr"
-OTLP: Final = "otlp"
-_NO_FILES: Final = frozenset({STDOUT, STDERR, OTLP})
 
 
 class AuditSettings(BaseModel):
     """The record of who did what: see `mcp-workflows docs observability`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     to: str = Field(
         min_length=1,
@@ -507,14 +251,14 @@ class AuditSettings(BaseModel):
 
     @property
     def file(self) -> Path | None:
-        """The file, if it is one."""
+        """The file; None for the other destinations."""
         return None if self.to in _NO_FILES else Path(self.to)
 
 
 class OtlpSettings(BaseModel):
     """A collector of OpenTelemetry that takes OTLP over HTTP. Needs `mcp-workflows[otlp]`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     endpoint: str | None = Field(
         default=None,
@@ -540,14 +284,68 @@ class OtlpSettings(BaseModel):
 class TelemetrySettings(BaseModel):
     """Where traces and metrics go; metrics can also be scraped: `serve --ops HOST:PORT`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     otlp: OtlpSettings | None = Field(default=None, description="A collector; `{}` for one on this machine.")
 
 
-def located(settings: AuditSettings, folder: Path) -> AuditSettings:
-    """The same, a relative file taken from this folder."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One workflow engine: its adapter, and the settings to open it with."""
+
+    name: str
+    adapter: str  # the entry point
+    kind: type[Adapter]
+    settings: BaseModel = field(repr=False)  # may hold secrets
+
+
+def _no_place(_: Where) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The validated configuration."""
+
+    server: ServerSettings
+    store: StoreSettings
+    engines: Mapping[str, Engine]
+    tools: Sequence[Tool]
+    authorizer: Authorizer | None = None
+    audit: AuditSettings | None = None
+    telemetry: TelemetrySettings | None = None
+    limits: Limits = DEFAULTS
+    tool_defaults: ToolDefaults = no_defaults
+    place: Callable[[Where], str | None] = _no_place  # of a setting: `workflows.yaml:12`; None: in no file
+
+
+def with_absolute_path(settings: AuditSettings, folder: Path) -> AuditSettings:
+    """Return the same settings, a relative file made absolute from this folder."""
     file = settings.file
     if file is None or file.is_absolute():
         return settings
     return settings.model_copy(update={"to": str(folder.resolve() / file)})
+
+
+def read_keys(path: Path) -> list[str]:
+    """Return the keys in a file, one on each line, without empty lines and those that begin with #.
+
+    Raises:
+        ConfigError: it cannot be read, or others than its user and group can.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_MAX_KEY_FILE).decode("ascii", "replace")
+    except OSError as error:
+        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
+    if os.name == "posix" and mode & _OTHERS:
+        raise ConfigError(
+            f"the key file {path} can be read or changed by others (mode {stat.S_IMODE(mode):04o}): "
+            f"chmod 600 {path}, and if others could read it, make a new key"
+        )
+    lines = (line.strip() for line in text.splitlines())
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"the key file {path} has no key in it; print one with: mcp-workflows store key")
+    return keys

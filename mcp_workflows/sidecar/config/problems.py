@@ -1,7 +1,7 @@
-"""What is wrong with workflows.yaml, in words for people: one line per problem, all of them in one go.
+"""Messages about problems in workflows.yaml: one line for each, all of them at once.
 
-pydantic's errors become sentences here. No value that came from the environment or from a file is ever shown:
-its `${NAME}` stands in its place.
+Errors of pydantic become plain sentences. A value from the environment or from a file is never shown, only its
+`${NAME}`.
 """
 
 from __future__ import annotations
@@ -20,209 +20,6 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.yaml import Problem, Source, Substitution, Where
 
 M = TypeVar("M", bound=BaseModel)
-
-_SHOWN = 6  # so many characters of a substituted value in a row are too many
-
-_DURATION = "a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w"
-_MAPPING = "must be a mapping"
-_LIST = "must be a list"
-
-_SENTENCES: Mapping[str, str] = {
-    "missing": "is missing",
-    "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
-    "dict_type": _MAPPING,
-    "list_type": _LIST,
-    "tuple_type": _LIST,
-    "string_type": "must be text",
-    "time_delta_type": _DURATION,
-    "time_delta_parsing": _DURATION,
-}
-
-
-def names(items: Iterable[str]) -> str:
-    """A list of names for people."""
-    return ", ".join(sorted(items)) or "none"
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'orders'?` if something known is close, else nothing."""
-    close = closest(name, (word for word in known if word != name))
-    return f"; did you mean {close!r}?" if close else ""
-
-
-def known_keys(model: type[BaseModel]) -> frozenset[str]:
-    """The keys a model takes, as they are written in the file."""
-    return frozenset(key for name in model.model_fields for key in _written(model, name))
-
-
-def _written(model: type[BaseModel], name: str) -> Iterator[str]:
-    field = model.model_fields[name]
-    alias = field.validation_alias
-    if isinstance(alias, str):
-        yield alias
-    elif isinstance(alias, AliasChoices):
-        yield from (choice for choice in alias.choices if isinstance(choice, str))
-    else:
-        yield name
-
-
-class Report:
-    """Collects what is wrong, to be raised as one `ConfigError`."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._problems = list(source.problems)
-
-    def add(self, where: Where, text: str) -> None:
-        """One more problem; what only follows from a value that could not even be read is left out."""
-        where = self._setting(where, text)
-        if not self._source.is_lost(where):
-            self._problems.append(self._source.problem(where, _hide(text, self._source.related(where))))
-
-    def _setting(self, where: Where, text: str) -> Where:
-        """Where a setting is that the text begins with, if that is in another file than what is around it."""
-        inside = (*where, re.split(r"[:,]", text, maxsplit=1)[0])
-        elsewhere = self._source.origin(inside)[0] is not self._source.origin(where)[0]
-        return inside if elsewhere else where
-
-    def by_default(self, where: Where) -> bool:
-        """Whether a setting of a tool comes from some defaults: it says nothing of a tool that it does not fit."""
-        _, at = self._source.origin(where)
-        return at != where and at[-2:-1] == ("defaults",)
-
-    def unknown(self, where: Where, known: Iterable[str]) -> None:
-        """The last key of `where` is not one of the known ones."""
-        known = sorted(known)
-        key = str(where[-1])
-        self.add(where, f"unknown key{did_you_mean(key, known)} (known: {names(known)})")
-
-    def validate(self, model: type[M], value: object, where: Where, *, said: Collection[str] = frozenset()) -> M | None:
-        """The value as an instance of a model, or None if there was something wrong with it.
-
-        Of keys that are `said` to be unknown, that is not said again.
-        """
-        try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            wrong = [each for each in error.errors(include_url=False) if not _is_said(each, said)]
-            found = [(self._locate(details, where), details) for details in wrong]
-            for at, details in found:
-                if not any(_inside(other, at) for other, _ in found):  # the other members of a union
-                    self._take(model, details, at)
-            return None
-
-    def _take(self, model: type[BaseModel], details: ErrorDetails, at: Where) -> None:
-        if details["type"] == "extra_forbidden":
-            self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
-        else:
-            self.add(at, _sentence(details))
-
-    def _locate(self, details: ErrorDetails, where: Where) -> Where:
-        """Where in the file; pydantic also names the members of unions on its way."""
-        for part in details["loc"]:
-            if self._source.has((*where, part)):
-                where = (*where, part)
-        return (*where, details["loc"][-1]) if details["type"] == "missing" else where
-
-    def raise_if_any(self) -> None:
-        """End here if anything was wrong.
-
-        Raises:
-            ConfigError: with one line per problem, sorted by line; those of other files come last.
-        """
-        if not self._problems:
-            return
-        main = self._source.path
-        found = {(each.path != main, each.path, each.line, path_of(each.where), each.text) for each in self._problems}
-        raise ConfigError("\n".join(f"{file}:{line}: {at}{text}" for _, file, line, at, text in sorted(found)))
-
-    @property
-    def path(self) -> Path:
-        """The file it is about."""
-        return self._source.path
-
-    @property
-    def problems(self) -> Sequence[Problem]:
-        """What has been found until now."""
-        return self._problems
-
-
-def _is_said(details: ErrorDetails, said: Collection[str]) -> bool:
-    loc = details["loc"]
-    return details["type"] == "extra_forbidden" and len(loc) == 1 and loc[0] in said
-
-
-def path_of(where: Where) -> str:
-    """The path of a value for people, before what is said of it."""
-    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in where]
-    return f"{''.join(steps).removeprefix('.')}: " if steps else ""
-
-
-def _sentence(details: ErrorDetails) -> str:
-    """pydantic's message without its own ways of speaking, and never with the value itself."""
-    kind = details["type"]
-    if kind in _SENTENCES:
-        return _SENTENCES[kind]
-    text = details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    text = re.sub(r"^(Input|String|Value|Tuple|List|Dict\w*) should ", "must ", text).replace(" after validation", "")
-    if kind in {"enum", "literal_error"}:
-        choices = re.findall(r"'([^']*)'", text)
-        text += did_you_mean(str(details["input"]), choices)
-    return text
-
-
-def _model_at(model: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
-    """The model a path of keys leads to, to know what could have been meant there."""
-    for part in loc:
-        fields = [field for name, field in model.model_fields.items() if part in {name, *_written(model, name)}]
-        model = next((inner for field in fields for inner in _models(field.annotation)), model)
-    return model
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: whatever can stand in an annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models(argument)
-
-
-def _inside(one: Where, other: Where) -> bool:
-    return len(one) > len(other) and one[: len(other)] == other
-
-
-def _hide(text: str, substitutions: Iterable[Substitution]) -> str:
-    """The text with every longer stretch of a substituted value replaced by what stands in the file."""
-    for item in substitutions:
-        for value in {item.value, repr(item.value)[1:-1], json.dumps(item.value)[1:-1]}:
-            text = _replace(text, value, item.written)
-    return text
-
-
-def _replace(text: str, value: str, written: str) -> str:
-    if not value:
-        return text
-    if len(value) < _SHOWN:
-        return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: written, text)
-    parts: list[str] = []
-    position = 0
-    while position < len(text):
-        length = _common(text, position, value)
-        parts.append(written if length else text[position])
-        position += length or 1
-    return re.sub(rf"(?:{re.escape(written)})+", lambda _: written, "".join(parts))
-
-
-def _common(text: str, position: int, value: str) -> int:
-    """How many characters from here on are in the value, if they are too many to be shown."""
-    length = _SHOWN
-    if text[position : position + length] not in value or position + length > len(text):
-        return 0
-    while position + length < len(text) and text[position : position + length + 1] in value:
-        length += 1
-    return length
-
-
 _ANY: Final = "*"
 _SETTINGS: Final[tuple[Where, ...]] = (("tools", _ANY), ("rules", _ANY), ("defaults",), ("include", _ANY, "defaults"))
 _OF_TOOLS: Final[Mapping[Where, str]] = {
@@ -246,10 +43,220 @@ GUARDS: Final[Mapping[Where, str]] = {
 }
 
 
-def left_empty(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    """Where one of them is written with nothing behind it, and what is wrong with that.
+_MAX_SHOWN = 6  # characters of a substituted value in a row that a message may contain, plus one
 
-    `data` is workflows.yaml, or a file that it includes.
+_DURATION = "a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w"
+_MAPPING = "must be a mapping"
+_LIST = "must be a list"
+
+_SENTENCES: Mapping[str, str] = {
+    "missing": "is missing",
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "dict_type": _MAPPING,
+    "list_type": _LIST,
+    "tuple_type": _LIST,
+    "string_type": "must be text",
+    "time_delta_type": _DURATION,
+    "time_delta_parsing": _DURATION,
+}
+
+
+def names(items: Iterable[str]) -> str:
+    """Return a list of names for people."""
+    return ", ".join(sorted(items)) or "none"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'orders'?` if a known name is close, else nothing."""
+    close = closest(name, (word for word in known if word != name))
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def no_engine(name: str, known: Iterable[str]) -> str:
+    """Return a message about an unknown engine."""
+    return f"no engine named {name!r}{did_you_mean(name, known)} (engines: {names(known)})"
+
+
+def known_keys(model: type[BaseModel]) -> frozenset[str]:
+    """Return the keys of a model as they are written in the file."""
+    return frozenset(key for name in model.model_fields for key in _written(model, name))
+
+
+def _written(model: type[BaseModel], name: str) -> Iterator[str]:
+    field = model.model_fields[name]
+    alias = field.validation_alias
+    if isinstance(alias, str):
+        yield alias
+    elif isinstance(alias, AliasChoices):
+        yield from (choice for choice in alias.choices if isinstance(choice, str))
+    else:
+        yield name
+
+
+class Report:
+    """Collects problems, to be raised as one `ConfigError`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._problems = list(source.problems)
+
+    def add(self, where: Where, text: str) -> None:
+        """Add a problem, unless it follows from a value that could not be read."""
+        where = self._setting(where, text)
+        if not self._source.is_unreadable(where):
+            self._problems.append(self._source.problem(where, _redact(text, self._source.related(where))))
+
+    def _setting(self, where: Where, text: str) -> Where:
+        """Return the place of the setting that the text begins with, if that is in another file."""
+        inside = (*where, re.split(r"[:,]", text, maxsplit=1)[0])
+        elsewhere = self._source.origin(inside)[0] is not self._source.origin(where)[0]
+        return inside if elsewhere else where
+
+    def by_default(self, where: Where) -> bool:
+        """Return whether a setting of a tool comes from defaults, which need not apply to every tool."""
+        _, at = self._source.origin(where)
+        return at != where and at[-2:-1] == ("defaults",)
+
+    def unknown(self, where: Where, known: Iterable[str]) -> None:
+        """Add that the last key of `where` is not a known one."""
+        known = sorted(known)
+        key = str(where[-1])
+        self.add(where, f"unknown key{did_you_mean(key, known)} (known: {names(known)})")
+
+    def validate(
+        self, model: type[M], value: object, where: Where, *, reported: Collection[str] = frozenset()
+    ) -> M | None:
+        """Return the value as an instance of a model, or None after adding its problems.
+
+        Unknown keys that have been `reported` are not reported again.
+        """
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            wrong = [each for each in error.errors(include_url=False) if not _is_reported(each, reported)]
+            found = [(self._locate(details, where), details) for details in wrong]
+            for at, details in found:
+                if not any(_inside(other, at) for other, _ in found):  # other members of a union
+                    self._add_error(model, details, at)
+            return None
+
+    def _add_error(self, model: type[BaseModel], details: ErrorDetails, at: Where) -> None:
+        if details["type"] == "extra_forbidden":
+            self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
+        else:
+            self.add(at, _sentence(details))
+
+    def _locate(self, details: ErrorDetails, where: Where) -> Where:
+        """Return the place in the file; pydantic's location also names the members of unions."""
+        for part in details["loc"]:
+            if self._source.has((*where, part)):
+                where = (*where, part)
+        return (*where, details["loc"][-1]) if details["type"] == "missing" else where
+
+    def raise_if_any(self) -> None:
+        """Raise the problems, if there are any.
+
+        Raises:
+            ConfigError: one line for each problem, sorted by line; those of included files come last.
+        """
+        if not self._problems:
+            return
+        main = self._source.path
+        found = {(each.path != main, each.path, each.line, path_of(each.where), each.text) for each in self._problems}
+        raise ConfigError("\n".join(f"{file}:{line}: {at}{text}" for _, file, line, at, text in sorted(found)))
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._source.path
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """The problems so far."""
+        return self._problems
+
+
+def _is_reported(details: ErrorDetails, reported: Collection[str]) -> bool:
+    loc = details["loc"]
+    return details["type"] == "extra_forbidden" and len(loc) == 1 and loc[0] in reported
+
+
+def path_of(where: Where) -> str:
+    """Return the path of a value, as a message begins with it."""
+    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in where]
+    return f"{''.join(steps).removeprefix('.')}: " if steps else ""
+
+
+def _sentence(details: ErrorDetails) -> str:
+    """Return a plain sentence for an error of pydantic, without the value."""
+    kind = details["type"]
+    if kind in _SENTENCES:
+        return _SENTENCES[kind]
+    text = details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    text = re.sub(r"^(Input|String|Value|Tuple|List|Dict\w*) should ", "must ", text).replace(" after validation", "")
+    if kind in {"enum", "literal_error"}:
+        choices = re.findall(r"'([^']*)'", text)
+        text += did_you_mean(str(details["input"]), choices)
+    return text
+
+
+def _model_at(model: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
+    """Return the model that a path of keys leads to, for suggestions."""
+    for part in loc:
+        fields = [field for name, field in model.model_fields.items() if part in {name, *_written(model, name)}]
+        model = next((inner for field in fields for inner in models_in(field.annotation)), model)
+    return model
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # Any: any annotation
+    """Yield the models in a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+def _inside(one: Where, other: Where) -> bool:
+    return len(one) > len(other) and one[: len(other)] == other
+
+
+def _redact(text: str, substitutions: Iterable[Substitution]) -> str:
+    """Replace longer parts of substituted values in a text by their placeholders."""
+    for item in substitutions:
+        for value in {item.value, repr(item.value)[1:-1], json.dumps(item.value)[1:-1]}:
+            text = _replace(text, value, item.written)
+    return text
+
+
+def _replace(text: str, value: str, written: str) -> str:
+    if not value:
+        return text
+    if len(value) < _MAX_SHOWN:
+        return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: written, text)
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        length = _common(text, position, value)
+        parts.append(written if length else text[position])
+        position += length or 1
+    return re.sub(rf"(?:{re.escape(written)})+", lambda _: written, "".join(parts))
+
+
+def _common(text: str, position: int, value: str) -> int:
+    """Return the number of characters from this position that the value contains; 0 if they are few enough to show."""
+    length = _MAX_SHOWN
+    if text[position : position + length] not in value or position + length > len(text):
+        return 0
+    while position + length < len(text) and text[position : position + length + 1] in value:
+        length += 1
+    return length
+
+
+def empty_guards(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Yield guards that are written without a value, and a message about each.
+
+    `data` is the content of workflows.yaml or of an included file. Left empty, these settings would protect nothing.
     """
     for pattern, without in GUARDS.items():
         for where in _nulls(data, pattern, ()):

@@ -1,7 +1,7 @@
-"""workflows.yaml as text: YAML 1.2 -> plain values, the line each of them stands on, `${...}` filled in.
+"""The text of workflows.yaml: YAML 1.2 as plain values with their lines, and with `${...}` filled in.
 
-Nothing here knows what the values mean. What is wrong is collected, so that all of it can be said in one go;
-only a file that cannot be read or parsed at all ends at once.
+This module does not interpret the values. Problems are collected, so that one message can list all; only a file that
+cannot be read or parsed is an error at once.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,14 +22,14 @@ from ruamel.yaml.reader import ReaderError
 
 from mcp_workflows.errors import ConfigError
 
-MOST_VALUES = 200_000  # in one file, aliases counted each time they are used
-MOST_MERGED = 100  # mappings that one `<<` brings in, with those that they bring in
+MAX_VALUES = 200_000  # in one file; aliases count each time they are used
+MAX_MERGED = 100  # mappings that one `<<` brings in, also indirectly
 
 Where: TypeAlias = tuple[str | int, ...]  # the keys and indexes that lead to a value
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
-_TEXT = frozenset({f"{_TAG}str", f"{_TAG}timestamp"})  # JSON has no dates: they stay as they are written
+_TEXT = frozenset({f"{_TAG}str", f"{_TAG}timestamp"})  # JSON has no dates: they stay text
 _CONSTRUCTED = frozenset({f"{_TAG}null", f"{_TAG}bool", f"{_TAG}int", f"{_TAG}float"})
 
 _PLACEHOLDER = re.compile(r"\$\$\{|\$\{(?!\{)(?:([^}]*)\})?")  # `${{` is a dollar before a {{template}}
@@ -45,7 +45,7 @@ _UNREADABLE: Mapping[type[OSError], str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, at one place."""
+    """One problem and its place."""
 
     path: Path
     line: int
@@ -60,41 +60,41 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitution:
-    """What stands in the file (`${NAME}`) and what was put there, which is never shown to anybody."""
+    """A placeholder (`${NAME}`) and its value, which no message may show."""
 
     where: Where
     written: str
-    around: str  # all of the text it is in, as it is written
+    around: str  # the whole text around it, as it is written
     value: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The file as plain values, and where they stand; some of them may have been moved here from elsewhere."""
+    """The file as plain values with their places; composing may have moved values here from other files."""
 
     path: Path
-    data: Mapping[str, Any] = field(repr=False)  # Any: any JSON value; checked by the models of the config
+    data: Mapping[str, Any] = field(repr=False)  # Any: any JSON value, for the models to check
     lines: Mapping[Where, int]  # of the key, or of the item of a list; from 1
     substitutions: Sequence[Substitution]
     problems: Sequence[Problem]
-    lost: frozenset[Where]  # values that could not be read: nothing more can be said of them
+    unreadable: frozenset[Where]  # values that could not be read, and have no further problems
     moved: Mapping[Where, tuple[Source, Where]] = field(default_factory=dict[Where, "tuple[Source, Where]"], repr=False)
 
     def line(self, where: Where) -> int:
-        """The line of a value, or of the nearest thing around it that is in the file."""
+        """Return the line of a value, or of the nearest part around it that is in the file."""
         while where and where not in self.lines:
             where = where[:-1]
         return self.lines.get(where, 1)
 
     def origin(self, where: Where) -> tuple[Source, Where]:
-        """The file a value was moved here from, and where it is there; if it was not, it is here."""
+        """Return the file that a value was moved here from and its place there; otherwise this one."""
         for length in range(len(where), 0, -1):
             if found := self.moved.get(where[:length]):
                 return found[0], (*found[1], *where[length:])
         return self, where
 
     def has(self, where: Where) -> bool:
-        """Whether there is something, in whatever file."""
+        """Return whether there is such a value in any of the files."""
         source, at = self.origin(where)
         return at in source.lines
 
@@ -102,40 +102,50 @@ class Source:
         """Return the file and the line of a value, as editors take it; None if no file has it."""
         return self.problem(where, "").place if self.has(where) else None
 
-    def is_lost(self, where: Where) -> bool:
-        """Whether it is, or is in, a value that could not be read."""
+    def is_unreadable(self, where: Where) -> bool:
+        """Return whether a value, or one around it, could not be read."""
         source, at = self.origin(where)
-        return any(at[: len(lost)] == lost for lost in source.lost)
+        return any(at[: len(unreadable)] == unreadable for unreadable in source.unreadable)
 
     def problem(self, where: Where, text: str) -> Problem:
-        """Something that is wrong there, with its place in the file it is in."""
+        """Return a problem with its place in the file that has the value."""
         source, at = self.origin(where)
         return Problem(path=source.path, line=source.line(at), where=at, text=text)
 
     def related(self, where: Where) -> Iterator[Substitution]:
-        """What was put in there, in something around it or in something inside it."""
+        """Yield the substitutions in a value, around it and inside it."""
         inside = [origin for moved, origin in self.moved.items() if moved[: len(where)] == where]
         for source, at in (self.origin(where), *inside):
             yield from (each for each in source.substitutions if _related(each.where, at))
 
 
 def _related(one: Where, other: Where) -> bool:
-    """Whether one of the two is inside the other, or they are the same."""
+    """Return whether two places are the same, or one is inside the other."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """What a file may take from outside: of the environment all, or some by name, and files or none."""
+class ExternalValues:
+    """The variables of the environment and files that a configuration may use."""
 
     environ: Mapping[str, str] = field(repr=False)
     names: Collection[str] | None = None  # None: all
     files: bool = True
 
 
+def mapping_in(value: object) -> Mapping[str, Any]:
+    """Return a value if it is a mapping, or else an empty one."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def list_in(value: object) -> Sequence[Any]:  # Any: any JSON value
+    """Return a value if it is a list, or else an empty one."""
+    return cast("Sequence[Any]", value) if isinstance(value, list) else []
+
+
 def variables_in(path: Path) -> Sequence[tuple[str, str | None]]:
-    """Each mention of a variable of the environment in one file: its name and its default, if it has one; no values.
+    """Return the mentions of variables of the environment in one file: the name, and the default or None.
 
     Raises:
         ConfigError: the file cannot be read, or is not YAML.
@@ -147,7 +157,7 @@ def variables_in(path: Path) -> Sequence[tuple[str, str | None]]:
 
 
 def _texts(root: Node | None) -> Iterator[str]:
-    """The text values under a node, in the order of the file; each once, however many aliases lead to it."""
+    """Yield the texts under a node, in the order of the file; each once, even with several aliases."""
     seen: set[int] = set()
     left = [root] if root else []
     while left:
@@ -164,7 +174,7 @@ def _texts(root: Node | None) -> Iterator[str]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
+    """Return the text of a UTF-8 file.
 
     Raises:
         ConfigError: it is not there, not a file, not readable or not UTF-8.
@@ -180,8 +190,8 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: not UTF-8: byte 0x{raw[error.start]:02x}") from None
 
 
-def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools") -> Source:
-    """Read workflows.yaml and fill in `${...}` from `outside`.
+def read_source(path: Path, external: ExternalValues, *, holds: str = "engines and tools") -> Source:
+    """Read workflows.yaml and fill in `${...}` from `external`.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, is empty, is not a mapping or has far too much in it.
@@ -192,7 +202,7 @@ def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools
         raise ConfigError(f"{path}:1: the file is empty; it needs {holds}")
     if not isinstance(root, MappingNode):
         raise ConfigError(f"{path}:{_line(root)}: this must be a mapping with {holds}")
-    reading = _Reading(yaml, path, outside)
+    reading = _Reader(yaml, path, external)
     try:
         data = cast("Mapping[str, Any]", reading.value(root, ()))
     except RecursionError:
@@ -203,7 +213,7 @@ def read_source(path: Path, outside: Outside, *, holds: str = "engines and tools
         lines=reading.lines,
         substitutions=reading.substitutions,
         problems=reading.problems,
-        lost=frozenset(reading.lost),
+        unreadable=frozenset(reading.unreadable),
     )
 
 
@@ -234,48 +244,48 @@ def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-class _Reading:
+class _Reader:
     """One pass over the nodes of a file."""
 
-    def __init__(self, yaml: YAML, path: Path, outside: Outside) -> None:
+    def __init__(self, yaml: YAML, path: Path, external: ExternalValues) -> None:
         self._yaml = yaml
         self._path = path
-        self._outside = outside
+        self._external = external
         self._around: list[Node] = []
         self._values = 0
         self.lines: dict[Where, int] = {(): 1}
         self.substitutions: list[Substitution] = []
         self.problems: list[Problem] = []
-        self.lost: set[Where] = set()
+        self.unreadable: set[Where] = set()
 
     def value(self, node: Node, where: Where) -> Any:  # any JSON value
         self._values += 1
-        if self._values > MOST_VALUES:
-            wrong = f"more than {MOST_VALUES} values; are there aliases of aliases?"
+        if self._values > MAX_VALUES:
+            wrong = f"more than {MAX_VALUES} values; are there aliases of aliases?"
             raise ConfigError(f"{self._path}:{_line(node)}: {wrong}")
         if isinstance(node, ScalarNode):
             return self._scalar(node, where)
         if any(node is outer for outer in self._around):
-            return self._lose(_line(node), where, f"*{node.anchor} stands inside itself")
+            return self._mark_unreadable(_line(node), where, f"*{node.anchor} stands inside itself")
         self._around.append(node)
         try:
             return self._mapping(node, where) if isinstance(node, MappingNode) else self._list(node, where)
         finally:
             self._around.pop()
 
-    def _complain(self, line: int, where: Where, text: str) -> None:
+    def _report_problem(self, line: int, where: Where, text: str) -> None:
         self.problems.append(Problem(path=self._path, line=line, where=where, text=text))
 
-    def _lose(self, line: int, where: Where, text: str) -> None:
-        self.lost.add(where)
-        self._complain(line, where, text)
+    def _mark_unreadable(self, line: int, where: Where, text: str) -> None:
+        self.unreadable.add(where)
+        self._report_problem(line, where, text)
 
     def _scalar(self, node: ScalarNode, where: Where) -> Any:  # any JSON scalar
         if node.tag in _TEXT:
             return _PLACEHOLDER.sub(lambda match: self._fill(match, _line(node), where), str(node.value))
         if node.tag in _CONSTRUCTED:
             return self._yaml.constructor.construct_object(node)
-        return self._lose(_line(node), where, f"the tag {node.tag} is not known here")
+        return self._mark_unreadable(_line(node), where, f"the tag {node.tag} is not known here")
 
     def _list(self, node: Node, where: Where) -> list[Any]:
         items = cast("Sequence[Node]", node.value) if isinstance(node, SequenceNode) else ()
@@ -288,7 +298,7 @@ class _Reading:
         for key, value, line in self._own(node, where):
             if key in pairs:
                 first = self.lines[(*where, key)]
-                self._complain(line, (*where, key), f"{key!r} is here twice; the first is on line {first}")
+                self._report_problem(line, (*where, key), f"{key!r} is here twice; the first is on line {first}")
                 continue
             pairs[key] = value
             self.lines[(*where, key)] = line
@@ -301,49 +311,49 @@ class _Reading:
     def _own(self, node: MappingNode, where: Where) -> Iterator[tuple[str, Node, int]]:
         for key, value in cast("Sequence[tuple[Node, Node]]", node.value):
             if not isinstance(key, ScalarNode):
-                self._complain(_line(key), where, 'a key must be plain text; a template needs quotes: "{{name}}"')
+                self._report_problem(_line(key), where, 'a key must be plain text; a template needs quotes: "{{name}}"')
             elif key.tag != _MERGE:
                 yield str(key.value), value, _line(key)
 
     def _merged(
         self, node: MappingNode, where: Where, outer: tuple[Node, ...] = (), seen: dict[int, Node] | None = None
     ) -> Iterator[tuple[str, Node, int]]:
-        """What `<<: *anchor` brings in, with what that has from others; what a mapping says itself comes first.
+        """Yield the entries that `<<: *anchor` merges, also indirectly; the mapping's own come first.
 
-        One that was brought in already brings nothing new: aliases of aliases of aliases are looked at once.
+        Each mapping is visited once, so that nested aliases cannot multiply the work.
         """
         seen = {} if seen is None else seen
         for line, source in self._sources(node):
             if not isinstance(source, MappingNode) or any(source is each for each in (*outer, node)):
-                self._complain(line, where, "<< takes a mapping, or a list of them")
+                self._report_problem(line, where, "<< takes a mapping, or a list of them")
             elif id(source) not in seen:
                 seen[id(source)] = source
-                if len(seen) > MOST_MERGED:
+                if len(seen) > MAX_MERGED:
                     first = _line((*outer, node)[0])
-                    raise ConfigError(f"{self._path}:{first}: << brings in more than {MOST_MERGED} mappings")
+                    raise ConfigError(f"{self._path}:{first}: << brings in more than {MAX_MERGED} mappings")
                 yield from self._own(source, where)
                 yield from self._merged(source, where, (*outer, node), seen)
 
     @staticmethod
     def _sources(node: MappingNode) -> Iterator[tuple[int, Node]]:
-        """What stands behind each `<<`, and the line of that."""
+        """Yield the value of each `<<`, and its line."""
         for key, value in cast("Sequence[tuple[Node, Node]]", node.value):
             if key.tag == _MERGE:
                 sources = cast("Sequence[Node]", value.value) if isinstance(value, SequenceNode) else (value,)
                 yield from ((_line(key), source) for source in sources)
 
     def _fill(self, match: re.Match[str], line: int, where: Where) -> str:
-        """The text for one placeholder, or the placeholder itself when there is something wrong with it."""
+        """Return the text for one placeholder, or the placeholder itself if it is wrong."""
         written, inside = match[0], cast("str | None", match[1])
         if written == "$${":
             return "${"
         if inside is None:
-            self._lose(line, where, f"{written} is not closed; for a plain ${{ write $${{")
+            self._mark_unreadable(line, where, f"{written} is not closed; for a plain ${{ write $${{")
             return written
         try:
             value = self._find(inside)
         except ConfigError as error:
-            self._lose(line, where, f"{written}: {error}")
+            self._mark_unreadable(line, where, f"{written}: {error}")
             return written
         if value is None:
             return cast("str", cast("re.Match[str]", _VARIABLE.fullmatch(inside))[2])
@@ -351,10 +361,10 @@ class _Reading:
         return value
 
     def _find(self, inside: str) -> str | None:
-        """The value from outside, or None if the default in the file is to be taken."""
-        outside = self._outside
+        """Return the value of a placeholder, or None for its default."""
+        external = self._external
         if inside.startswith("file:"):
-            if not outside.files:
+            if not external.files:
                 raise ConfigError("files from outside are not for a file that is included")
             text = read_text(self._path.parent / inside.removeprefix("file:"))
             return text.removesuffix("\n").removesuffix("\r")
@@ -362,9 +372,9 @@ class _Reading:
         if not variable or "${" in inside:
             raise ConfigError("write ${NAME}, ${NAME:-default} or ${file:path}, or $${ for a plain ${")
         name, default = variable.groups()
-        if outside.names is not None and name not in outside.names:
+        if external.names is not None and name not in external.names:
             raise ConfigError(f"{name} is not for this file: where it is included, `env: [...]` says which ones are")
-        value = outside.environ.get(name)
+        value = external.environ.get(name)
         if not value and default is not None:
             return None
         if value is None:

@@ -1,7 +1,7 @@
-"""Where audit events go: standard output, standard error, a file or OTLP; no request ever waits for them or fails.
+"""The audit log: events on standard output, standard error, in a file or by OTLP; no request waits for it or fails.
 
-What is to be written waits in a queue of bounded length for a thread of its own. What cannot be written (the disk is
-full, the file may not be written, the queue is full) is lost: it is counted, and the log says so once a minute.
+Events wait in a bounded queue for a thread that writes them. An event that cannot be written (disk full, file not
+writable, queue full) is lost: it is counted, and the log reports losses once a minute.
 """
 
 from __future__ import annotations
@@ -31,11 +31,17 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.models import Payload
 from mcp_workflows.telemetry import Telemetry, trace_id
 
+logger = logging.getLogger(__name__)
+WAITING: Final = 10_000  # events in the queue
+_TELL_EVERY: Final = 60.0  # seconds
+_FLUSH_WITHIN: Final = 3.0  # seconds, at the end
+OpenHandler = Callable[[], logging.Handler]
+
 
 class AuditEvent(BaseModel):
     """One event of the audit log of mcp-workflows. What is not known is null."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     schema_version: Literal[1] = Field(default=1, description="A field may be added without another number.")
     time: datetime = Field(description="When it happened: ISO 8601, UTC.")
@@ -61,63 +67,44 @@ class AuditEvent(BaseModel):
     result: JSON = Field(default=None, description="Of a `retrieve`; only with `include: [results]`.")
 
 
-_WITHOUT = frozenset({"arguments", "result"})
+_PAYLOADS: Final = frozenset({"arguments", "result"})
+_FROM_RECORD: Final = AuditEvent.model_fields.keys() - _PAYLOADS - {"schema_version", "time", "server", "trace_id"}
 
 
 def event_of(record: Record, *, at: datetime, server: str, include: frozenset[Payload]) -> AuditEvent:
-    """The event that a record is, as it happens; of payloads, what is asked for."""
+    """Return the event of a record, with the payloads that are asked for."""
     return AuditEvent(
+        **{name: getattr(record, name) for name in _FROM_RECORD},
         time=at,
         server=server,
-        event=record.event,
-        outcome=record.outcome,
-        reason=record.reason,
-        principal=record.principal,
-        subject=record.subject,
-        client=record.client,
-        peer=record.peer,
-        tool=record.tool,
-        task=record.task,
-        engine=record.engine,
-        workflow=record.workflow,
-        execution=record.execution,
         trace_id=trace_id(record.trace, at_hand=record.event is not Event.STATUS),
         arguments=record.arguments if "arguments" in include else None,
         result=record.result if "results" in include else None,
     )
 
 
-def written(event: AuditEvent, include: frozenset[Payload]) -> str:
-    """One line of JSON; payloads have their keys only where they are asked for."""
-    out = {name for name in _WITHOUT if f"{name.removesuffix('s')}s" not in include}
+def event_line(event: AuditEvent, include: frozenset[Payload]) -> str:
+    """Return the event as one line of JSON, with keys only for payloads that are asked for."""
+    out = {name for name in _PAYLOADS if f"{name.removesuffix('s')}s" not in include}
     return event.model_dump_json(exclude=out)
 
 
-logger = logging.getLogger(__name__)
-
-WAITING: Final = 10_000  # events in the queue
-_TELL_EVERY: Final = 60.0  # seconds
-_FLUSH_WITHIN: Final = 3.0  # seconds, at the end
-
-Opened = Callable[[], logging.Handler]
-
-
-class _Lines(logging.Formatter):
-    """The line of an event, made in the thread that writes it."""
+class _EventFormatter(logging.Formatter):
+    """Formats events, in the thread that writes them."""
 
     def __init__(self, include: frozenset[Payload]) -> None:
         super().__init__()
         self._include = include
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the event as one line."""
         event = record.msg
         assert isinstance(event, AuditEvent), "nothing else is put into the queue"
-        return written(event, self._include)
+        return event_line(event, self._include)
 
 
 class _Listener(QueueListener):
-    """The thread that writes; what fails there must not end it."""
+    """The thread that writes; a failure to write does not end it."""
 
     def __init__(self, queue: Queue[logging.LogRecord | None], sink: logging.Handler, lost: Callable[[str], None]):
         super().__init__(queue, sink)
@@ -125,23 +112,23 @@ class _Listener(QueueListener):
         self._lost = lost
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Write one event; a file is looked for again first, which fails when its folder is gone."""
+        """Write one event. The handler looks for the file first, which fails if its folder is gone."""
         try:
             super().handle(record)
         except OSError as error:
             self._lost(error.strerror or str(error))
 
     def enqueue_sentinel(self) -> None:
-        """The last one, which waits for room."""
+        """Queue the end marker, waiting for room."""
         self._waiting.put(None, timeout=_FLUSH_WITHIN)
 
 
-class Recording:
-    """An `Audit` that writes; an async context manager around all that is recorded. `sink` is opened on entering."""
+class AuditLog:
+    """An `Audit` that writes; an async context manager around all that is recorded. It opens `sink` on entering."""
 
     def __init__(
         self,
-        sink: Opened,
+        sink: OpenHandler,
         *,
         telemetry: Telemetry,
         server: str,
@@ -158,7 +145,7 @@ class Recording:
         self._told = float("-inf")
 
     def __call__(self, record: Record) -> None:
-        """Take it and return at once."""
+        """Queue the record and return at once."""
         event = event_of(record, at=self._clock(), server=self._server, include=self._include)
         try:
             self._queue.put_nowait(logging.makeLogRecord({"msg": event, "levelno": logging.INFO}))
@@ -170,7 +157,7 @@ class Recording:
             sink = self._sink()
         except OSError as error:
             raise ConfigError(f"audit.to: cannot be written: {error.strerror or error}") from None
-        sink.setFormatter(_Lines(self._include))
+        sink.setFormatter(_EventFormatter(self._include))
         sink.handleError = self._failed  # type: ignore[method-assign]  # the hook of the standard library for this
         self._listener = _Listener(self._queue, sink, self._lost)
         self._listener.start()
@@ -180,7 +167,7 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._listener is not None:
-            await finish(partial(_stop, self._listener))
+            await close_in_thread(partial(_stop, self._listener))
 
     def _failed(self, record: logging.LogRecord) -> None:
         error = sys.exception()
@@ -193,8 +180,8 @@ class Recording:
             logger.error("audit events are lost: %s; requests go on", reason)
 
 
-async def finish(close: Callable[[], object], within: float = _FLUSH_WITHIN) -> None:
-    """Close what may block, for so many seconds at most; its thread keeps no process alive, as anyio's own would."""
+async def close_in_thread(close: Callable[[], object], within: float = _FLUSH_WITHIN) -> None:
+    """Close a blocking resource within a few seconds; unlike anyio's threads, this one does not delay the exit."""
     thread = threading.Thread(target=close, name="finish", daemon=True)
     thread.start()
     with anyio.move_on_after(within, shield=True):
@@ -208,31 +195,21 @@ def _stop(listener: _Listener) -> None:
     except Full:
         logger.error("the last audit events are lost: they cannot be written in time")
     for sink in listener.handlers:
-        with suppress(OSError):  # what it could not write has been counted
+        with suppress(OSError):  # losses have been counted
             sink.close()
 
 
-def to_stdout() -> logging.Handler:
-    """Lines on standard output."""
-    return logging.StreamHandler(sys.stdout)
+def to_file(path: Path) -> OpenHandler:
+    """Return a handler that appends to a file and begins a new one when the file is moved away (logrotate)."""
+    return lambda: _PrivateFile(path, encoding="utf-8")
 
 
-def to_stderr() -> logging.Handler:
-    """Lines on standard error, between those of the log."""
-    return logging.StreamHandler(sys.stderr)
-
-
-def to_file(path: Path) -> Opened:
-    """Lines at the end of a file, which may be moved away at any time (logrotate): a new one is begun then."""
-    return lambda: _Private(path, encoding="utf-8")
-
-
-class _Private(WatchedFileHandler):
-    """A file of its user, which their group may read (whoever ships logs); one that was there before stays as it is."""
+class _PrivateFile(WatchedFileHandler):
+    """A new file is readable by its user and their group, for log shippers; an existing file keeps its mode."""
 
     def _open(self) -> TextIOWrapper:
-        return TextIOWrapper(open(self.baseFilename, "ab", opener=_for_us), encoding=self.encoding)
+        return TextIOWrapper(open(self.baseFilename, "ab", opener=_open_private), encoding=self.encoding)
 
 
-def _for_us(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)

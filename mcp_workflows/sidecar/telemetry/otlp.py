@@ -1,4 +1,4 @@
-"""Traces, metrics and audit events to a collector by OTLP; needs the extra `otlp`, so nobody imports it directly."""
+"""Export of traces, metrics and audit events by OTLP; imported by name, because it needs the extra `otlp`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EVENT_NAME = "mcp_workflows.audit"
 
 
 def spans(settings: OtlpSettings) -> SpanProcessor:
-    """Sends spans."""
+    """Return a processor that sends spans."""
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=_at(settings, "traces"), headers=_headers(settings)))
 
 
 def reader(settings: OtlpSettings) -> MetricReader:
-    """Sends metrics now and then."""
+    """Return a reader that sends metrics periodically."""
     exporter = OTLPMetricExporter(endpoint=_at(settings, "metrics"), headers=_headers(settings))
     return PeriodicExportingMetricReader(exporter, export_interval_millis=settings.every.total_seconds() * 1000)
 
@@ -45,7 +45,7 @@ class AuditLogs(logging.Handler):
         self._logger = self._logs.get_logger(EVENT_NAME)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Put one event into the exporter's own queue."""
+        """Put one event into the exporter's queue."""
         line = self.format(record)
         event = json.loads(line)
         attributes = {f"audit.{key}": value for key, value in event.items() if isinstance(value, str | int)}
@@ -62,7 +62,7 @@ class AuditLogs(logging.Handler):
         )
 
     def close(self) -> None:
-        """Send what is left; blocks."""
+        """Send the remaining events; blocks."""
         self._logs.shutdown()
         super().close()
 

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus scrapes them; needs the extra `ops`, so nobody imports it directly."""
+"""Metrics for Prometheus; imported by name, because it needs the extra `ops`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-__all__ = ["Scraped"]
+__all__ = ["PrometheusMetrics"]
 
 
-class Scraped:
-    """A reader of metrics, and what it has read as text."""
+class PrometheusMetrics:
+    """A reader of metrics that renders them as text."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self.reader = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The metrics now, and their media type, as an `Accept` header wants it; collects them in this thread."""
+        """Collect the metrics in this thread; return them and their media type, chosen by an `Accept` header."""
         encode, media_type = choose_encoder(accept)
         return encode(self._registry), media_type

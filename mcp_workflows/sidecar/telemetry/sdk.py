@@ -1,4 +1,4 @@
-"""The providers of an OpenTelemetry SDK; needs the extra `ops` or `otlp`, so nobody imports it directly."""
+"""The providers of an OpenTelemetry SDK; imported by name, because it needs the extra `ops` or `otlp`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_workflows.telemetry import Telemetry
 
 
 class Providers:
-    """Those of one server: its metrics go to all of the readers, its spans to all of the processors."""
+    """The providers of one server, which pass metrics to all readers and spans to all processors."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Providers:
         self.telemetry = Telemetry(meters=self._meters, tracers=self._tracers)
 
     def make_global(self) -> None:
-        """Have the MCP SDK, and whatever else in this process speaks OpenTelemetry, use them too."""
+        """Make them the providers of the process, which the MCP SDK and other libraries use."""
         metrics.set_meter_provider(self._meters)
         if self._tracers is not None:
             trace.set_tracer_provider(self._tracers)
 
     def close(self) -> None:
-        """Send what is left; blocks."""
+        """Send the remaining data; blocks."""
         if self._tracers is not None:
             self._tracers.shutdown()
         self._meters.shutdown()

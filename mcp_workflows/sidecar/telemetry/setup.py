@@ -1,7 +1,9 @@
-"""What a sidecar records and measures, and where that goes, as configured; loads what is needed for it and no more."""
+"""Setup of the audit log and of telemetry by the configuration, importing only the packages that it needs."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib import import_module
@@ -11,14 +13,19 @@ from typing import Any, Self
 from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.models import OTLP, STDERR, STDOUT, AuditSettings, OtlpSettings, TelemetrySettings
-from mcp_workflows.sidecar.telemetry.audit_log import Opened, Recording, finish, to_file, to_stderr, to_stdout
+from mcp_workflows.sidecar.telemetry.audit_log import (
+    AuditLog,
+    OpenHandler,
+    close_in_thread,
+    to_file,
+)
 from mcp_workflows.telemetry import Telemetry
 
 Scrape = Callable[[str], tuple[bytes, str]]
 
 
-class Exporting:
-    """An async context manager around a sidecar; `scrape` is there if metrics are to be scraped."""
+class Exporters:
+    """The audit log and telemetry of a sidecar, an async context manager; `scrape` is None without `--ops`."""
 
     def __init__(
         self,
@@ -32,30 +39,30 @@ class Exporting:
         """Open nothing yet.
 
         Raises:
-            ConfigError: what it needs is not installed.
+            ConfigError: a package that it needs is not installed.
         """
         self._service = {"service.name": name, "service.version": version}
         otlp = None if telemetry is None else telemetry.otlp
         self.scrape: Scrape | None = None
-        self._providers: Any = None  # Any: of a module that may not be there
+        self._providers: Any = None  # Any: a class of an optional package
         self.telemetry = self._telemetry(otlp, scraped=scraped)
-        self._recording: Recording | None = None
+        self._audit_log: AuditLog | None = None
         if audit is not None:
             sink = self._sink(audit, otlp)
             include = frozenset(audit.include)
-            self._recording = Recording(sink, telemetry=self.telemetry, server=name, include=include)
+            self._audit_log = AuditLog(sink, telemetry=self.telemetry, server=name, include=include)
         self._stack = AsyncExitStack()
 
     @property
     def audit(self) -> Audit:
-        """What takes the events."""
-        return self._recording or silent
+        """The audit log."""
+        return self._audit_log or silent
 
     def _telemetry(self, otlp: OtlpSettings | None, *, scraped: bool) -> Telemetry:
-        readers: list[Any] = []  # Any: of modules that may not be there
+        readers: list[Any] = []  # Any: classes of optional packages
         processors: list[Any] = []
         if scraped:
-            prometheus = _loaded("prometheus", "ops", "serve --ops").Scraped()
+            prometheus = _loaded("prometheus", "ops", "serve --ops").PrometheusMetrics()
             self.scrape = prometheus.text
             readers.append(prometheus.reader)
         if otlp is not None:
@@ -70,22 +77,22 @@ class Exporting:
         found: Telemetry = self._providers.telemetry
         return found
 
-    def _sink(self, audit: AuditSettings, otlp: OtlpSettings | None) -> Opened:
+    def _sink(self, audit: AuditSettings, otlp: OtlpSettings | None) -> OpenHandler:
         if audit.file is not None:
             return to_file(audit.file)
         if audit.to == OTLP:
             logs, settings = _loaded("otlp", OTLP, "audit.to: otlp").AuditLogs, otlp or OtlpSettings()
             return lambda: logs(settings, self._service)
-        return {STDOUT: to_stdout, STDERR: to_stderr}[audit.to]
+        return lambda: logging.StreamHandler({STDOUT: sys.stdout, STDERR: sys.stderr}[audit.to])
 
     def make_global(self) -> None:
-        """Have the MCP SDK use the same providers; once in a process, so only what is a process of its own does it."""
+        """Have the MCP SDK use the same providers; works once in a process, so only a command that owns it does so."""
         if self._providers is not None:
             self._providers.make_global()
 
     async def __aenter__(self) -> Self:
-        if self._recording is not None:
-            await self._stack.enter_async_context(self._recording)
+        if self._audit_log is not None:
+            await self._stack.enter_async_context(self._audit_log)
         return self
 
     async def __aexit__(
@@ -93,11 +100,11 @@ class Exporting:
     ) -> None:
         await self._stack.aclose()
         if self._providers is not None:
-            await finish(self._providers.close)
+            await close_in_thread(self._providers.close)
 
 
 def _loaded(module: str, extra: str, wanted_by: str) -> ModuleType:
-    """A module that needs an extra: imported by name, so that nothing of it is imported where nobody wants it.
+    """Import a module that needs an extra, by name, so that its packages are not imported without need.
 
     Raises:
         ConfigError: the extra is not installed.

@@ -19,11 +19,12 @@ from mcp_workflows.access.authn.static_tokens import sha256_of
 from mcp_workflows.client import reconnecting_http
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import Address, build, http_app
-from mcp_workflows.sidecar.checks import Kind, State, check
+from mcp_workflows.sidecar.checks import ItemKind, ItemState, check
 from mcp_workflows.sidecar.cli.main import main
-from mcp_workflows.sidecar.cli.serve import refuse_strangers, warn_of_strangers
-from mcp_workflows.sidecar.config.load import Config, load_config
-from mcp_workflows.sidecar.reload import Reloading
+from mcp_workflows.sidecar.cli.serve import refuse_remote_callers, warn_of_remote_callers
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.reload import Reloader
 from tests.support.configured import written
 from tests.support.identified import MEMORY, TOOLS, jwks
 from tests.support.served import Peer, peer, serving
@@ -62,10 +63,10 @@ def test_other_machines_are_served_only_where_somebody_asks(
 ) -> None:
     config = config_of(tmp_path, server)
     if complaint is None:
-        refuse_strangers(http, config, unsafe)
+        refuse_remote_callers(http, config, unsafe)
         return
     with pytest.raises(ConfigError, match=complaint):
-        refuse_strangers(http, config, unsafe)
+        refuse_remote_callers(http, config, unsafe)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_what_everybody_can_do_is_said_loudly(
     server: Mapping[str, Any],
     warning: str | None,
 ) -> None:
-    warn_of_strangers(http, config_of(tmp_path, server))
+    warn_of_remote_callers(http, config_of(tmp_path, server))
     assert [warning in each.getMessage() for each in caplog.records if warning] == ([True] if warning else [])
     assert all(each.levelno == logging.WARNING for each in caplog.records)
 
@@ -143,13 +144,13 @@ async def test_check_says_whether_tokens_could_be_verified_now(tmp_path: Path, k
         ],
     }
     found = await check(config_of(tmp_path, {"auth": auth}))
-    rows = {row.name: row for row in found.rows if row.kind is Kind.ISSUER}
+    rows = {row.name: row for row in found.rows if row.kind is ItemKind.ISSUER}
     states = {name.removeprefix(key_server.address): row.state for name, row in rows.items()}
     assert states == {
-        ISSUER: State.OK,
-        "/nobody": State.PROBLEM,
-        "/check": State.OK,
-        "/gone": State.PROBLEM,
+        ISSUER: ItemState.OK,
+        "/nobody": ItemState.PROBLEM,
+        "/check": ItemState.OK,
+        "/gone": ItemState.PROBLEM,
     }
     told = rows[f"{key_server.address}/nobody"].finding
     assert told is not None
@@ -174,7 +175,7 @@ async def test_tokens_and_issuers_in_a_saved_file_take_effect_and_the_rest_is_to
 ) -> None:
     caplog.set_level(logging.INFO)
     config = config_of(tmp_path, BY_HAND)
-    found, reloading = build(config), Reloading(tmp_path / "workflows.yaml", config, {})
+    found, reloading = build(config), Reloader(tmp_path / "workflows.yaml", config, {})
     async with serving(http_app(found, config, "127.0.0.1", 0)) as url, peer(url, token="secret") as client:
         assert await status_of(client) == 200
         other = {"tokens": [{"name": "ci", "sha256": sha256_of("other")}]}

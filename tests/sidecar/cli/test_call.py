@@ -25,7 +25,7 @@ from mcp_workflows.access.authn.static_tokens import sha256_of
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.progress import Screen
-from mcp_workflows.sidecar.cli.prompts import Answer, Answers, Key
+from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
 from mcp_workflows.sidecar.cli.result import Outcome
 from scripts.processes import free_port
 from scripts.stack import SAMPLES
@@ -713,14 +713,14 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"ty
     ],
 )
 def test_a_flag_answers_the_questions_it_names(flag: str, key: str | None, content: Mapping[str, Any]) -> None:
-    assert Answers([Answer(read_pair(flag))], [], Screen()).by_flag(Key(key), FORM) == content
+    assert Answers([AnswerFlag(read_pair(flag))], [], Screen()).from_flags(QuestionName(key), FORM) == content
 
 
 @pytest.mark.parametrize("key", ["approve.7", "5", "approve/projects/p/callbacks/0e7a6c1b", "approve.7.4f1c-9d", None])
 @pytest.mark.parametrize("word", ["approve", "5", "other"])
 def test_a_question_is_named_by_what_the_configuration_calls_it_whatever_its_key(key: str | None, word: str) -> None:
-    asked = Answers([Answer(read_pair(f"{word}.ok=true"))], [], Screen())
-    assert bool(asked.by_flag(Key(key, "approve"), FORM)) == (word in {"approve", key})
+    asked = Answers([AnswerFlag(read_pair(f"{word}.ok=true"))], [], Screen())
+    assert bool(asked.from_flags(QuestionName(key, "approve"), FORM)) == (word in {"approve", key})
 
 
 @pytest.mark.anyio
@@ -732,7 +732,7 @@ async def test_a_question_without_fields_is_not_accepted_by_itself(
     answers: Sequence[str], declined: Sequence[str], action: Literal["accept", "decline"] | None
 ) -> None:
     params = types.ElicitRequestFormParams(message="Sign?", requested_schema={"type": "object", "properties": {}})
-    asked = Answers([Answer(read_pair(word)) for word in answers], declined, Screen())
+    asked = Answers([AnswerFlag(read_pair(word)) for word in answers], declined, Screen())
     if action is None:
         with pytest.raises(WrongUsage, match="--answer accept=true\nor refuse it with: --decline accept"):
             await asked("cb-1", params)

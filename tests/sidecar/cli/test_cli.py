@@ -31,10 +31,11 @@ from typer.core import TyperArgument
 
 from mcp_workflows.adapter import JSON, Adapter, Execution, Finding, Ref, Start, StartGuarantee, Status, Use
 from mcp_workflows.sidecar.app import Address
-from mcp_workflows.sidecar.checks import State, check
+from mcp_workflows.sidecar.checks import ItemState, check
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.cli.serve import read_address
-from mcp_workflows.sidecar.config.load import Config, load_config
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.testing import MemoryAdapter
 from scripts.environments import INSPECTOR
 from scripts.processes import free_port
@@ -381,17 +382,17 @@ def _with_adapter(config_file: Path, kind: type[Adapter]) -> Config:
 
 
 async def test_what_an_adapter_cannot_check_is_not_a_problem(config_file: Path) -> None:
-    checkup = await check(_with_adapter(config_file, PlainAdapter))
-    assert [row.state for row in checkup.rows] == [State.OK, *[State.NOT_CHECKED] * 3]
-    assert checkup.summary == "no problem found, 3 not checked"
-    assert checkup.as_json()["ok"] is True
+    report = await check(_with_adapter(config_file, PlainAdapter))
+    assert [row.state for row in report.rows] == [ItemState.OK, *[ItemState.NOT_CHECKED] * 3]
+    assert report.summary == "no problem found, 3 not checked"
+    assert report.as_json()["ok"] is True
 
 
 async def test_a_check_that_takes_too_long_is_a_problem(config_file: Path) -> None:
     with anyio.fail_after(30):
-        checkup = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
-    assert [row.state for row in checkup.rows] == [State.OK, State.OK, State.PROBLEM, State.PROBLEM]
-    assert checkup.rows[2].finding == Finding(ok=False, text="no answer within 0.2 s")
+        report = await check(_with_adapter(config_file, SilentAdapter), patience=0.2)
+    assert [row.state for row in report.rows] == [ItemState.OK, ItemState.OK, ItemState.PROBLEM, ItemState.PROBLEM]
+    assert report.rows[2].finding == Finding(ok=False, text="no answer within 0.2 s")
 
 
 HTTP = {"url": "http://127.0.0.1:8931/mcp"}

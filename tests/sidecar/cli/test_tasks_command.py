@@ -22,7 +22,7 @@ from temporalio.worker import Worker
 
 from mcp_workflows.adapter import Execution, InputRequest, Status
 from mcp_workflows.sidecar.cli.main import main
-from mcp_workflows.sidecar.cli.open_questions import open_questions
+from mcp_workflows.sidecar.cli.prompts import open_questions
 from mcp_workflows.testing import make_task
 from samples.conformance.workflows import ALL
 from tests.sidecar.cli.test_call import Here, converse

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from mcp_workflows.sidecar.config.load import config_schema
+from mcp_workflows.sidecar.config.json_schema import config_schema
 from mcp_workflows.tools.json_schema import violations
 from tests.support.config_files import FINE, SAMPLE, load
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.config.redacted import show
+from mcp_workflows.sidecar.config.redaction import redact_config
 from tests.sidecar.cli.test_cli import Terminal, terminal
 from tests.sidecar.config.test_includes import PLATFORM, written
 from tests.support.config_files import SAMPLE
@@ -97,7 +97,7 @@ SECRETIVE: Mapping[str, tuple[str, str]] = {
 @pytest.mark.parametrize(("text", "shown"), SECRETIVE.values(), ids=SECRETIVE)
 def test_no_secret_is_shown_wherever_it_is(tmp_path: Path, text: str, shown: str) -> None:
     (tmp_path / "key").write_text(SECRET)
-    found = show(written(tmp_path, {"workflows.yaml": text}), {"KEY": SECRET, "OTHER": "other"})
+    found = redact_config(written(tmp_path, {"workflows.yaml": text}), {"KEY": SECRET, "OTHER": "other"})
     for printed in (found.as_yaml(), json.dumps(found.as_json())):
         assert not any(SECRET[start : start + 6] in printed for start in range(len(SECRET) - 5)), printed
     assert shown in found.as_yaml()
@@ -109,7 +109,7 @@ def test_what_is_shown_can_be_used_and_means_the_same(tmp_path: Path) -> None:
     path = written(tmp_path, {"workflows.yaml": text})
     environ = {"TEMPORAL_ADDRESS": "temporal.example.com:7233"}
     before = load_config(path, environ)
-    path.write_text(show(path, environ).as_yaml())
+    path.write_text(redact_config(path, environ).as_yaml())
     after = load_config(path, environ)
     assert (after.tools, after.engines, after.server) == (before.tools, before.engines, before.server)
 
@@ -122,7 +122,7 @@ def test_the_schemas_of_arguments_are_shown_whatever_their_properties_are_called
     text = ENGINE.format("tls: true") + TOOLS.replace(
         "Pay}", f"Pay, input: {json.dumps(schema)}, send: '{{{{token}}}}'}}"
     )
-    shown = show(written(tmp_path, {"workflows.yaml": text}), {})
+    shown = redact_config(written(tmp_path, {"workflows.yaml": text}), {})
     assert shown.config["tools"]["pay"]["input"] == schema
     assert shown.config["tools"]["pay"]["send"] == "{{token}}"
 

@@ -13,8 +13,9 @@ import pytest
 from mcp_workflows.access import Allow
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.includes import variables_of
-from mcp_workflows.sidecar.config.load import Config, load_config
-from mcp_workflows.sidecar.config.yaml import MOST_VALUES
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.config.yaml import MAX_VALUES
 from mcp_workflows.sidecar.reload import files_of
 from mcp_workflows.tools.tool import TaskSupport, Tool
 
@@ -439,7 +440,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
     levels = "".join(f"  l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))
     (problem,) = team(tmp_path, f"tools:\n  l0: &l0 [x]\n{levels}")
     assert problem.startswith("teams/a.yaml:")
-    assert f"more than {MOST_VALUES} values; are there aliases of aliases?" in problem
+    assert f"more than {MAX_VALUES} values; are there aliases of aliases?" in problem
 
 
 FOUND = "engines:\n  sf: {adapter: stepfunctions, region: eu-central-1, account: '123456789012', discover: {}}\n"

@@ -18,11 +18,12 @@ from mcp_workflows.access import Allow
 from mcp_workflows.adapter import Adapter, Exposed
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
-from mcp_workflows.sidecar.config.load import Config, config_schema, load_config
-from mcp_workflows.sidecar.config.models import team_schema
-from mcp_workflows.sidecar.config.redacted import show
-from mcp_workflows.sidecar.discovery import Marked, compose
-from mcp_workflows.sidecar.reload import Reloading, files_of
+from mcp_workflows.sidecar.config.json_schema import config_schema, team_schema
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.config.redaction import redact_config
+from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
+from mcp_workflows.sidecar.reload import Reloader, files_of
 from mcp_workflows.tools.json_schema import violations
 from tests.sidecar.cli.test_cli import Terminal, terminal
 from tests.sidecar.config.test_config_schema import plain
@@ -63,7 +64,7 @@ class Stage:
 async def edited(folder: Path, files: Mapping[str, str]) -> AsyncGenerator[Stage]:
     path = written(folder, files)
     config = load_config(path, {})
-    sidecar = build(config, Reloading(path, config, {}).run)
+    sidecar = build(config, Reloader(path, config, {}).run)
     async with serving(http_app(sidecar, config, "127.0.0.1", 0)) as url, peer(url) as client:
         yield Stage(folder=folder, sidecar=sidecar, client=client)
 
@@ -126,8 +127,8 @@ def test_defaults_and_rules_hold_for_what_is_found_on_engines(tmp_path: Path) ->
     assert _marked(config, [replace(exposed[0], name="no name")], engines)[0].wrong
 
 
-def _marked(config: Config, exposed: Sequence[Exposed], engines: Mapping[str, Adapter]) -> Sequence[Marked]:
-    return compose(config.tools, {"here": exposed}, engines, my_tasks=False, laying=config.laying)
+def _marked(config: Config, exposed: Sequence[Exposed], engines: Mapping[str, Adapter]) -> Sequence[MarkedWorkflow]:
+    return compose(config.tools, {"here": exposed}, engines, my_tasks=False, tool_defaults=config.tool_defaults)
 
 
 # --- the commands
@@ -207,5 +208,7 @@ def test_the_page_about_teams_shows_what_is_so(tmp_path: Path, monkeypatch: pyte
     assert create.options == refund.options == {"task_queue": "orders"}
     assert create.input["required"] == ["order_id"]
     [told] = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert show(path, environ).as_yaml() == told.replace("${TEMPORAL_ADDRESS:-localhost:7233}", "localhost:7233")
-    assert show(path, {**environ, "TEMPORAL_ADDRESS": "far:1"}).as_yaml() == told
+    assert redact_config(path, environ).as_yaml() == told.replace(
+        "${TEMPORAL_ADDRESS:-localhost:7233}", "localhost:7233"
+    )
+    assert redact_config(path, {**environ, "TEMPORAL_ADDRESS": "far:1"}).as_yaml() == told

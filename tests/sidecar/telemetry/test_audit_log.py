@@ -26,8 +26,8 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.app import build, http_app, run_stdio
 from mcp_workflows.sidecar.checks import check
 from mcp_workflows.sidecar.config.load import load_config
-from mcp_workflows.sidecar.telemetry.audit_log import WAITING, AuditEvent, Recording, to_file
-from mcp_workflows.sidecar.telemetry.setup import Exporting
+from mcp_workflows.sidecar.telemetry.audit_log import WAITING, AuditEvent, AuditLog, to_file
+from mcp_workflows.sidecar.telemetry.setup import Exporters
 from mcp_workflows.telemetry import Telemetry
 from tests.support.here import until
 from tests.support.served import Peer, peer, serving, site
@@ -206,12 +206,12 @@ async def test_a_folder_that_is_gone_ends_nothing(tmp_path: Path, caplog: pytest
 
 async def test_a_file_that_cannot_be_written_is_said_before_anything_is_served(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"audit.to: cannot be written: No such file or directory"):
-        async with Recording(to_file(tmp_path / "none" / "audit"), telemetry=Telemetry(), server="s"):
+        async with AuditLog(to_file(tmp_path / "none" / "audit"), telemetry=Telemetry(), server="s"):
             pass
 
 
 async def test_strangers_on_the_machine_cannot_read_it(tmp_path: Path) -> None:
-    async with Recording(to_file(tmp_path / "audit"), telemetry=Telemetry(), server="s"):
+    async with AuditLog(to_file(tmp_path / "audit"), telemetry=Telemetry(), server="s"):
         assert not (tmp_path / "audit").stat().st_mode & 0o007
 
 
@@ -231,7 +231,7 @@ async def test_check_says_whether_the_file_could_be_written_and_begins_none(tmp_
 async def test_a_queue_that_is_full_loses_events_and_never_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recording = Recording(to_file(tmp_path / "audit"), telemetry=Telemetry(), server="s")
+    recording = AuditLog(to_file(tmp_path / "audit"), telemetry=Telemetry(), server="s")
     with anyio.fail_after(20):
         for _ in range(WAITING + 3):
             recording(Record(event=Event.LIMIT, principal=None))  # not entered: nothing takes them out
@@ -279,7 +279,7 @@ def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(CONFIG.format(audit="{to: otlp}", more="", name="x"))
     config = load_config(path, {})
     with pytest.raises(ConfigError, match=r"pip install 'mcp-workflows\[otlp\]'"):
-        Exporting(config.audit, config.telemetry, name="x", version="1")
+        Exporters(config.audit, config.telemetry, name="x", version="1")
 
 
 async def test_a_collector_gets_the_events_as_logs(tmp_path: Path) -> None:

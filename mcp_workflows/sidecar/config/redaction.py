@@ -1,7 +1,7 @@
-"""The configuration as it is in the end, for people to read and to keep: without any secret.
+"""The composed configuration without secrets, for people to read and to keep.
 
-What came from outside stands there as its `${NAME}`. What is a secret by its model or by its name, and was written
-into the file all the same, is starred out; so is all that stands below a key that the models do not know.
+A value from outside is shown as its `${NAME}`. A secret in the file itself, known by its model or its name, is replaced
+by stars, and so is everything under an unknown key.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -20,8 +20,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from mcp_workflows.sidecar.config.includes import read_config
-from mcp_workflows.sidecar.config.models import config_schema
-from mcp_workflows.sidecar.config.yaml import Source, Where
+from mcp_workflows.sidecar.config.json_schema import config_schema
+from mcp_workflows.sidecar.config.yaml import Source, Where, mapping_in
 from mcp_workflows.tools.json_schema import Schema
 
 HIDDEN = "***"
@@ -32,34 +32,34 @@ _SECRET_NAME = re.compile(
 )
 _NO_SECRET = re.compile(r"([_-]|^)(file|path|url|uri|endpoint|claim|header|name|type|id|sha256)$|^max_", re.IGNORECASE)
 _USER_INFO = re.compile(r"(//(?:[^/@\s:]*:)?)[^/@\s]+(?=@)")
-_TOKEN = re.compile(  # wherever it was pasted; prose about them has no digits
+_TOKEN = re.compile(  # at any place; prose about tokens has no digits
     r"\b((?:bearer|basic)\s+)(?=[^\s'\"]*[0-9=])[^\s'\"]{8,}|\b(mcpw_)[\w-]+", re.IGNORECASE
 )
 _QUERY = re.compile(r"([?&][^=&#\s]*(?:secret|passw|token|key|signature)[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
 _ONLY_OUTSIDE = re.compile(r"\$\{([^}:]+)(:-[^}]*)?\}|\$\{(file:[^}]+)\}")
 _ADAPTER = "adapter"
-_ELSEWHERE = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})  # these say what may stand there
+_ELSEWHERE = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})  # these restrict the value without a type
 _HOLDING = ("items", "additionalProperties")
-_TOOLS = frozenset({"tools", "defaults", "rules"})  # numbers there are just numbers
-_NO_SECRETS_IN = ("input", "output", "schema")  # JSON Schemas: their keys are names of things
+_TOOLS = frozenset({"tools", "defaults", "rules"})  # numbers there are no secrets
+_NO_SECRETS_IN = ("input", "output", "schema")  # JSON Schemas: their keys are names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """The configuration, and which file and line each tool is from."""
+class RedactedConfig:
+    """The redacted configuration, and the file and line of each tool."""
 
     config: Mapping[str, Any]  # Any: JSON
-    places: Mapping[str, str]  # of tools, by name
+    places: Mapping[str, str]  # by name of the tool
     more: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """By tool: its settings that are from elsewhere (defaults, rules), and where that is."""
+    """The settings of each tool that come from `defaults` or `rules`, and their places."""
 
     def as_json(self) -> Mapping[str, Any]:
-        """For programs."""
+        """Return the configuration for programs."""
         tools = {name: {"place": place, "settings": self.more.get(name, {})} for name, place in self.places.items()}
         return {"config": self.config, "from": tools}
 
     def as_yaml(self) -> str:
-        """For people: a configuration that can be used, if nothing had to be starred out."""
+        """Return the configuration for people; it can be used if nothing had to be replaced by stars."""
         whole = CommentedMap(self.config)
         tools = self.config.get("tools")
         if isinstance(tools, dict):
@@ -77,18 +77,17 @@ class Shown:
         return "; ".join((self.places[name], *more))
 
 
-def show(path: Path, environ: Mapping[str, str]) -> Shown:
-    """The configuration with all that it includes, as far as it can be read.
+def redact_config(path: Path, environ: Mapping[str, str]) -> RedactedConfig:
+    """Return the configuration with all that it includes, as far as it can be read.
 
     Raises:
         ConfigError: one of its files cannot be read or parsed at all.
     """
     source = read_config(path, environ).source
     schema = config_schema()
-    shown = _Redacting(source, schema.get("$defs", {})).value(source.data, (), [schema])
-    tools = source.data.get("tools")
-    names = [("tools", name) for name in cast("Mapping[str, object]", tools if isinstance(tools, dict) else {})]
-    return Shown(
+    shown = _Redactor(source, schema.get("$defs", {})).value(source.data, (), [schema])
+    names = [("tools", name) for name in mapping_in(source.data.get("tools"))]
+    return RedactedConfig(
         config=shown,
         places={name: _place(source, (section, name)) for section, name in names},
         more={name: dict(_from_elsewhere(source, (section, name))) for section, name in names},
@@ -107,7 +106,7 @@ def _from_elsewhere(source: Source, tool: Where) -> Iterator[tuple[str, str]]:
             yield str(where[-1]), f"{found.path}:{found.line(at)}"
 
 
-class _Redacting:
+class _Redactor:
     """One pass over the values."""
 
     def __init__(self, source: Source, shared: Schema) -> None:
@@ -116,28 +115,28 @@ class _Redacting:
         self._written: dict[int, Mapping[Where, str]] = {}
 
     def value(self, value: Any, where: Where, schemas: Sequence[Schema]) -> Any:  # any JSON value
-        meant = [each for schema in schemas for each in self._meant(schema)]
+        variants = [each for schema in schemas for each in self._variants(schema)]
         if isinstance(value, dict):
-            return self._mapping(cast("Mapping[str, Any]", value), where, meant)
+            return self._mapping(cast("Mapping[str, Any]", value), where, variants)
         if isinstance(value, list):
-            if meant and not any(_takes(each, "array") for each in meant):
+            if variants and not any(_takes(each, "array") for each in variants):
                 return HIDDEN
             items = cast("Sequence[Any]", value)
-            below = [each["items"] for each in meant if isinstance(each.get("items"), dict)]
+            below = [each["items"] for each in variants if isinstance(each.get("items"), dict)]
             return [self.value(item, (*where, index), below) for index, item in enumerate(items)]
-        inner = [each[word] for each in meant for word in _HOLDING if isinstance(each.get(word), dict)]
-        whole = [*meant, *(each for schema in inner for each in self._meant(schema))]  # one where several belong
+        inner = [each[word] for each in variants for word in _HOLDING if isinstance(each.get(word), dict)]
+        whole = [*variants, *(each for schema in inner for each in self._variants(schema))]  # one for a list
         secret = any(each.get("format") == "password" for each in whole) or _named_secret(where)
         plain = isinstance(value, bool | None) or (not isinstance(value, str) and where[0] in _TOOLS)
         return self._scalar(value, where, secret=secret and not plain)
 
-    def _mapping(self, entries: Mapping[str, Any], where: Where, meant: Sequence[Schema]) -> Mapping[str, Any]:
-        """The entries by the models of their keys; an engine's by the model of its adapter alone."""
-        fitting = [each for each in meant if _of_adapter(each, entries.get("adapter"))]
+    def _mapping(self, entries: Mapping[str, Any], where: Where, variants: Sequence[Schema]) -> Mapping[str, Any]:
+        """Return the entries by the models of their keys; those of an engine by the model of its adapter alone."""
+        fitting = [each for each in variants if _of_adapter(each, entries.get("adapter"))]
         shown: dict[str, Any] = {}
         for key, entry in entries.items():
             here, schemas = (*where, key), list(_under(fitting, key))
-            free = not meant or any(_open(each, free=where[:1] != () and where[0] in _TOOLS) for each in fitting)
+            free = not variants or any(_open(each, free=where[:1] != () and where[0] in _TOOLS) for each in fitting)
             if schemas or free or key == _ADAPTER:
                 shown[key] = self.value(entry, here, schemas)
             elif isinstance(entry, dict | list):
@@ -147,7 +146,7 @@ class _Redacting:
         return shown
 
     def _scalar(self, value: Any, where: Where, *, secret: bool) -> Any:  # any JSON scalar
-        written = value if isinstance(value, str) and self._source.is_lost(where) else self._as_written(where)
+        written = value if isinstance(value, str) and self._source.is_unreadable(where) else self._as_written(where)
         if secret:
             return _only_outside(written) if written else HIDDEN
         if not isinstance(value, str):
@@ -157,19 +156,19 @@ class _Redacting:
         return _QUERY.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(rf"\g<1>{HIDDEN}", text))
 
     def _as_written(self, where: Where) -> str | None:
-        """The text with its `${NAME}`, if something was filled in."""
+        """Return the text with its `${NAME}`, if a value was substituted."""
         source, at = self._source.origin(where)
         if id(source) not in self._written:
             self._written[id(source)] = {each.where: each.around for each in source.substitutions}
         return self._written[id(source)].get(at)
 
-    def _meant(self, schema: Schema) -> Iterator[Schema]:
-        """A schema and those it refers to; one that holds itself ends where the values end."""
+    def _variants(self, schema: Schema) -> Iterator[Schema]:
+        """Yield a schema and those it refers to; a recursive one ends with the value."""
         if isinstance(reference := schema.get("$ref"), str):
-            yield from self._meant(self._shared.get(reference.rpartition("/")[2], {}))
+            yield from self._variants(self._shared.get(reference.rpartition("/")[2], {}))
         for word in ("anyOf", "oneOf", "allOf"):
             for each in schema.get(word, ()):
-                yield from self._meant(each)
+                yield from self._variants(each)
         yield schema
 
 
@@ -181,7 +180,7 @@ def _under(schemas: Sequence[Schema], key: str) -> Iterator[Schema]:
 
 
 def _takes(schema: Schema, kind: str) -> bool:
-    """Whether a value of this JSON type may stand there, as far as this schema says itself."""
+    """Return whether the schema, without the ones it refers to, allows a value of this JSON type."""
     types = schema.get("type")
     if types is None:
         return not schema.keys() & _ELSEWHERE
@@ -189,7 +188,7 @@ def _takes(schema: Schema, kind: str) -> bool:
 
 
 def _open(schema: Schema, *, free: bool) -> bool:
-    """Whether it takes keys that it does not name; `free`: also those beside keys that it names."""
+    """Return whether the schema allows unknown keys; with `free`, also beside keys that it names."""
     if not _takes(schema, "object"):
         return False
     return schema.get("additionalProperties", "properties" not in schema) is True and (
@@ -198,13 +197,13 @@ def _open(schema: Schema, *, free: bool) -> bool:
 
 
 def _of_adapter(schema: Schema, adapter: object) -> bool:
-    """Whether it is not the model of another adapter's settings."""
+    """Return whether the schema is not that of another adapter's settings."""
     const = schema.get("properties", {}).get(_ADAPTER, {}).get("const")
     return const is None or const == adapter
 
 
 def _named_secret(where: Where) -> bool:
-    """Whether its key says that it is one; in a list, the key of the list."""
+    """Return whether the key, or the key of the list, is the name of a secret."""
     keys = [each for each in where if isinstance(each, str)]
     if not keys or any(each in _NO_SECRETS_IN for each in keys[2:]) or _claim(keys):
         return False
@@ -212,12 +211,12 @@ def _named_secret(where: Where) -> bool:
 
 
 def _claim(keys: Sequence[str]) -> bool:
-    """Whether it is the name of a claim in a rule, such as `token_use`: what rules ask for is no secret."""
+    """Return whether the key is a claim in a rule, such as `token_use`: rules contain no secrets."""
     return keys[-4::2] == ["allow", "claims"]
 
 
 def _only_outside(written: str) -> str:
-    """Of a secret: what it is filled in from, without anything written around it or instead of it."""
+    """Return the placeholder of a secret without the text around it and without its default."""
     match = _ONLY_OUTSIDE.fullmatch(written)
     if not match:
         return HIDDEN
