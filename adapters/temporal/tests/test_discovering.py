@@ -38,7 +38,7 @@ GATE = {
 
 
 @pytest.fixture(scope="module")
-def empty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def empty_server(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """A server that nobody has started anything on."""
     with DevServer(tmp_path_factory.mktemp("temporal")) as server:
         yield server
@@ -53,8 +53,7 @@ async def own(empty_server: DevServer) -> AsyncIterator[Scene]:
 
 
 def worker(scene: Scene) -> Worker:
-    activities = [send_approval_mail, write_log]
-    return Worker(scene.client, task_queue=scene.queue, workflows=[Gated, Anything, Mailed], activities=activities)
+    return scene.worker([Gated, Anything, Mailed], [send_approval_mail, write_log])
 
 
 async def begin(scene: Scene, kind: str, count: int = 1, queue: str | None = None) -> None:
