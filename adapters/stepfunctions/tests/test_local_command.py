@@ -23,8 +23,10 @@ from ruamel.yaml import YAML
 
 from adapters.stepfunctions.tests.local_machines import SLEEP
 from scripts.processes import free_port
+from tests.support import commands
+from tests.support.commands import COMMAND
 from tests.support.served import peer
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 from tests.support.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]
@@ -131,7 +133,7 @@ async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answ
 
 
 def run(line: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *shlex.split(line)[1:]], capture_output=True, text=True, timeout=60, check=False)
+    return commands.run([COMMAND, *shlex.split(line)[1:]])
 
 
 @pytest.mark.parametrize(
