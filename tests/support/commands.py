@@ -13,6 +13,7 @@ command.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -20,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,7 +142,9 @@ def start(
     """Start `mcp-workflows ...` or `python -m ...`, with files or `DEVNULL` as standard ones."""
     environment = dict(os.environ if env is None else env)
     if not _can_be_forked(argv, environment):
-        return subprocess.Popen(argv, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+        return subprocess.Popen(
+            argv, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, preexec_fn=take_terminal
+        )
     request = Request(argv=list(argv), cwd=str(cwd or Path.cwd()), env=environment)
     with open(os.devnull, "r+b") as nothing:
         files = [nothing if given == subprocess.DEVNULL else given for given in (stdin, stdout, stderr)]
@@ -171,6 +175,13 @@ def run(
             process.wait()
             raise
         return subprocess.CompletedProcess(list(argv), code, _text(stdout), _text(stderr))
+
+
+def take_terminal() -> None:
+    """Make standard input the terminal of this process, if it is one: Ctrl-C there is SIGINT here."""
+    if os.isatty(0):
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _text(file: IO[bytes]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import gc
 import json
 import os
@@ -12,7 +11,6 @@ import select
 import signal
 import socket
 import sys
-import termios
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -23,7 +21,7 @@ from typing import Final
 
 from mcp_workflows.adapter import installed_adapters, load_adapter
 from mcp_workflows.sidecar import cli
-from tests.support.commands import COMMAND, MESSAGE_BYTES, STANDARD_FILES, Request
+from tests.support.commands import COMMAND, MESSAGE_BYTES, STANDARD_FILES, Request, take_terminal
 
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux only
 
@@ -86,9 +84,7 @@ def _take(files: Sequence[int]) -> None:
         os.dup2(file, number)
         os.close(file)
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
-    if os.isatty(0):  # it is the terminal of the new process: Ctrl-C there is SIGINT here
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    take_terminal()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
