@@ -31,17 +31,19 @@ from typing import IO, Final, TypedDict
 
 COMMAND: Final = str(Path(sys.executable).with_name("mcp-workflows"))
 STANDARD_FILES: Final = 3  # standard input, output and error; a fourth file takes the process id and the exit status
+INHERITED: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # if they are ignored, as `nohup` does it
 MESSAGE_BYTES: Final = 1 << 20  # of a request at most
 _ROOT: Final = Path(__file__).parents[2]
 _SERVER_MODULE: Final = "tests.support.fork_server"
 
 
 class Request(TypedDict):
-    """A process to start: the arguments and the environment, as of `execve`."""
+    """A process to start: the arguments and the environment, as of `execve`, and the signals that it ignores."""
 
     argv: list[str]
     cwd: str
     env: dict[str, str]
+    ignored: list[int]
 
 
 @dataclass(slots=True)
@@ -145,7 +147,8 @@ def start(
         return subprocess.Popen(
             argv, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, preexec_fn=take_terminal
         )
-    request = Request(argv=list(argv), cwd=str(cwd or Path.cwd()), env=environment)
+    ignored = [int(each) for each in INHERITED if signal.getsignal(each) is signal.SIG_IGN]
+    request = Request(argv=list(argv), cwd=str(cwd or Path.cwd()), env=environment, ignored=ignored)
     with open(os.devnull, "r+b") as nothing:
         files = [nothing if given == subprocess.DEVNULL else given for given in (stdin, stdout, stderr)]
         return SERVER.fork(request, [given if isinstance(given, int) else given.fileno() for given in files])

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -21,7 +21,7 @@ from typing import Final
 
 from mcp_workflows.adapter import installed_adapters, load_adapter
 from mcp_workflows.sidecar import cli
-from tests.support.commands import COMMAND, MESSAGE_BYTES, STANDARD_FILES, Request, take_terminal
+from tests.support.commands import COMMAND, INHERITED, MESSAGE_BYTES, STANDARD_FILES, Request, take_terminal
 
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2), Linux only
 
@@ -52,8 +52,9 @@ def serve(line: socket.socket) -> Request | None:
                 each.close()
             for status in (*statuses.values(), files[STANDARD_FILES]):
                 os.close(status)
-            _take(files[:STANDARD_FILES])
-            return json.loads(message)
+            request: Request = json.loads(message)
+            _take(files[:STANDARD_FILES], request["ignored"])
+            return request
         for each in files[:STANDARD_FILES]:
             os.close(each)
         statuses[pid] = files[STANDARD_FILES]
@@ -78,7 +79,7 @@ def _tell_statuses(statuses: dict[int, int]) -> None:
             os.close(where)
 
 
-def _take(files: Sequence[int]) -> None:
+def _take(files: Sequence[int], ignored: Collection[int]) -> None:
     """Make these the standard files, and the signals as they are after an `exec`."""
     for number, file in enumerate(files):
         os.dup2(file, number)
@@ -86,7 +87,9 @@ def _take(files: Sequence[int]) -> None:
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     take_terminal()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for each in INHERITED:
+        usual = signal.default_int_handler if each is signal.SIGINT else signal.SIG_DFL
+        signal.signal(each, signal.SIG_IGN if each in ignored and not os.isatty(0) else usual)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
