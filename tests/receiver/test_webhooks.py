@@ -35,8 +35,9 @@ from mcp_workflows.testing.capability_contract import CapabilityLaws
 from scripts.processes import free_port
 from tests.access.test_issuers import BAD
 from tests.receiver.called import CalledAdapter, CalledSettings, install
+from tests.support.commands import COMMAND
 from tests.support.served import serving
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 from tests.support.tokens import ACCOUNT, AUDIENCE, KeyServer, signer
 
 pytestmark = pytest.mark.anyio

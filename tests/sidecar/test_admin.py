@@ -28,9 +28,10 @@ from mcp_workflows.sidecar.admin import ops_app, serve_ops
 from mcp_workflows.sidecar.shutdown import ShutdownState
 from mcp_workflows.sidecar.telemetry.setup import Exporters
 from scripts.processes import free_port
+from tests.support.commands import COMMAND
 from tests.support.here import over_http, scene
 from tests.support.served import peer, site
-from tests.support.sidecars import COMMAND, Process, sidecar
+from tests.support.sidecars import Process, sidecar
 from tests.test_telemetry import KEY, Keeping
 
 pytestmark = pytest.mark.anyio

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import observe
 from mcp_workflows.testing import make_task
-from tests.support.sidecars import COMMAND
+from tests.support.commands import COMMAND, run
 
 pytestmark = pytest.mark.anyio
 
@@ -109,7 +108,7 @@ def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Pat
     config_file.write_text(CONFIG.split("tools:")[0] + tool)
     anyio.run(fill, config_file.parent, ("echo", "gone"))
     command = [COMMAND, "check", str(config_file), "--store"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command)
     assert done.returncode == 1
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[0] for line in lines if line and line[0] in {"store", "tasks", "engine", "tool"}] == [
@@ -121,7 +120,7 @@ def test_the_command_prints_whole_lines_where_nobodys_screen_is(config_file: Pat
     assert f"sqlite:///{config_file.parent}/tasks.db" in done.stdout
     assert "no workflow named 'ecko'" in done.stdout
     assert all(len(line) < 1000 for line in done.stdout.splitlines())
-    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    as_json = run([*command, "--json"])
     assert json.loads(as_json.stdout)["tasks"]["removed_engines"] == {"gone": 1}
 
 

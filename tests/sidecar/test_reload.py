@@ -28,9 +28,10 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.reload import Reloader, files_of
 from mcp_workflows.tools.tool import Fallback, TaskSupport
 from scripts.processes import free_port
+from tests.support.commands import COMMAND
 from tests.support.in_memory import entered
 from tests.support.served import Peer, Reply, peer, serving
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 
 pytestmark = pytest.mark.anyio
 

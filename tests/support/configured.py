@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 
 from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.config.load import load_config
+from tests.support.commands import COMMAND, run
 from tests.support.served import Peer, peer, serving
-from tests.support.sidecars import COMMAND, dying_sidecar, sidecar
+from tests.support.sidecars import dying_sidecar, sidecar
 
 KEY: Final = {"mcp-workflows/idempotencyKey": "order-1-" * 4}
 YES: Final = {"action": "accept", "content": {"answer": "yes"}}
@@ -56,9 +58,9 @@ async def by_flags(config: Path, *words: str) -> Mapping[str, tuple[Any, str]]:
     async def call(revision: str) -> None:
         command = [COMMAND, "call", "-c", str(config), "--era", revision, *words]
         with anyio.fail_after(60):
-            done = await anyio.run_process(command, stdin=subprocess.DEVNULL, check=False, cwd=config.parent)
+            done = await anyio.to_thread.run_sync(partial(run, command, cwd=config.parent))
         assert done.returncode == 0, done.stderr
-        found[revision] = json.loads(done.stdout), done.stderr.decode()
+        found[revision] = json.loads(done.stdout), done.stderr
 
     async with anyio.create_task_group() as group:
         for revision in ("2026-07-28", "2025-11-25"):
@@ -79,8 +81,10 @@ async def asked(client: Peer, task_id: str) -> tuple[str, Mapping[str, Any]]:
 
 async def operating(folder: Path, *words: str) -> str:
     """What `mcp-workflows tasks WORDS` prints, a process beside the sidecar."""
-    done = await anyio.run_process([COMMAND, "tasks", *words, "-c", str(folder / "workflows.yaml")])
-    return done.stdout.decode()
+    command = [COMMAND, "tasks", *words, "-c", str(folder / "workflows.yaml")]
+    done = await anyio.to_thread.run_sync(partial(run, command))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 async def killed_while_creating(config: Path, step: str, **more: Any) -> None:

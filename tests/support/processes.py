@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.commands import SERVER
+
 _EVENTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 _TOLD: Final = 'a test that starts a process needs @pytest.mark.usefixtures("processes")'
 _RUNNING: Final = pytest.StashKey[pytest.Item]()
@@ -39,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
             raise RuntimeError(f"{running.nodeid}: {_TOLD}")
 
     sys.addaudithook(refuse)
+
+
+def pytest_unconfigure() -> None:
+    """Stop the server that has started commands."""
+    SERVER.stop()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -13,9 +12,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from scripts.processes import free_port
+from tests.support.commands import COMMAND, start
 
 PATIENCE = 60.0  # seconds
-COMMAND = str(Path(sys.executable).with_name("mcp-workflows"))
 
 WORKFLOWS_YAML = """
 server: {{name: tests}}
@@ -58,9 +57,7 @@ class Process:
         self.url = f"http://127.0.0.1:{port}/mcp"
         self.log = log
         with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+            self.process = start(command, cwd=cwd, env=env, stdout=output, stderr=output)
 
     def wait_until_ready(self) -> None:
         """Until `/readyz` says yes; fails with the log if the process ends first."""

@@ -19,9 +19,10 @@ from cryptography.fernet import Fernet
 
 from mcp_workflows.access.authn.static_tokens import sha256_of
 from scripts.processes import free_port
+from tests.support.commands import COMMAND, run
 from tests.support.here import elder
 from tests.support.served import Peer, Reply, peer
-from tests.support.sidecars import COMMAND, sidecar
+from tests.support.sidecars import sidecar
 from tests.support.tokens import by_hand
 
 pytestmark = pytest.mark.anyio
@@ -199,9 +200,9 @@ def test_a_configuration_that_is_wrong_does_not_show_its_secrets(tmp_path: Path,
     whole["server"]["auth"]["introspection"][0]["endpoint"] = f"http://user:{SECRET}@far.example/x"
     whole["store"]["encryption"]["keys"] = [f"{BIRD}-no-key"]
     config.write_text(json.dumps(whole))
-    ran = subprocess.run([COMMAND, *command, str(config)], capture_output=True, timeout=60, check=False)
+    ran = run([COMMAND, *command, str(config)])
     assert ran.returncode != 0
-    assert leaks({command[0]: ran.stdout + ran.stderr}) == []
+    assert leaks({command[0]: (ran.stdout + ran.stderr).encode()}) == []
 
 
 def test_a_canary_that_got_out_would_be_seen() -> None:

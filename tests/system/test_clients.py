@@ -19,8 +19,9 @@ from scripts.engines import SAMPLES
 from scripts.environments import FASTMCP, INSPECTOR, ROOT, python_of
 from scripts.processes import free_port
 from scripts.stack import Plan, Stack
+from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 
 QUICK: frozenset[Row] = frozenset({("sdk-1x", "http"), ("ext-tasks", "http")})
 """Those of `make test`, one in each revision."""

@@ -24,8 +24,9 @@ from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, 
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.testing import lossy_proxy
 from scripts.processes import free_port
+from tests.support.commands import COMMAND
 from tests.support.served import peer, serving
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 from tests.test_architecture import (
     Module,
     adapters_stay_outside,

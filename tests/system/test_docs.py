@@ -20,9 +20,11 @@ import pytest
 from mcp_workflows.sidecar.cli.docs import headings, pages, section
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
+from tests.support import commands
+from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer, temporal_binary
 from tests.support.served import Peer, peer
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 
 pytestmark = pytest.mark.anyio
 
@@ -215,9 +217,7 @@ async def is_still_asked(sidecar: Process, before: tuple[str, str, str]) -> None
 
 def _do(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[str]:
     command = [COMMAND, *shlex.split(line)[1:]]
-    return subprocess.run(
-        command, cwd=folder, env=environment(address), capture_output=True, text=True, timeout=60, check=False
-    )
+    return commands.run(command, cwd=folder, env=environment(address))
 
 
 @pytest.mark.parametrize("document", [README, QUICKSTART], ids=lambda path: path.name)

@@ -20,9 +20,10 @@ from starlette.types import Message, Receive, Scope, Send
 from mcp_workflows.adapter import Status
 from mcp_workflows.sidecar.shutdown import OpenRequests, ShutdownState
 from mcp_workflows.store.protocol import open_store
+from tests.support.commands import COMMAND
 from tests.support.here import MODERN, Elder, elder, over_http, scene
 from tests.support.served import Peer, peer
-from tests.support.sidecars import COMMAND, Process, sidecar
+from tests.support.sidecars import Process, sidecar
 
 pytestmark = pytest.mark.anyio
 

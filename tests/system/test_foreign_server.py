@@ -15,7 +15,7 @@ from mcp_workflows.client import TaskHandle, TaskState, reconnecting_http
 from mcp_workflows.client.errors import TaskNotFound
 from mcp_workflows.errors import TaskCancelled
 from scripts.processes import free_port, is_taken
-from tests.support.sidecars import COMMAND
+from tests.support.commands import COMMAND, run
 from tests.system.test_clients import ROOT, fastmcp
 
 __all__ = ["fastmcp"]  # a fixture
@@ -71,5 +71,5 @@ async def test_its_tasks_have_handles(url: str) -> None:
 
 def test_its_tools_are_called_from_the_terminal(url: str) -> None:
     command = [COMMAND, "call", "slow", "seconds=0.5", "--url", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command)
     assert (done.returncode, '"slept 0.5"' in done.stdout, "task " in done.stderr) == (0, True, True)

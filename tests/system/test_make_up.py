@@ -116,7 +116,7 @@ def _clean_up(make: subprocess.Popen[bytes], port: int) -> None:
         shutil.rmtree(state)
 
 
-def test_two_run_side_by_side_and_a_signal_to_make_itself_stops_all_of_one(tmp_path: Path) -> None:
+def test_two_run_side_by_side_and_a_signal_or_a_part_that_dies_stops_all_of_one(tmp_path: Path) -> None:
     second_one = made_up(tmp_path, engine="stepfunctions", sample="conformance")
     with made_up(tmp_path) as first, second_one as second:
         assert [_get(up.port, path) for up in (first, second) for path in ("/readyz", "/enginez")] == [200] * 4
@@ -124,8 +124,7 @@ def test_two_run_side_by_side_and_a_signal_to_make_itself_stops_all_of_one(tmp_p
         assert _wait(first.is_gone, DOWN_WITHIN), first.said
         assert not second.is_gone()
         assert _get(second.port, "/readyz") == 200
-        second.make.send_signal(signal.SIGTERM)
-        assert _wait(second.is_gone, DOWN_WITHIN), second.said
+        _assert_all_stops_without(second, "mcp-workflows serve", "sidecar")
 
 
 @linux_only
@@ -160,15 +159,17 @@ def test_killing_what_make_started_leaves_nothing_running(tmp_path: Path) -> Non
         assert _wait(up.is_gone, DOWN_WITHIN), up.said
 
 
-@pytest.mark.parametrize(
-    ("words", "name"), [("worker.py", "worker"), ("start-dev", "engine"), ("mcp-workflows serve", "sidecar")]
-)
+@pytest.mark.parametrize(("words", "name"), [("worker.py", "worker"), ("start-dev", "engine")])
 def test_a_part_that_dies_is_named_and_all_stops(words: str, name: str, tmp_path: Path) -> None:
     with made_up(tmp_path) as up:
-        up.child(words).kill()
-        assert _wait(up.is_gone, DOWN_WITHIN), up.said
-        assert up.make.wait(DOWN_WITHIN) == 2  # make's own code for a recipe that failed
-        assert f"make up: the {name} ended by itself (killed by SIGKILL)" in up.said
+        _assert_all_stops_without(up, words, name)
+
+
+def _assert_all_stops_without(up: Up, words: str, name: str) -> None:
+    up.child(words).kill()
+    assert _wait(up.is_gone, DOWN_WITHIN), up.said
+    assert up.make.wait(DOWN_WITHIN) == 2  # make's own code for a recipe that failed
+    assert f"make up: the {name} ended by itself (killed by SIGKILL)" in up.said
 
 
 def test_a_signal_while_it_starts_stops_everything(tmp_path: Path) -> None:

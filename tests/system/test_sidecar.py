@@ -23,9 +23,10 @@ from mcp_workflows.receiver.companions.definitions import FOR_OWN, companions
 from mcp_workflows.sidecar.app import Address
 from mcp_workflows.sidecar.cli.serve import log_protection, read_address, refuse_shared_single_user
 from mcp_workflows.sidecar.config.load import load_config
+from tests.support.commands import COMMAND
 from tests.support.here import elder, over_http, scene
 from tests.support.served import peer
-from tests.support.sidecars import COMMAND, Process, sidecar
+from tests.support.sidecars import Process, sidecar
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 
@@ -16,9 +15,10 @@ from mcp_workflows_google.embedding import completed, embedded_files
 from scripts.engines import ENGINES, SAMPLES
 from scripts.processes import free_port
 from scripts.stack import samples
+from tests.support.commands import COMMAND, run
 from tests.support.google_engine import GoogleEngine
 from tests.support.served import Peer, peer
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 
 pytestmark = pytest.mark.anyio
 
@@ -117,7 +117,7 @@ def test_the_readmes_call_is_answered(served: str) -> None:
         re.findall(r"^mcp-workflows (call .*)$", (FOLDER / "README.md").read_text(), re.MULTILINE)
     )  # wherever it stands, it is one call
     words = shlex.split(line.replace("http://127.0.0.1:8931/mcp", served))
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=60, check=False)
+    done = run([COMMAND, *words])
     assert done.returncode == 0, done.stderr
     assert "shipped" in done.stdout
 

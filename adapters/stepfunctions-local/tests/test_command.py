@@ -21,9 +21,11 @@ from mcp_workflows_stepfunctions_local.release import MOTO, LocalEngineError, is
 from ruamel.yaml import YAML
 
 from scripts.processes import free_port
+from tests.support import commands
+from tests.support.commands import COMMAND
 from tests.support.local_machines import SLEEP
 from tests.support.served import peer
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 from tests.support.stepfunctions_engine import StepFunctions
 
 ROOT = Path(__file__).parents[3]
@@ -136,7 +138,7 @@ async def test_the_walk_through_of_its_page_goes_from_an_empty_folder_to_an_answ
 
 
 def run(line: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *shlex.split(line)[1:]], capture_output=True, text=True, timeout=60, check=False)
+    return commands.run([COMMAND, *shlex.split(line)[1:]])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +20,8 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
+from tests.support.commands import COMMAND, run
 from tests.support.served import Peer
-from tests.support.sidecars import COMMAND
 from tests.support.stepfunctions_engine import ACCOUNT, REGION, StepFunctions
 
 pytestmark = pytest.mark.anyio
@@ -210,7 +209,7 @@ async def test_an_engine_that_cannot_look_a_machine_up_has_started_nothing(serve
 def test_an_engine_that_cannot_be_set_up_is_a_message_and_no_stack_trace(tmp_path: Path, transport: list[str]) -> None:
     config = configured(tmp_path, "http://127.0.0.1:9", {"it": {"workflow": MACHINE}}, region=None)
     command = [COMMAND, "serve", str(config), *transport]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command)
     assert (done.returncode, done.stdout) == (1, "")
     assert "engine aws: no Region: set region of this engine" in done.stderr
     assert "Traceback" not in done.stderr

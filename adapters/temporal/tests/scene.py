@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from adapters.temporal.tests.workflows import ACTIVITIES, WORKFLOWS
 from mcp_workflows.adapter import Execution, Ref, Start, Status
@@ -61,9 +61,23 @@ class Scene:
         assert self.opened is not None
         return self.opened
 
-    def worker(self) -> Worker:
-        """A worker that polls this queue while it is entered; the sandbox is on."""
-        return Worker(self.client, task_queue=self.queue, workflows=WORKFLOWS, activities=ACTIVITIES)
+    def worker(
+        self, workflows: Sequence[type[Any]] = WORKFLOWS, activities: Sequence[Callable[..., Any]] = ACTIVITIES
+    ) -> Worker:
+        """Return a worker that polls this queue while it is entered, without the sandbox.
+
+        The sandbox imports every module again for every workflow class of every worker, and the adapter cannot see it.
+        """
+        runner = UnsandboxedWorkflowRunner()
+        return Worker(
+            self.client, task_queue=self.queue, workflows=workflows, activities=activities, workflow_runner=runner
+        )
+
+    def sandboxed_worker(self, *names: str) -> Worker:
+        """Return a worker of the workflows of these names, as authors run it: in the sandbox."""
+        chosen = [each for each in WORKFLOWS if each.__name__ in names]
+        assert len(chosen) == len(names)
+        return Worker(self.client, task_queue=self.queue, workflows=chosen, activities=ACTIVITIES)
 
     async def start(self, workflow: str, *arguments: Any, key: str | None = None) -> Ref:
         handle = await self.adapter.start(plan(workflow, *arguments, key=key))

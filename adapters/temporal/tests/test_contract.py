@@ -20,7 +20,7 @@ SECRET = "s3cret"
 
 
 class TestTemporalAdapter(AdapterContract):
-    """Against the dev server, through a proxy that can lose replies, with a worker in the sandbox."""
+    """Against the dev server, through a proxy that can lose replies, with a worker."""
 
     @pytest.fixture
     async def subject(self, anyio_backend: str, dev_server: DevServer, client: Client) -> AsyncIterator[Subject]:

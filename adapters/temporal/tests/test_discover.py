@@ -9,7 +9,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,9 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
+from tests.support import commands
+from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer
-from tests.support.sidecars import COMMAND
 
 GATE = {
     "when": {"query": "status", "equals": "waiting"},
@@ -38,7 +38,7 @@ GATE = {
 
 
 @pytest.fixture(scope="module")
-def empty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def empty_server(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """A server that nobody has started anything on."""
     with DevServer(tmp_path_factory.mktemp("temporal")) as server:
         yield server
@@ -53,8 +53,7 @@ async def own(empty_server: DevServer) -> AsyncIterator[Scene]:
 
 
 def worker(scene: Scene) -> Worker:
-    activities = [send_approval_mail, write_log]
-    return Worker(scene.client, task_queue=scene.queue, workflows=[Gated, Anything, Mailed], activities=activities)
+    return scene.worker([Gated, Anything, Mailed], [send_approval_mail, write_log])
 
 
 async def begin(scene: Scene, kind: str, count: int = 1, queue: str | None = None) -> None:
@@ -311,7 +310,7 @@ tools:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return commands.run([COMMAND, *arguments])
 
 
 async def test_a_drafted_tool_loads_once_it_is_uncommented(own: Scene, empty_server: DevServer, tmp_path: Path) -> None:
@@ -386,12 +385,12 @@ async def test_at_a_terminal_the_workflows_of_an_engine_are_chosen_by_number(
     ours, theirs = pty.openpty()
     os.write(ours, b"\n1\n")  # the namespace, the workflow
     words = ["--engine", "temporal", "--set", f"address={empty_server.address}", "--set", f"task_queue={own.queue}"]
-    command = partial(subprocess.run, [COMMAND, "init", *words, "-c", str(config)], timeout=60, check=False)
-    done = await anyio.to_thread.run_sync(partial(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs))
+    process = commands.start([COMMAND, "init", *words, "-c", str(config)], stdin=theirs, stderr=theirs)
+    code = await anyio.to_thread.run_sync(process.wait, 60)
     asked = os.read(ours, 65536).decode()
     os.close(ours)
     os.close(theirs)
-    assert done.returncode == 0, asked
+    assert code == 0, asked
     [first] = re.findall(r"\b1\. (\w+)", asked)
     assert [tool.workflow for tool in load_config(config, {}).tools] == [first]
 

@@ -19,7 +19,7 @@ YES = {"action": "accept", "content": {"size": "S"}}
 
 
 async def test_a_question_is_shown_and_its_answer_comes_back_to_the_workflow(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         seen = await scene.asked(ref)
         assert (seen.status, seen.message) == (Status.INPUT_REQUIRED, "asking Bob")
@@ -35,7 +35,7 @@ async def test_a_question_is_shown_and_its_answer_comes_back_to_the_workflow(sce
 
 
 async def test_once_an_update_was_taken_the_question_is_gone_at_the_next_look(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
         await scene.adapter.answer(ref, {key: YES})
@@ -44,7 +44,7 @@ async def test_once_an_update_was_taken_the_question_is_gone_at_the_next_look(sc
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_question_can_be_declined_or_cancelled(scene: Scene, action: str) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
         await scene.adapter.answer(ref, {key: {"action": action}})
@@ -65,7 +65,7 @@ async def test_a_question_can_be_declined_or_cancelled(scene: Scene, action: str
 async def test_an_answer_against_the_schema_is_refused_and_the_question_stays(
     scene: Scene, content: object, complaint: str
 ) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
         with pytest.raises(EngineRefused, match=complaint):
@@ -74,7 +74,7 @@ async def test_an_answer_against_the_schema_is_refused_and_the_question_stays(
 
 
 async def test_two_questions_at_once_are_answered_one_by_one(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("AskTwice"):
         ref = await scene.start("AskTwice")
         seen = await scene.asked(ref, 2)
         by_text = {request.params["message"]: key for key, request in seen.requests.items()}
@@ -85,7 +85,7 @@ async def test_two_questions_at_once_are_answered_one_by_one(scene: Scene) -> No
 
 
 async def test_a_question_from_a_class_has_its_schema(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("AskTwice"):
         seen = await scene.asked(await scene.start("AskTwice"), 2)
     schemas = {request.params["message"]: request.params["requestedSchema"] for request in seen.requests.values()}
     assert schemas["first"]["properties"]["tone"]["enum"] == ["kind", "firm"]
@@ -93,7 +93,7 @@ async def test_a_question_from_a_class_has_its_schema(scene: Scene) -> None:
 
 
 async def test_a_question_no_client_can_show_fails_the_workflow_with_the_reason(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("AskBadly"):
         failure = (await scene.ended(await scene.start("AskBadly"))).failure
     assert failure is not None
     assert failure.kind == "McpBadQuestion"
@@ -101,7 +101,7 @@ async def test_a_question_no_client_can_show_fails_the_workflow_with_the_reason(
 
 
 async def test_a_cancelled_question_is_taken_back(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("CancelTheQuestion"):
         ref = await scene.start("CancelTheQuestion")
         await scene.asked(ref)
         seen = await scene.until(ref, lambda seen: not seen.requests)
@@ -109,7 +109,7 @@ async def test_a_cancelled_question_is_taken_back(scene: Scene) -> None:
 
 
 async def test_cancelling_the_execution_takes_its_question_back(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         await scene.asked(ref)
         await scene.adapter.cancel(ref)
@@ -118,7 +118,7 @@ async def test_cancelling_the_execution_takes_its_question_back(scene: Scene) ->
 
 
 async def test_a_terminated_execution_shows_no_question(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
         await scene.client.get_workflow_handle(workflow_id(ref)).terminate(reason="fire")
@@ -128,7 +128,7 @@ async def test_a_terminated_execution_shows_no_question(scene: Scene) -> None:
 
 
 async def test_unknown_and_answered_keys_are_ignored(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
         await scene.adapter.answer(ref, {"nobody-asked": YES})
@@ -138,17 +138,17 @@ async def test_unknown_and_answered_keys_are_ignored(scene: Scene) -> None:
 
 
 async def test_an_answer_waits_for_the_worker_when_none_is_up(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
     await scene.adapter.answer(ref, {key: YES})
     assert (await scene.adapter.describe(ref)).status is Status.INPUT_REQUIRED  # nobody has taken it yet
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         assert (await scene.ended(ref)).output["content"] == {"size": "S"}
 
 
 async def test_two_answers_wait_for_the_worker_when_none_is_up(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("AskTwice"):
         ref = await scene.start("AskTwice")
         requests = (await scene.asked(ref, 2)).requests
     contents = {"first": {"text": "hi"}, "second": {"sku": "a"}}
@@ -156,13 +156,13 @@ async def test_two_answers_wait_for_the_worker_when_none_is_up(scene: Scene) -> 
         key: {"action": "accept", "content": contents[request.params["message"]]} for key, request in requests.items()
     }
     await scene.adapter.answer(ref, answers)
-    async with scene.worker():
+    async with scene.sandboxed_worker("AskTwice"):
         assert (await scene.ended(ref)).output == [{"text": "hi"}, {"sku": "a"}]
 
 
 @pytest.mark.parametrize("keep_memo", [True, False])
 async def test_a_question_left_behind_by_continue_as_new_is_not_shown(scene: Scene, keep_memo: bool) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("AskThenContinue"):
         ref = await scene.start("AskThenContinue", True, keep_memo)
         await scene.asked(ref)
         handle = scene.client.get_workflow_handle(workflow_id(ref))
@@ -175,7 +175,7 @@ async def test_a_question_left_behind_by_continue_as_new_is_not_shown(scene: Sce
 
 
 async def test_a_question_left_behind_by_a_failed_attempt_is_not_shown(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("AskThenFail"):
         handle = await scene.client.start_workflow(
             "AskThenFail", id=scene.queue, task_queue=scene.queue, retry_policy=RetryPolicy(maximum_attempts=2)
         )
@@ -189,7 +189,7 @@ async def test_a_question_left_behind_by_a_failed_attempt_is_not_shown(scene: Sc
 
 
 async def test_a_question_survives_a_reset_and_can_be_answered(scene: Scene) -> None:
-    async with scene.worker():
+    async with scene.sandboxed_worker("Ask"):
         ref = await scene.start("Ask", "Bob")
         [key] = (await scene.asked(ref)).requests
         await scene.client.get_workflow_handle(workflow_id(ref)).signal("nobody_listens")  # one more workflow task

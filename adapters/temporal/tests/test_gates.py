@@ -73,7 +73,7 @@ NO = {"action": "decline", "send": REJECT}
 
 
 def shop(scene: Scene) -> Worker:
-    return Worker(scene.client, task_queue=scene.queue, workflows=SHOP, activities=[notify_approver])
+    return scene.worker(SHOP, [notify_approver])
 
 
 async def start(scene: Scene, workflow: str = "ShipOrder", *args: Any, **gate: JSON) -> Ref:
@@ -398,7 +398,7 @@ async def test_an_open_gate_is_explained_by_its_question_and_an_answered_one_by_
 
 
 async def test_a_gate_whose_activity_is_under_way_or_has_not_begun_is_explained(scene: Scene) -> None:
-    async with Worker(scene.client, task_queue=scene.queue, workflows=SHOP):  # nobody runs its activities
+    async with scene.worker(SHOP, []):  # nobody runs its activities
         ref = await start(scene, "ShipOrder", "A1")
         await until_told(scene, ref, "closed: after: NotifyApprover has not completed: it is under way, attempt 1")
     ref = await start(scene, "ShipOrder", "A1")

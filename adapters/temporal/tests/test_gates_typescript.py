@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import uuid
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
@@ -18,9 +17,10 @@ import pytest
 from adapters.temporal.tests.scene import PATIENCE
 from adapters.temporal.tests.typescript_worker import Factory
 from scripts.processes import free_port
+from tests.support.commands import COMMAND, run
 from tests.support.dev_server import DevServer
 from tests.support.served import Peer, peer
-from tests.support.sidecars import COMMAND, Process
+from tests.support.sidecars import Process
 
 DOCS = Path(__file__).parents[3] / "docs" / "gates.md"
 SHIP = Path(__file__).with_name("typescript") / "workflows" / "ship.ts"
@@ -97,7 +97,7 @@ def replayed(folder: Path) -> Sequence[str]:
     """What the docs' own command prints."""
     [line] = [line for line in block("sh").splitlines() if " replay " in line]
     command = [COMMAND, *line.split()[1:]]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

@@ -12,7 +12,7 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 AT_ONCE = RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1)
 SOON = timedelta(seconds=30)
@@ -130,4 +130,11 @@ WORKFLOWS: Sequence[type[Any]] = (Order, Shipment, Elsewhere, Sleeper, Waiter, G
 
 
 def troubled_worker(client: Client, queue: str) -> Worker:
-    return Worker(client, task_queue=queue, workflows=WORKFLOWS, activities=[charge_card, ship])
+    """Return a worker without the sandbox, which would import every module again for every workflow."""
+    return Worker(
+        client,
+        task_queue=queue,
+        workflows=WORKFLOWS,
+        activities=[charge_card, ship],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )

@@ -1,4 +1,4 @@
-"""Workflows that the tests of the Temporal adapter run, in the sandbox, on real workers."""
+"""Workflows that the tests of the Temporal adapter run on real workers; some run in the sandbox, too."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -29,8 +28,9 @@ from mcp_workflows.sidecar.cli.prompts import AnswerFlag, Answers, QuestionName
 from mcp_workflows.sidecar.cli.result import Outcome
 from scripts.processes import free_port
 from scripts.stack import SAMPLES
+from tests.support.commands import COMMAND, run, start
 from tests.support.dev_server import DevServer
-from tests.support.sidecars import COMMAND, Process, sidecar
+from tests.support.sidecars import Process, sidecar
 from tests.system.test_docs import blocks, lines
 
 CALLING = Path(__file__).parents[3] / "docs" / "calling.md"
@@ -97,32 +97,23 @@ class Shell:
     env: Mapping[str, str]
 
     def call(self, *words: str, stdin: str = "") -> Ended:
-        done = subprocess.run(
-            [COMMAND, "call", *words],
-            cwd=self.folder,
-            env={**os.environ, **self.env},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run([COMMAND, "call", *words], cwd=self.folder, env={**os.environ, **self.env}, given=stdin)
         assert "Traceback" not in done.stderr, done.stderr
         return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def typing(self, *words: str, types: Sequence[tuple[str, str]]) -> Ended:
         """The same at a terminal: each text is typed once what comes before it is shown. `out` is all there was."""
-        pid, terminal = pty.fork()
-        if pid == 0:  # the child; who runs the tests in the background may have Ctrl-C ignored
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.chdir(self.folder)
-            os.execve(COMMAND, [COMMAND, "call", *words], {**os.environ, **self.env, "COLUMNS": "200", "TERM": "xterm"})
+        env = {**os.environ, **self.env, "COLUMNS": "200", "TERM": "xterm"}
+        terminal, other = pty.openpty()
+        command = [COMMAND, "call", *words]
+        process = start(command, cwd=self.folder, env=env, stdin=other, stdout=other, stderr=other)
+        os.close(other)
         try:
             shown = converse(terminal, list(types))
-            return Ended(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out=shown, err="")
+            return Ended(code=process.wait(60), out=shown, err="")
         except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            process.kill()
+            process.wait()
             raise
         finally:
             os.close(terminal)

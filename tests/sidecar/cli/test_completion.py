@@ -15,7 +15,7 @@ from typer.core import TyperArgument
 
 from mcp_workflows.__main__ import ASKED_BY_SHELL, main
 from scripts.completion import TABLE, text
-from tests.support.sidecars import COMMAND
+from tests.support.commands import COMMAND
 
 CONFIG = """\
 engines: {orders: {adapter: memory}, more: {adapter: memory}}

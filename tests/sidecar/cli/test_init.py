@@ -19,7 +19,7 @@ from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
 from scripts.processes import free_port
-from tests.support.sidecars import COMMAND
+from tests.support.commands import COMMAND
 from tests.support.strangers import installed
 
 MEMORY = ("--engine", "memory", "--workflow", "echo")

@@ -26,9 +26,11 @@ from mcp_workflows.sidecar.cli.prompts import open_questions
 from mcp_workflows.testing import make_task
 from samples.conformance.workflows import ALL
 from tests.sidecar.cli.test_call import Here, converse
+from tests.support import commands
+from tests.support.commands import COMMAND
 from tests.support.dev_server import DevServer
 from tests.support.served import peer
-from tests.support.sidecars import COMMAND, sidecar, write_config
+from tests.support.sidecars import sidecar, write_config
 
 pytestmark = pytest.mark.anyio
 
@@ -50,8 +52,7 @@ async def queue(client: Client) -> AsyncGenerator[str]:
 
 async def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`mcp-workflows tasks WORDS`."""
-    done = await anyio.run_process([COMMAND, "tasks", *words, "-c", str(config)], check=False)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return await anyio.to_thread.run_sync(commands.run, [COMMAND, "tasks", *words, "-c", str(config)])
 
 
 async def out(config: Path, *words: str) -> str:
@@ -126,10 +127,10 @@ async def test_the_operator_answers_beside_a_running_sidecar_on_the_line_or_when
 def typing(words: Sequence[str], types: Sequence[tuple[str, str]]) -> str:
     """What `mcp-workflows WORDS` shows at a terminal, where each text is typed once what is before it is shown."""
     terminal, other = pty.openpty()
-    with subprocess.Popen([COMMAND, *words], stdin=other, stdout=other, stderr=other) as process:
-        os.close(other)
-        shown = converse(terminal, list(types)).replace("\r", "")
-        assert process.wait(60) == 0, shown
+    process = commands.start([COMMAND, *words], stdin=other, stdout=other, stderr=other)
+    os.close(other)
+    shown = converse(terminal, list(types)).replace("\r", "")
+    assert process.wait(60) == 0, shown
     os.close(terminal)
     return shown
 
