@@ -32,7 +32,6 @@ NOT_YET: tuple[str, ...] = (
     "mcp_workflows/access/",
     "mcp_workflows/adapter/",
     "mcp_workflows/client/",
-    "mcp_workflows/engines/",
     "mcp_workflows/errors.py",
     "mcp_workflows/receiver/",
     "mcp_workflows/sidecar/",

@@ -36,7 +36,7 @@ _ENDLESS: Final = "subscriptions/listen"  # it ends when its client leaves, and 
 _VERSIONS: Final = frozenset({*SUPPORTED_PROTOCOL_VERSIONS, v2025_11_25.PROTOCOL_VERSION, v2026_07_28.PROTOCOL_VERSION})
 
 
-class Measuring:
+class RequestMetrics:
     """Times every message, and adds to the SDK's span what that does not know; `tools` are ours, as they are now."""
 
     def __init__(self, telemetry: Telemetry, tools: Callable[[], Container[object]]) -> None:

@@ -26,13 +26,13 @@ from mcp_workflows.receiver.companions.handlers import Companions
 from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.receiver.context import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.request_state import AtHand, at_hand, having
-from mcp_workflows.receiver.result_cache import Ended, Kept
-from mcp_workflows.receiver.subscriptions import Listening, Progress, while_admitted
+from mcp_workflows.receiver.request_state import CurrentCall, current_call, having
+from mcp_workflows.receiver.result_cache import CachedResult, ResultCache
+from mcp_workflows.receiver.subscriptions import Progress, TaskSubscription, while_admitted
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.receiver.v2025_11_25.disconnect import note_retry_after, while_there
+from mcp_workflows.receiver.v2025_11_25.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
-from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCore, asks_forms
+from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms
 from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tasks.results import limit_result, task_of
 from mcp_workflows.wire import v2025_11_25 as in_core
@@ -56,7 +56,7 @@ class Middleware:
         self.group: TaskGroup | None = None
         self._envelope = Envelope(server)
         self._strict_headers = strict_headers
-        self._ended = Ended()
+        self._ended = ResultCache()
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
             "initialize": self._initialize,
             "server/discover": self._discover,
@@ -75,7 +75,7 @@ class Middleware:
         """
         if ctx.method != "tools/call" or self.boundary is None:
             return await call_next(ctx)
-        state = AtHand(offer=self.offer)
+        state = CurrentCall(offer=self.offer)
         state.offered = await self._offers(ctx, state.offer)
         if not state.offered:  # as with a name that is no tool's: what is wrong with a state would tell that it is one
             with having(state):
@@ -136,14 +136,14 @@ class Middleware:
 
     async def _viewer(self, ctx: Context) -> Viewer:
         """Who lists tools, with what the rules let them call."""
-        viewer, bridge = self.callers.viewer(ctx), self.offer.bridge
-        if bridge is None:
+        viewer, service = self.callers.viewer(ctx), self.offer.service
+        if service is None:
             return viewer
         principal = self.callers.principal(ctx)
-        return replace(viewer, offered=await bridge.offered(principal), approves=bridge.approves(principal))
+        return replace(viewer, offered=await service.offered(principal), approves=service.approves(principal))
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        state = at_hand() or AtHand(offer=self.offer)
+        state = current_call() or CurrentCall(offer=self.offer)
         if companion := state.offer.companion(name_of(ctx)):
             return await self._companion(ctx, state.offer, companion)
         if not (await self._offers(ctx, state.offer) if state.offered is None else state.offered):
@@ -170,14 +170,14 @@ class Middleware:
         name = name_of(ctx)
         if not offer.shows(name):
             return False
-        return offer.bridge is None or await offer.bridge.offers(str(name), self.callers.principal(ctx))
+        return offer.service is None or await offer.service.offers(str(name), self.callers.principal(ctx))
 
     async def _companion(self, ctx: Context, offer: Offer, companion: Companion) -> HandlerResult:
         """`tools/call` of a companion tool; it makes no tasks itself."""
         _refuse_task(ctx)
         principal = self.callers.principal(ctx)
         served = Companions(
-            bridge=offer.entered,
+            service=offer.entered,
             principal=principal,
             tell=Progress(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
@@ -203,7 +203,7 @@ class Middleware:
         tool = offer.tools[call.tool]
         tasks = self._tasks_of_old(offer)
         serve = partial(tasks.call, ctx, call, principal, patience=tool.wait if tool.hands_over else None)
-        outcome = await while_there(ctx, serve, needed=tool.cancel_on_disconnect)
+        outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)
         return in_core.render(outcome_in_text(outcome), wants_task=call.wants_task)
@@ -215,7 +215,7 @@ class Middleware:
                 return await call_next(ctx)
             principal = self.callers.principal(ctx)
             self._meters.poll(principal)
-            with self._meters.listening(principal) if method is InCore.result else nullcontext():
+            with self._meters.listening(principal) if method is InCoreTasks.result else nullcontext():
                 return await method(self._tasks_of_old(self.offer), ctx, ctx.params or {}, principal)
         if not is_modern(ctx):
             return await call_next(ctx)
@@ -235,7 +235,7 @@ class Middleware:
             self._ended.keep(outcome.task, principal.id, result)
         return result
 
-    def _known(self, task_id: str, principal: Principal) -> Kept | None:
+    def _known(self, task_id: str, principal: Principal) -> CachedResult | None:
         """What an ended task looked like when its owner saw it last; whether they still may see it is not known."""
         self._meters.guess(principal, task_id)
         return self._ended.find(task_id, principal.id, utc_now())
@@ -249,9 +249,9 @@ class Middleware:
             case Cancel():
                 return await self.offer.entered.cancel(command, principal)
 
-    def _tasks_of_old(self, offer: Offer) -> InCore:
+    def _tasks_of_old(self, offer: Offer) -> InCoreTasks:
         assert self.group is not None, "the offer is entered, and so is this"
-        return InCore(offer.entered, self.group)
+        return InCoreTasks(offer.entered, self.group)
 
     async def _read(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
@@ -274,7 +274,7 @@ class Middleware:
             serve: Callable[[], Awaitable[HandlerResult]] = partial(call_next, ctx)
             if command is not None:
                 tasks = await self.offer.entered.listen(command, principal)
-                serve = partial(Listening(ctx, self.offer.entered, tasks, principal).serve, call_next)
+                serve = partial(TaskSubscription(ctx, self.offer.entered, tasks, principal).serve, call_next)
             result = await while_admitted(principal, serve)
         if result is None:  # the client may listen again, with a new token
             return types.SubscriptionsListenResult(_meta={SUBSCRIPTION_ID_META_KEY: ctx.request_id})

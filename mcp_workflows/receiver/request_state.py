@@ -13,7 +13,7 @@ from mcp_workflows.wire.commands import CallOutcome
 
 
 @dataclass(slots=True)
-class AtHand:
+class CurrentCall:
     """What was offered when the call came, and its `requestState` in plain text, in and then out.
 
     While a tool function of the server's own runs, also its context, and what came of it if it handed over.
@@ -27,16 +27,16 @@ class AtHand:
     outcome: CallOutcome | None = None
 
 
-_call: ContextVar[AtHand] = ContextVar("mcp_workflows_call")
+_call: ContextVar[CurrentCall] = ContextVar("mcp_workflows_call")
 
 
-def at_hand() -> AtHand | None:
+def current_call() -> CurrentCall | None:
     """The call at hand, if there is one."""
     return _call.get(None)
 
 
 @contextmanager
-def having(call: AtHand) -> Generator[None]:
+def having(call: CurrentCall) -> Generator[None]:
     """This is the call at hand."""
     token = _call.set(call)
     try:

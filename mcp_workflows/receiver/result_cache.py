@@ -1,4 +1,4 @@
-"""Ended tasks as they were rendered: they are asked for again and again, and never change."""
+"""ResultCache tasks as they were rendered: they are asked for again and again, and never change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST: Final = 16 * 1024  # characters of one; what is larger is rendered agai
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CachedResult:
     """What was rendered for the owner of a task, and the task as it was."""
 
     result: dict[str, Any]
@@ -27,13 +27,13 @@ class Kept:
         return dict(self.result)
 
 
-class Ended:
+class ResultCache:
     """Results of `tasks/get` by task and owner, for as long as the tasks can be read."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Kept] = {}
+        self._kept: dict[tuple[str, str], CachedResult] = {}
 
-    def find(self, task_id: str, owner: str, now: datetime) -> Kept | None:
+    def find(self, task_id: str, owner: str, now: datetime) -> CachedResult | None:
         """The result, if this owner was given it before and the task has not expired."""
         kept = self._kept.get((task_id, owner))
         if kept is None or (kept.expires is not None and kept.expires <= now):
@@ -45,6 +45,6 @@ class Ended:
         if task.status not in TERMINAL or len(json.dumps(result)) > LARGEST:
             return
         expires = None if task.ttl_ms is None else task.created + timedelta(milliseconds=task.ttl_ms)
-        self._kept[task.task_id, owner] = Kept(result=dict(result), task=task, expires=expires)
+        self._kept[task.task_id, owner] = CachedResult(result=dict(result), task=task, expires=expires)
         if len(self._kept) > MOST:
             del self._kept[next(iter(self._kept))]

@@ -23,7 +23,7 @@ from mcp_workflows.adapter import boundary as adapter
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.refresh import utc_now
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import TaskView
 
@@ -63,21 +63,21 @@ class _TaskNotification(types.Notification[dict[str, Any], str]):
     params: dict[str, Any]
 
 
-class Listening:
+class TaskSubscription:
     """One `subscriptions/listen` stream: the SDK's handler serves its own events, we add the tasks."""
 
     def __init__(
-        self, ctx: ServerRequestContext[Any, Any], bridge: Bridge, tasks: Sequence[Task], principal: Principal
+        self, ctx: ServerRequestContext[Any, Any], service: TaskService, tasks: Sequence[Task], principal: Principal
     ) -> None:
         self._ctx = ctx
-        self._bridge = bridge
+        self._service = service
         self._tasks = tasks
         self._principal = principal
         self._acknowledged = anyio.Event()
 
     async def serve(self, call_next: CallNext) -> HandlerResult:
         """The stream, until the client closes it."""
-        session = cast("ServerSession", _Acknowledging(self._ctx.session, self))
+        session = cast("ServerSession", _AcknowledgingSession(self._ctx.session, self))
         async with _beside() as group:
             for task in self._tasks:
                 group.start_soon(self._pump, task)
@@ -99,7 +99,7 @@ class Listening:
     async def _pump(self, task: Task) -> None:
         await self._acknowledged.wait()
         try:
-            await self._bridge.follow(task, self._notify, self._principal)
+            await self._service.follow(task, self._notify, self._principal)
         except WorkflowsError as error:
             logger.info("a subscription to a task ended: %s", error)
 
@@ -111,10 +111,10 @@ class Listening:
         )
 
 
-class _Acknowledging:
+class _AcknowledgingSession:
     """The session as the SDK's listen handler sees it: its acknowledgement goes through us."""
 
-    def __init__(self, session: ServerSession, listening: Listening) -> None:
+    def __init__(self, session: ServerSession, listening: TaskSubscription) -> None:
         self._session = session
         self._listening = listening
 

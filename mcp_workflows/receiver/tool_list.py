@@ -1,4 +1,4 @@
-"""What is offered to clients at one time: the tools, and the bridge that serves them; swapped as a whole."""
+"""What is offered to clients at one time: the tools, and the service that serves them; swapped as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_workflows.receiver.companions.definitions import (
     companions,
     offered,
 )
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
 _DOES = {
@@ -41,7 +41,7 @@ class Offer:
     """One set of tools: a request sees one of them from its beginning to its end."""
 
     tools: Mapping[str, Tool]  # in the order they are listed
-    bridge: Bridge | None = None  # None: not entered
+    service: TaskService | None = None  # None: not entered
     my_tasks: bool = False  # whether clients with tasks get a list of them too
 
     @property
@@ -50,15 +50,15 @@ class Offer:
         return any(tool.hands_over for tool in self.tools.values())
 
     @property
-    def entered(self) -> Bridge:
+    def entered(self) -> TaskService:
         """What serves the commands.
 
         Raises:
             RequestError: nothing does yet.
         """
-        if self.bridge is None:
+        if self.service is None:
             raise RequestError(INTERNAL_ERROR, "workflows are not entered: enter them in the server's lifespan")
-        return self.bridge
+        return self.service
 
     def shows(self, name: object) -> bool:
         """Whether clients can call a tool of that name."""

@@ -46,7 +46,7 @@ _SOON: Final = {"Retry-After": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ErrorReply:
     """What is told instead of a result."""
 
     status: int
@@ -58,40 +58,40 @@ class Answer:
         return JSONResponse({"error": self.text or str(error)}, status_code=self.status, headers=self.headers)
 
 
-_NOT_LET_IN: Final[Mapping[type[AccessError], Answer]] = {
-    KeysUnavailable: Answer(status=503, text="try again later", headers=_LATER),
-    NotAllowed: Answer(status=403, text="not allowed"),
-    TokenRefused: Answer(status=401, text="a valid token is needed", headers={"WWW-Authenticate": "Bearer"}),
+_NOT_LET_IN: Final[Mapping[type[AccessError], ErrorReply]] = {
+    KeysUnavailable: ErrorReply(status=503, text="try again later", headers=_LATER),
+    NotAllowed: ErrorReply(status=403, text="not allowed"),
+    TokenRefused: ErrorReply(status=401, text="a valid token is needed", headers={"WWW-Authenticate": "Bearer"}),
 }
 """What who is not trusted hears; of several reasons, the first here."""
 
-_FAILED: Final[Mapping[type[EngineError], Answer]] = {
-    AdapterBroke: Answer(status=500, text="internal error"),
-    EngineRefused: Answer(status=400),
-    ExecutionNotFound: Answer(status=404),
-    EngineUnavailable: Answer(status=503, headers=_SOON),
-    EngineError: Answer(status=500, text="internal error"),
+_FAILED: Final[Mapping[type[EngineError], ErrorReply]] = {
+    AdapterBroke: ErrorReply(status=500, text="internal error"),
+    EngineRefused: ErrorReply(status=400),
+    ExecutionNotFound: ErrorReply(status=404),
+    EngineUnavailable: ErrorReply(status=503, headers=_SOON),
+    EngineError: ErrorReply(status=500, text="internal error"),
 }
 """What who is trusted hears when it did not work."""
 
-_CLOSED: Final = Answer(status=503, text="try again later", headers=_LATER)
-_NOWHERE: Final = Answer(status=404, text="there is nothing here")
-_TOO_LARGE: Final = Answer(status=413, text=f"the body is larger than {MAX_BODY} bytes")
-_NOT_JSON: Final = Answer(status=415, text="the body must be application/json, not compressed")
-_WRONG_JSON: Final = Answer(status=400, text="the body is no JSON")
-_TOO_SLOW: Final = Answer(status=503, text="the body did not come in time", headers=_LATER)  # workflows try again
-_GONE: Final = Answer(status=400, text="the caller has left")
+_CLOSED: Final = ErrorReply(status=503, text="try again later", headers=_LATER)
+_NOWHERE: Final = ErrorReply(status=404, text="there is nothing here")
+_TOO_LARGE: Final = ErrorReply(status=413, text=f"the body is larger than {MAX_BODY} bytes")
+_NOT_JSON: Final = ErrorReply(status=415, text="the body must be application/json, not compressed")
+_WRONG_JSON: Final = ErrorReply(status=400, text="the body is no JSON")
+_TOO_SLOW: Final = ErrorReply(status=503, text="the body did not come in time", headers=_LATER)  # workflows try again
+_GONE: Final = ErrorReply(status=400, text="the caller has left")
 
 
-class Unfit(Exception):  # noqa: N818  # it is an answer
+class BodyRefused(Exception):  # noqa: N818  # it is an answer
     """The body of a call cannot be taken."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ErrorReply) -> None:
         super().__init__(answer.text)
         self.answer = answer
 
 
-class Inbound:
+class Webhooks:
     """The ASGI application `POST /ENGINE/PATH`, to be mounted at `/engines`; follows every change of the engines."""
 
     def __init__(self, engines: Callable[[], Engines | None]) -> None:
@@ -103,7 +103,7 @@ class Inbound:
         self._router = Router(served, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """ErrorReply one request."""
         await self._router(scope, receive, send)
 
     async def _serve(self, request: Request) -> Response:
@@ -126,7 +126,7 @@ class Inbound:
             return _NOWHERE.response()
         try:
             return await _received(engines, engine, route, await _read(request), account)
-        except Unfit as error:
+        except BodyRefused as error:
             logger.warning("%s by %s was refused: %s", called, account, error)
             return error.answer.response()
         except EngineError as error:
@@ -169,19 +169,19 @@ async def _received(engines: Engines, engine: str, route: Route, body: JSON, acc
 async def _read(request: Request) -> JSON:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > MAX_BODY:
-        raise Unfit(_TOO_LARGE)
+        raise BodyRefused(_TOO_LARGE)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Unfit(_NOT_JSON)
+        raise BodyRefused(_NOT_JSON)
     try:
         with anyio.fail_after(READ_WITHIN):
             body = await _bounded(request)
     except TimeoutError:
-        raise Unfit(_TOO_SLOW) from None
+        raise BodyRefused(_TOO_SLOW) from None
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError:
-        raise Unfit(_WRONG_JSON) from None
+        raise BodyRefused(_WRONG_JSON) from None
 
 
 async def _bounded(request: Request) -> bytes:
@@ -190,9 +190,9 @@ async def _bounded(request: Request) -> bytes:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_BODY:
-                raise Unfit(_TOO_LARGE)
+                raise BodyRefused(_TOO_LARGE)
     except ClientDisconnect:
-        raise Unfit(_GONE) from None
+        raise BodyRefused(_GONE) from None
     return bytes(body)
 
 

@@ -25,7 +25,7 @@ _FROZEN = frozenset({"engine", "gates", "options", "allow_answer", "allow_cancel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
+class AdoptionRequest:
     """Whose task of an execution is wanted, and of which tool."""
 
     tool: Tool
@@ -81,7 +81,7 @@ class Adoption:
             f"Engine {tool.engine} shows no execution {execution_id!r} of workflow {tool.workflow} that can be watched"
         )
 
-    async def take(self, adopted: Adopted, caps: Caps = NO_CAPS) -> Task:
+    async def take(self, adopted: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
         """The task: one per owner, tool and execution, for as long as it lives and the tool stays as it is.
 
         Raises:
@@ -101,7 +101,7 @@ def _refuse_unsayable(execution_id: str) -> None:
         raise ExecutionNotFound("this is no text that could be an id")
 
 
-def _task_of(adopted: Adopted, now: datetime) -> Task:
+def _task_of(adopted: AdoptionRequest, now: datetime) -> Task:
     """A row that is bound from the start, so nothing is ever started for it."""
     tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
     task_id = secrets.token_hex(20)

@@ -21,7 +21,7 @@ from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.quotas import check_size
-from mcp_workflows.tasks.refresh import Ledger, expired
+from mcp_workflows.tasks.refresh import TaskRepository, expired
 from mcp_workflows.tasks.view import META_PREFIX, view
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
@@ -54,7 +54,7 @@ def not_found() -> RequestError:
     return RequestError(INVALID_PARAMS, NOT_FOUND)
 
 
-class Guard:
+class Authorization:
     """The rules of these tools, and whoever else has a say; one for as long as the server lives.
 
     New rules count at once, also for streams that were opened before.
@@ -160,12 +160,14 @@ _MAY_NOT: Mapping[Verb, str] = {
 }
 
 
-class Door:
+class TaskAccess:
     """Where every request about a task comes through; see docs/decisions/0017."""
 
-    def __init__(self, *, ledger: Ledger, guard: Guard, meters: Meters, limits: Limits, audit: Audit) -> None:
-        self._ledger = ledger
-        self._guard = guard
+    def __init__(
+        self, *, repository: TaskRepository, authorization: Authorization, meters: Meters, limits: Limits, audit: Audit
+    ) -> None:
+        self._repository = repository
+        self._authorization = authorization
         self._meters = meters
         self._limits = limits
         self._audit = audit
@@ -175,51 +177,51 @@ class Door:
     ) -> tuple[Task, Rights]:
         """The task and what this principal may do with it, that verb among it: the only way from an id to a task.
 
-        A read has the deadline `by`, see `Ledger.deadline`.
+        A read has the deadline `by`, see `TaskRepository.deadline`.
 
         Raises:
             RequestError: it is unknown, or not theirs to see (these look alike), or expired; or they may see it, and no
                 more.
         """
         self._meters.guess(principal, task_id)
-        task = await self._ledger.found(task_id, principal.id, self._guard.beyond(principal), by=by)
+        task = await self._repository.found(task_id, principal.id, self._authorization.beyond(principal), by=by)
         if task is None:
-            self._guard.denied(principal, task_id=task_id, reason="there is no such task for them")
+            self._authorization.denied(principal, task_id=task_id, reason="there is no such task for them")
             self._meters.missed(principal)
             raise not_found()
-        rights = await self._guard.rights(task, principal)
+        rights = await self._authorization.rights(task, principal)
         if not rights.see and principal.id != task.owner:
             # they may see it only while it asks, which may have begun a moment ago
-            task, _ = await self._ledger.current(task, by=min(by, self._ledger.deadline()))
+            task, _ = await self._repository.current(task, by=min(by, self._repository.deadline()))
         if not rights.reads(task):
-            self._guard.denied(principal, task=task, reason="may not see it")
+            self._authorization.denied(principal, task=task, reason="may not see it")
             self._meters.missed(principal)
             raise not_found()
         self._meters.show(principal, task.id)
-        if self._ledger.over(task):
+        if self._repository.over(task):
             raise expired()
         if (verb is Verb.ANSWER and not rights.answer) or (verb is Verb.CANCEL and not rights.cancel):
-            self._guard.denied(principal, task=task, reason=f"may not {verb} it")
+            self._authorization.denied(principal, task=task, reason=f"may not {verb} it")
             raise RequestError(INVALID_PARAMS, _MAY_NOT[verb])
         return task, rights
 
     def view(self, task: Task, rights: Rights, principal: Principal) -> TaskView:
         """The task as they may see it; who started it, if that was somebody else."""
-        seen = view(as_seen(rights, task), self._ledger.pace(task))
+        seen = view(as_seen(rights, task), self._repository.pace(task))
         return seen if principal.id == task.owner else replace(seen, started_by=person_of(task.owner)[1])
 
     async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
         """Deliver answers to a task that was found for who may answer it.
 
         Raises:
-            RequestError: see `Ledger.answer`; or they are too large.
+            RequestError: see `TaskRepository.answer`; or they are too large.
         """
         try:
             check_size("Answers", responses, self._limits.max_answer, self._limits.max_json_values)
         except LimitReached as reached:
             self._meters.refused(principal, task.tool, reached)
             raise
-        after, taken = await self._ledger.answer(task, responses, principal)
+        after, taken = await self._repository.answer(task, responses, principal)
         if taken:
             self.record(Event.ANSWER, principal, after)
         return after

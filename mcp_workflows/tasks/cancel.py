@@ -23,7 +23,7 @@ REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is s
 Look = Callable[[Task], Awaitable[Task]]
 
 
-class Cancelling:
+class Cancellation:
     """What becomes of a cancellation, whoever asked for it, and whoever still looks."""
 
     def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime], *, audit: Audit = silent) -> None:

@@ -29,7 +29,7 @@ _NEVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
+class _Counts:
     """One count, and when it was taken."""
 
     counts: Sequence[Count] = ()
@@ -37,7 +37,7 @@ class _Taken:
     at: datetime | None = None
 
 
-class Census:
+class TaskGauges:
     """The last count; collecting it never waits for the store."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Census:
         self._engines = engines
         self._telemetry = telemetry
         self._clock = clock
-        self._taken = _Taken()
+        self._counts = _Counts()
         self._tried = self._wanted = _NEVER  # of the event loop's clock, but for the latter
         self._asked = False
         observe = telemetry.observe
@@ -82,7 +82,7 @@ class Census:
         except (StoreError, TimeoutError) as error:
             logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
             return
-        self._taken = _Taken(counts=counts, quotas=dict(self._quotas()), at=self._clock())
+        self._counts = _Counts(counts=counts, quotas=dict(self._quotas()), at=self._clock())
 
     def _quotas(self) -> Iterable[tuple[str, float]]:
         for name in self._engines.names:
@@ -94,7 +94,7 @@ class Census:
     def _tasks(self) -> Iterable[tuple[float, Labels]]:
         self._asked = True
         found: dict[tuple[str, str], int] = {}
-        for count in self._taken.counts:
+        for count in self._counts.counts:
             key = (count.tool, count.status)
             found[key] = found.get(key, 0) + count.tasks
         return [(tasks, {"tool": tool, "status": status}) for (tool, status), tasks in found.items()]
@@ -107,14 +107,14 @@ class Census:
 
     def _longest(self, status: Status, since: Callable[[Count], datetime]) -> Iterable[tuple[float, Labels]]:
         now, oldest = self._clock(), dict[str, datetime]()
-        for count in self._taken.counts:
+        for count in self._counts.counts:
             if count.status is status:
                 oldest[count.tool] = min(oldest.get(count.tool, now), since(count))
         return [((now - at).total_seconds(), {"tool": tool}) for tool, at in oldest.items()]
 
     def _quota(self) -> Iterable[tuple[float, Labels]]:
-        return [(used, {"engine": engine}) for engine, used in self._taken.quotas.items()]
+        return [(used, {"engine": engine}) for engine, used in self._counts.quotas.items()]
 
     def _age(self) -> Iterable[tuple[float, Labels]]:
-        at = self._taken.at
+        at = self._counts.at
         return [] if at is None else [((self._clock() - at).total_seconds(), {})]

@@ -23,7 +23,7 @@ from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.store.leases import Leases
 from mcp_workflows.store.protocol import ChecksIntegrity, Store, changed
 from mcp_workflows.task import Task, postpone, set_back
-from mcp_workflows.tasks.cancel import Cancelling
+from mcp_workflows.tasks.cancel import Cancellation
 
 EVERY = timedelta(hours=12)  # engines keep what has ended for a day at least
 YOUNG = timedelta(hours=6)  # younger ones are seen in the next round
@@ -32,7 +32,7 @@ _PAGE = 100  # rows
 _ROUND: Final = "keep"  # the name of the lease
 
 
-class Keeping:
+class RetentionScan:
     """One slow round over all tasks that have not ended, twice a day, by one of all replicas that share the store."""
 
     def __init__(
@@ -146,7 +146,7 @@ class ClockCheck:
         return True
 
 
-class Housekeeping:
+class Maintenance:
     """The chores of one process. `heal` is one look at a task, `look` a fresh one.
 
     Replicas that share a store share them out by leases, one replica at a time for each engine. But healing all do: one
@@ -160,7 +160,7 @@ class Housekeeping:
         engines: Engines,
         heal: Look,
         look: Look,
-        cancelling: Cancelling,
+        cancellation: Cancellation,
         retention: timedelta,
         clock: Callable[[], datetime],
         clock_check: ClockCheck,
@@ -169,11 +169,11 @@ class Housekeeping:
         self._engines = engines
         self._heal = heal
         self._look = look
-        self._cancelling = cancelling
+        self._cancellation = cancellation
         self._retention = retention
         self._clock = clock
         self._leases = Leases(store, clock)
-        self._keeping = Keeping(store, self._leases, heal, clock)
+        self._retention_scan = RetentionScan(store, self._leases, heal, clock)
         self._clock_check = clock_check
         self._ahead = float("inf")  # of the uptime, when it was looked at last whether the clock was set back
         self._attended: set[str] = set()  # engines whose turn goes on
@@ -183,7 +183,7 @@ class Housekeeping:
         async with anyio.create_task_group() as group:
             group.start_soon(_repeat, self._heal_all, HEAL_EVERY)
             group.start_soon(_repeat, self._sweep, SWEEP_EVERY)
-            group.start_soon(_repeat, self._keeping.round, KEEP_EVERY)
+            group.start_soon(_repeat, self._retention_scan.round, KEEP_EVERY)
             group.start_soon(_repeat, partial(self._attend_all, group), ATTEND_EVERY)
             group.start_soon(_repeat, self._notice_set_back, CLOCK_EVERY)
             if isinstance(self._store, ChecksIntegrity):
@@ -273,7 +273,7 @@ class Housekeeping:
     async def _attend_one(self, task: Task, turn: anyio.Semaphore) -> None:
         """What does not work is put off, so that it keeps no other waiting; it must never end the server."""
         try:
-            await self._cancelling.attend(task, self._look)
+            await self._cancellation.attend(task, self._look)
             return
         except WorkflowsError as error:
             logger.warning("a %s task does not end yet, engine %r: %s", task.tool, task.engine, error)

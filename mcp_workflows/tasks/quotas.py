@@ -70,8 +70,8 @@ def limit_reached(reached: CapReached, caps: Caps, tool: str, now: datetime) -> 
     return LimitReached(f"{text} in {ceil(after)} s; nothing was started", retry_after=after)
 
 
-class Room:
-    """Room for one more task: rows count as live until somebody looks and sees that they have ended."""
+class TaskQuota:
+    """TaskQuota for one more task: rows count as live until somebody looks and sees that they have ended."""
 
     def __init__(
         self,

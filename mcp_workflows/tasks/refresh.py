@@ -18,9 +18,9 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, silent, status_record
 from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status, digest
-from mcp_workflows.engines.polling.poller import Listener, Watch
+from mcp_workflows.engines.polling.poller import Listener, Poller
 from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
-from mcp_workflows.engines.registry import Engines, Sight, ref_of, sound
+from mcp_workflows.engines.registry import Engines, ref_of, validated
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -33,13 +33,13 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
-from mcp_workflows.tasks.adopt import Adopted, Adoption
+from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers, undelivered
-from mcp_workflows.tasks.cancel import Cancelling
+from mcp_workflows.tasks.cancel import Cancellation
 from mcp_workflows.tasks.cursors import read_cursor, write_cursor
-from mcp_workflows.tasks.maintenance import ClockCheck, Housekeeping, uptime
-from mcp_workflows.tasks.quotas import Room, keepable
-from mcp_workflows.tasks.start import Creation, Window
+from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
+from mcp_workflows.tasks.quotas import TaskQuota, keepable
+from mcp_workflows.tasks.start import TaskCreation, Window
 from mcp_workflows.telemetry import about
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def expired() -> RequestError:
     return RequestError(INVALID_PARAMS, EXPIRED)
 
 
-class Ledger:
+class TaskRepository:
     """Tasks by id and owner; entered, it also heals and sweeps in the background."""
 
     def __init__(
@@ -91,18 +91,18 @@ class Ledger:
         self._audit = audit
         clock_check = ClockCheck(clock, steady)
         self._is_steady = clock_check.is_steady
-        self._creation = Creation(store, engines, clock, self._is_steady)
+        self._creation = TaskCreation(store, engines, clock, self._is_steady)
         self.adoption = Adoption(store, engines, clock)  # of what was started elsewhere
-        self._watch = Watch(self._look, Sight(engines), pacing)
+        self._poller = Poller(self._look, engines, pacing)
         self._limits = limits
-        self._room = Room(store, self._watch.look, clock)
-        self._cancelling = Cancelling(store, engines, clock, audit=audit)
-        self._housekeeping = Housekeeping(
+        self._quota = TaskQuota(store, self._poller.look, clock)
+        self._cancellation = Cancellation(store, engines, clock, audit=audit)
+        self._maintenance = Maintenance(
             store=store,
             engines=engines,
-            heal=self._watch.look,
+            heal=self._poller.look,
             look=self._looked_afresh,
-            cancelling=self._cancelling,
+            cancellation=self._cancellation,
             retention=retention,
             clock=clock,
             clock_check=clock_check,
@@ -116,10 +116,10 @@ class Ledger:
         self._salt = await self._store.secret(_START_KEYS)
         self._cursor_key = await self._store.secret(_CURSORS)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._watch)
+            await stack.enter_async_context(self._poller)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
-            group.start_soon(self._housekeeping.run)
+            group.start_soon(self._maintenance.run)
             self._stack = stack.pop_all()
         return self
 
@@ -153,9 +153,9 @@ class Ledger:
             EngineUnavailable: the engine cannot be reached; nothing was started.
         """
         create = partial(self._creation.create, task, caps, window=window)
-        return await self._room.within(caps, create, owner=task.owner, tool=task.tool)
+        return await self._quota.within(caps, create, owner=task.owner, tool=task.tool)
 
-    async def adopt(self, adopted: Adopted, caps: Caps = NO_CAPS) -> Task:
+    async def adopt(self, adopted: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
         """The task of an execution that was started elsewhere, which has been found.
 
         Raises:
@@ -163,7 +163,7 @@ class Ledger:
             MappingError: see `Adoption.take`.
         """
         take = partial(self.adoption.take, adopted, caps)
-        return await self._room.within(caps, take, owner=adopted.owner.id, tool=adopted.tool.name)
+        return await self._quota.within(caps, take, owner=adopted.owner.id, tool=adopted.tool.name)
 
     def deadline(self) -> float:
         """Return when a read that begins now must be answered, on the event loop's clock."""
@@ -252,28 +252,28 @@ class Ledger:
             latest = by - _FOR_THE_STORE
             # the look goes on in the background after its deadline, as the probe
             with anyio.CancelScope(deadline=min(latest, anyio.current_time() + _FOR_A_PROBE) if silence else latest):
-                seen = await self._watch.look(task)
-                return seen, self._watch.unsaved(seen) or self._lateness(seen)
+                seen = await self._poller.look(task)
+                return seen, self._poller.unsaved(seen) or self._lateness(seen)
         except EngineError as error:
             trouble = f"engine {task.engine}: {silence or error}"
         except StoreError as error:
             trouble = str(error)
         with anyio.CancelScope(deadline=by), suppress(StoreError):
             task = await self._store.get(task.id, task.owner) or task
-        return self._watch.latest(task), trouble
+        return self._poller.latest(task), trouble
 
     def unsaved(self, task: Task) -> str | None:
         """Why this state of it is not in the store, where a restart would lose it; None: it is."""
-        return self._watch.unsaved(task)
+        return self._poller.unsaved(task)
 
     def _lateness(self, task: Task) -> str | None:
         """How old what is known is, when an engine is asked for so many that it shows."""
-        age = self._watch.age(task)
+        age = self._poller.age(task)
         return None if age < LATE else f"engine {task.engine} is asked for many tasks: as of {age:.0f} s ago"
 
     def pace(self, task: Task) -> timedelta:
         """How often it is worth asking for it."""
-        return timedelta(seconds=self._watch.pace(task))
+        return timedelta(seconds=self._poller.pace(task))
 
     async def follow(self, task: Task, on_change: Listener, *, patience: float = float("inf")) -> Task:
         """Call `on_change` now and at each change, until the task has ended or `on_change` returned True.
@@ -281,7 +281,7 @@ class Ledger:
         Raises:
             EngineError: for `patience` seconds the engine gave no answer.
         """
-        return await self._watch.follow(task, on_change, patience=patience)
+        return await self._poller.follow(task, on_change, patience=patience)
 
     async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, bool]:
         """Deliver what answers an open question, and return whether anything did; ignore the rest, as the spec says.
@@ -306,7 +306,7 @@ class Ledger:
         try:
             return await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock), True
         finally:
-            self._watch.nudge(task.id)
+            self._poller.refresh_now(task.id)
 
     async def cancel(self, task: Task, *, told: bool = False) -> Task:
         """Ask the engine to cancel; what comes of it shows in the status.
@@ -326,16 +326,16 @@ class Ledger:
             task = await changed(self._store, task, lambda row: change(row, self._clock()))
         except StoreError as error:
             raise RequestError(INTERNAL_ERROR, f"not cancelled: {error}; the task goes on, try again") from None
-        self._watch.note(task)
+        self._poller.note(task)
         if task.handle is not None and not task.ended:
-            task = await self._cancelling.deliver(task, task.handle)
-            self._watch.note(task)
-        self._watch.nudge(task.id)
+            task = await self._cancellation.deliver(task, task.handle)
+            self._poller.note(task)
+        self._poller.refresh_now(task.id)
         return task
 
     def stop(self) -> None:
         """End all waiting: the server is about to stop."""
-        self._watch.stop()
+        self._poller.stop()
         for scope in tuple(self._until_stop):
             scope.cancel()
 
@@ -354,18 +354,18 @@ class Ledger:
     @property
     def stopping(self) -> bool:
         """Whether it is."""
-        return self._watch.stopped
+        return self._poller.stopped
 
     # --- looks
 
     async def _looked_afresh(self, task: Task) -> Task:
-        self._watch.note(task)
-        self._watch.nudge(task.id)
-        return await self._watch.look(task, urgent=True)
+        self._poller.note(task)
+        self._poller.refresh_now(task.id)
+        return await self._poller.look(task, urgent=True)
 
     async def _looked(self, task: Task) -> Task:
         try:
-            return await self._watch.look(task, urgent=True)
+            return await self._poller.look(task, urgent=True)
         except EngineError as error:
             raise undelivered(task, error) from None
 
@@ -378,7 +378,7 @@ class Ledger:
         if row.tombstone and task.handle is not None:
             row = task  # it expired; a plain call that still waits for it gets its result
         if row.cancelled and not task.cancelled:
-            self._watch.note(row)  # another replica told a client so: that holds whatever the engine says
+            self._poller.note(row)  # another replica told a client so: that holds whatever the engine says
         if not row.ended and row.handle is None:
             with self._engines.admitted(row.engine):
                 row = await self._creation.started(row)
@@ -389,13 +389,13 @@ class Ledger:
         if task.ended and not row.tombstone:
             return await self._observed(row, task.execution, task.updated)  # clients may have seen this end: it stays
         if row.cancel_requested and not row.cancel_delivered:
-            delivered = await self._cancelling.deliver_again(row, handle)
+            delivered = await self._cancellation.deliver_again(row, handle)
             row = row if delivered.tombstone else delivered
         asks()
         execution = await self._describe(row, handle)
         if observe(row, execution, row.updated) is row:
             return row, None
-        kept = keepable(sound(execution), self._limits.max_kept_result)
+        kept = keepable(validated(execution), self._limits.max_kept_result)
         return await self._observed(row, kept, task.updated if task.execution == kept else self._clock())
 
     async def _observed(self, row: Task, execution: Execution, at: datetime) -> Known:

@@ -89,20 +89,20 @@ def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Vain:
+class _FailedSearch:
     """A search that told nothing, and why."""
 
     at: float  # of the event loop's clock
     error: EngineUnavailable
 
 
-class Searching:
+class ExecutionSearch:
     """Where the engines can be searched; at most once in `FIND_EVERY` seconds for each task, but for its own starts."""
 
     def __init__(self, engines: Engines, clock: Callable[[], datetime]) -> None:
         self._engines = engines
         self._clock = clock
-        self._vain: dict[str, _Vain] = {}  # of the last few seconds, by task id
+        self._failed: dict[str, _FailedSearch] = {}  # of the last few seconds, by task id
 
     def settled(self, row: Task, at: datetime) -> bool:
         """Whether a search that began then sees all attempts there were."""
@@ -135,13 +135,13 @@ class Searching:
     def check_not_too_often(self, row: Task) -> None:
         """Raise what came of the last search again, if that was just now."""
         now = anyio.current_time()
-        self._vain = {name: each for name, each in self._vain.items() if now - each.at < FIND_EVERY}
-        if last := self._vain.get(row.id):
+        self._failed = {name: each for name, each in self._failed.items() if now - each.at < FIND_EVERY}
+        if last := self._failed.get(row.id):
             raise EngineUnavailable(str(last.error), throttled=last.error.throttled)
 
-    def note_vain(self, row: Task, error: EngineUnavailable) -> None:
+    def note_failure(self, row: Task, error: EngineUnavailable) -> None:
         """It told nothing."""
-        self._vain[row.id] = _Vain(at=anyio.current_time(), error=error)
+        self._failed[row.id] = _FailedSearch(at=anyio.current_time(), error=error)
 
 
 logger = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Window:
         return self.since is not None and row.created >= self.since - CLOCKS_DIFFER
 
 
-class Creation:
+class TaskCreation:
     """From a new row to a bound handle, once, however many ask and whatever dies in between."""
 
     def __init__(
@@ -188,7 +188,7 @@ class Creation:
         self._clock = clock
         self._is_steady = is_steady
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._searching = Searching(engines, clock)
+        self._search = ExecutionSearch(engines, clock)
         self._again: Mapping[StartGuarantee, Callable[[Task], Awaitable[Task]]] = {
             StartGuarantee.KEYED: self._restarted,
             StartGuarantee.FINDABLE: self._sought,
@@ -337,23 +337,23 @@ class Creation:
         row = _live(await self._store.get(task.id, task.owner))
         if row.handle is not None or row.ended:
             return row
-        self._searching.check_not_too_often(row)
+        self._search.check_not_too_often(row)
         try:
             began = self._clock()
             if (handle := await self._find(row)) is not None:
                 self._engines.telemetry.prevented(row.engine, row.tool)
                 return self._healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
-            if not (self._is_steady() and self._searching.settled(row, began)):
+            if not (self._is_steady() and self._search.settled(row, began)):
                 raise not_known()
             return self._healed(await self._start(await self._claimed(row)))
         except EngineUnavailable as error:
-            self._searching.note_vain(row, error)
+            self._search.note_failure(row, error)
             raise
 
     async def _find(self, row: Task) -> str | None:
-        """See `Searching.find`; a row whose key is another's is closed."""
+        """See `ExecutionSearch.find`; a row whose key is another's is closed."""
         try:
-            return await self._searching.find(row)
+            return await self._search.find(row)
         except StartConflict as conflict:
             closed = await self._store.change(row.id, row.owner, self._refusal(conflict))
             if closed is not None and _closed(closed):

@@ -12,7 +12,7 @@ import anyio
 from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.refresh import TaskRepository
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.view import final_result, view
 from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
@@ -25,7 +25,7 @@ Report = Callable[[Execution], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class CallObserver:
     """Who waits, as far as a plain call has to know."""
 
     lens: Callable[[Task], Awaitable[Task]]  # the task as they may see it now; raises `RequestError` if not at all
@@ -33,13 +33,13 @@ class Caller:
     left: Callable[[Task], None]  # hears that it was cancelled because they left
 
 
-class PlainCalls:
-    """Calls that are answered with a result, or with a handle, and with no task."""
+class BlockingCalls:
+    """ToolCalls that are answered with a result, or with a handle, and with no task."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, repository: TaskRepository) -> None:
+        self._repository = repository
 
-    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, caller: Caller) -> CallOutcome:
+    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, caller: CallObserver) -> CallOutcome:
         """The plain result, for a client without tasks; a handle, if the tool hands over and it takes too long.
 
         Raises:
@@ -67,7 +67,7 @@ class PlainCalls:
         return _unanswerable(task)
 
     async def patiently(
-        self, tool: Tool, task: Task, report: Report, caller: Caller, *, within: timedelta | None
+        self, tool: Tool, task: Task, report: Report, caller: CallObserver, *, within: timedelta | None
     ) -> Task:
         """The task when it has ended or asks, or after that time; no time: however long it takes.
 
@@ -87,14 +87,14 @@ class PlainCalls:
         try:
             async with self.attended(tool, task, caller):
                 with anyio.move_on_after(None if within is None else within.total_seconds()):
-                    await self._ledger.follow(task, on_change, patience=PATIENCE)
+                    await self._repository.follow(task, on_change, patience=PATIENCE)
         except ServerStopping:
             if within is None:
                 raise
         return latest
 
     @asynccontextmanager
-    async def attended(self, tool: Tool, task: Task, caller: Caller) -> AsyncGenerator[None]:
+    async def attended(self, tool: Tool, task: Task, caller: CallObserver) -> AsyncGenerator[None]:
         """A client that leaves in here leaves the workflow alone, or cancels it if the tool says so.
 
         A server that stops is no client that leaves.
@@ -102,13 +102,13 @@ class PlainCalls:
         try:
             yield
         except anyio.get_cancelled_exc_class():
-            if tool.cancel_on_disconnect and not self._ledger.stopping and not task.ended:
+            if tool.cancel_on_disconnect and not self._repository.stopping and not task.ended:
                 with anyio.move_on_after(ABANDONING, shield=True), suppress(WorkflowsError):
-                    caller.left(await self._ledger.cancel(task))
+                    caller.left(await self._repository.cancel(task))
             raise
 
     def _view(self, task: Task) -> TaskView:
-        return view(task, self._ledger.pace(task))
+        return view(task, self._repository.pace(task))
 
 
 def finished(task: Task) -> Finished:

@@ -13,10 +13,10 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, TERMINAL, Progress, Status
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.receiver.companions.definitions import LONGEST_WAIT, Companion, Name
-from mcp_workflows.receiver.companions.text import narrate, narrate_list, narrate_questions, told, unclear
+from mcp_workflows.receiver.companions.text import render_list, render_questions, render_task, told, unclear
 from mcp_workflows.tasks.refresh import EXPIRED
 from mcp_workflows.tasks.results import tool_error
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.questions import find_key
 from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
 
@@ -27,7 +27,7 @@ Tell = Callable[[str | None, Progress | None], Awaitable[None]]
 class Companions:
     """The companion tools for one caller."""
 
-    bridge: Bridge
+    service: TaskService
     principal: Principal
     tell: Tell  # hears each change while a call waits
     final: bool = False  # what this client's era was told to be cancelled is cancelled, whatever the engine says
@@ -51,7 +51,7 @@ class Companions:
 
     async def status(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """One look."""
-        return narrate(await self._look(arguments["taskId"]))
+        return render_task(await self._look(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Until it has ended, asks, or the time is over."""
@@ -65,54 +65,54 @@ class Companions:
 
         before = await self._look(arguments["taskId"])
         if before.status is not Status.RUNNING:
-            return narrate(before)
-        row = await self.bridge.owned(before.task_id, self.principal)
+            return render_task(before)
+        row = await self.service.owned(before.task_id, self.principal)
         seconds = min(arguments.get("seconds", LONGEST_WAIT), LONGEST_WAIT)
         with anyio.move_on_after(seconds), suppress(ServerStopping):  # it goes on
-            await self.bridge.follow(row, enough, self.principal)
-        return narrate(await self._look(before.task_id))
+            await self.service.follow(row, enough, self.principal)
+        return render_task(await self._look(before.task_id))
 
     async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Deliver an answer; a question that is not open any more is said to be."""
         task = await self._look(arguments["taskId"])
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be for others, to whom alone it shows
-                await self.bridge.may_answer(Get(task_id=task.task_id), self.principal)
-            return {**narrate(task, lead="Nothing was answered: no question is open."), "isError": True}
+                await self.service.may_answer(Get(task_id=task.task_id), self.principal)
+            return {**render_task(task, lead="Nothing was answered: no question is open."), "isError": True}
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
         if key is None:
-            return {**narrate(task, lead=unclear(task, arguments.get("key"))), "isError": True}
+            return {**render_task(task, lead=unclear(task, arguments.get("key"))), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
-            await self.bridge.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
+            await self.service.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
         except RequestError as error:
             raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
-        after = await self.bridge.answered(Get(task_id=task.task_id), self.principal)
+        after = await self.service.answered(Get(task_id=task.task_id), self.principal)
         if after is None:  # it asked them, and is none of theirs otherwise
             return told(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
-        return narrate(self._seen(after.task))
+        return render_task(self._seen(after.task))
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """One page of what tasks of others ask."""
-        return narrate_questions(await self.bridge.questions(List(cursor=arguments.get("cursor")), self.principal))
+        return render_questions(await self.service.questions(List(cursor=arguments.get("cursor")), self.principal))
 
     async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Ask the engine to; the status says what it makes of that."""
         before = await self._look(arguments["taskId"])
         if before.status in TERMINAL:
-            return narrate(before, lead="There was nothing to cancel.")
-        await self.bridge.cancel(Cancel(task_id=before.task_id), self.principal)
-        return narrate(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
+            return render_task(before, lead="There was nothing to cancel.")
+        await self.service.cancel(Cancel(task_id=before.task_id), self.principal)
+        return render_task(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """One page."""
-        page = await self.bridge.tasks(List(cursor=arguments.get("cursor")), self.principal)
-        return narrate_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
+        page = await self.service.tasks(List(cursor=arguments.get("cursor")), self.principal)
+        return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
 
     async def _look(self, task_id: str) -> TaskView:
         try:
-            found = await self.bridge.get(Get(task_id=task_id), self.principal)
+            found = await self.service.get(Get(task_id=task_id), self.principal)
         except LimitReached:
             raise
         except RequestError as error:

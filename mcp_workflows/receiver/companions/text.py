@@ -25,10 +25,10 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 def outcome_in_text(outcome: CallOutcome) -> Outcome:
     """Return the outcome with an unfinished workflow as a result that tells of its task."""
-    return Finished(result=narrate(outcome.task)) if isinstance(outcome, Unfinished) else outcome
+    return Finished(result=render_task(outcome.task)) if isinstance(outcome, Unfinished) else outcome
 
 
-def narrate(task: TaskView, *, lead: str = "") -> dict[str, Any]:
+def render_task(task: TaskView, *, lead: str = "") -> dict[str, Any]:
     """The task as a `CallToolResult`; once it has ended, with its result: after a line of text, and as `result`.
 
     `lead` is a sentence to begin with.
@@ -54,7 +54,7 @@ def narrate(task: TaskView, *, lead: str = "") -> dict[str, Any]:
     return {**found, "_meta": result["_meta"]} if result.get("_meta") else found
 
 
-def narrate_list(page: Listed) -> dict[str, Any]:
+def render_list(page: Listed) -> dict[str, Any]:
     """A page of tasks, a line each."""
     rows = [_row(task) for task in page.tasks]
     lines = [f"{row['taskId']} {row['tool']} ({row['createdAt']}): {_state(row)}" for row in rows]
@@ -68,7 +68,7 @@ def narrate_list(page: Listed) -> dict[str, Any]:
     return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
 
 
-def narrate_questions(page: Listed) -> dict[str, Any]:
+def render_questions(page: Listed) -> dict[str, Any]:
     """A page of what tasks of others ask, for who may answer it."""
     rows = [
         {**_row(task), "startedBy": cleaned(task.started_by or ""), "questions": _questions(task.requests)}

@@ -84,7 +84,7 @@ def note_retry_after(ctx: ServerRequestContext[Any, Any], error: RequestError) -
         presence.retry_after = error.retry_after
 
 
-async def while_there(
+async def until_disconnected(
     ctx: ServerRequestContext[Any, Any],  # Any: the lifespan and the transport are the user's
     serve: Callable[[], Awaitable[T]],
     *,

@@ -79,7 +79,7 @@ class Channel:
 
 
 @dataclass(slots=True, eq=False)
-class Open:
+class OpenQuestion:
     """A question that the client has been asked and has not answered."""
 
     channel: Channel
@@ -88,11 +88,11 @@ class Open:
     over: anyio.Event = field(default_factory=anyio.Event)
 
 
-Questions = dict[tuple[str, str], list[Open]]
+Questions = dict[tuple[str, str], list[OpenQuestion]]
 """What one client is asked at the moment, by task and key: nobody is asked the same thing on two living streams."""
 
 
-class Asking:
+class TaskQuestions:
     """The questions of one task, put to one client on one of its streams; each once."""
 
     def __init__(self, questions: Questions, channel: Channel, deliver: Deliver) -> None:
@@ -119,7 +119,7 @@ class Asking:
             return None  # or it was answered or withdrawn while we found out
         complaint = None
         with anyio.CancelScope() as scope:
-            mine = Open(channel=self._channel, scope=scope)
+            mine = OpenQuestion(channel=self._channel, scope=scope)
             opened.append(mine)
             try:
                 complaint = await self._until_taken(task_id, key, request)
@@ -137,7 +137,7 @@ class Asking:
             complaint = None if answer is None else await self._complaint(key, answer)
             if complaint is None or self._channel.brief:
                 return complaint
-            asked = complaining(request, complaint)
+            asked = with_complaint(request, complaint)
         return None
 
     async def _complaint(self, key: str, answer: Mapping[str, JSON]) -> str | None:
@@ -156,7 +156,7 @@ class Asking:
         return None
 
 
-class Rounds:
+class CallQuestions:
     """The questions of one call without a task, on its own stream; each once, unless its answer does not fit."""
 
     def __init__(self, channel: Channel) -> None:
@@ -171,7 +171,7 @@ class Rounds:
         self._asked.update(new.keys())
         for key, request in new.items():
             complaint = self._complaints.pop(key, None)
-            asked = request if complaint is None else complaining(request, complaint)
+            asked = request if complaint is None else with_complaint(request, complaint)
             if (answer := await self._channel.ask(asked, None)) is not None:
                 self.answers[key] = answer
 
@@ -194,20 +194,20 @@ class Rounds:
         return again or started
 
 
-def complaining(request: InputRequest, complaint: str) -> InputRequest:
+def with_complaint(request: InputRequest, complaint: str) -> InputRequest:
     """The question once more, with what was wrong with the answer."""
     message = f"{request.params.get('message', '')}\n\n{complaint}".strip()
     return InputRequest(method=request.method, params={**request.params, "message": message})
 
 
-async def still_heard(opened: Sequence[Open]) -> bool:
+async def still_heard(opened: Sequence[OpenQuestion]) -> bool:
     """Whether the client still reads a stream on which it was asked; notes which it does not."""
     for question in list(opened):
         question.heard = question.heard and await question.channel.reaches()
     return any(question.heard for question in opened)
 
 
-def withdraw(questions: Questions, task: TaskView) -> Sequence[Open]:
+def withdraw(questions: Questions, task: TaskView) -> Sequence[OpenQuestion]:
     """Questions of the task that are not open any more: the client hears that they are cancelled."""
     mine = [(key, opened) for (task_id, key), opened in questions.items() if task_id == task.task_id]
     gone = [question for key, opened in mine if key not in task.requests or task.cancelled for question in opened]

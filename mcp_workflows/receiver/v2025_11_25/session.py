@@ -23,12 +23,12 @@ _STATE: Final = "mcp_workflows"
 
 
 @dataclass(slots=True, eq=False)
-class Polled:
+class PolledQuestion:
     """A question that the client sees in `tasks/get`, and may not hear; times are of the event loop's clock."""
 
     seen: int = 0
     complaint: str | None = None  # about the answer to it
-    misfits: int = 0  # answers that did not fit
+    rejections: int = 0  # answers that did not fit
     pause: float = 0.0  # seconds until it is asked again, if it comes to nothing
     not_before: float = 0.0
 
@@ -42,7 +42,7 @@ class Session:
     hears: bool | None = None  # whether what is sent outside of any request reaches it; None: not known
     finding_out: bool = False  # whether it does
     questions: Questions = field(default_factory=Questions)
-    polled: dict[tuple[str, str], Polled] = field(default_factory=dict[tuple[str, str], "Polled"])
+    polled: dict[tuple[str, str], PolledQuestion] = field(default_factory=dict[tuple[str, str], "PolledQuestion"])
     _beside: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
     _alone: dict[str, anyio.CancelScope] = field(default_factory=dict[str, anyio.CancelScope])
 

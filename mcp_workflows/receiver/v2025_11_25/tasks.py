@@ -20,22 +20,22 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError
 from mcp_workflows.receiver.subscriptions import Progress
-from mcp_workflows.receiver.v2025_11_25.disconnect import while_there
+from mcp_workflows.receiver.v2025_11_25.disconnect import until_disconnected
 from mcp_workflows.receiver.v2025_11_25.elicitation import (
     TRIES,
-    Asking,
+    CallQuestions,
     Channel,
-    Open,
-    Rounds,
-    complaining,
+    OpenQuestion,
+    TaskQuestions,
     still_heard,
+    with_complaint,
     withdraw,
 )
-from mcp_workflows.receiver.v2025_11_25.session import Polled, Session, session_of
+from mcp_workflows.receiver.v2025_11_25.session import PolledQuestion, Session, session_of
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import not_found
 from mcp_workflows.tasks.refresh import utc_now
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tasks.view import final_result, withdrawn_result
 from mcp_workflows.wire import v2025_11_25 as wire
 from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
@@ -50,11 +50,11 @@ _WITHDRAWN_WITHIN = 1.0  # seconds
 _PUSHED_FOR = 300.0  # seconds a client has to answer what it was asked outside of any request
 
 
-class InCore:
+class InCoreTasks:
     """What a client of 2025-11-25 asks about tasks; `group` is where things go on after a request."""
 
-    def __init__(self, bridge: Bridge, group: TaskGroup) -> None:
-        self._bridge = bridge
+    def __init__(self, service: TaskService, group: TaskGroup) -> None:
+        self._service = service
         self._group = group
 
     # --- tools/call
@@ -66,13 +66,13 @@ class InCore:
         client gets what one gets that cannot ask.
         """
         began = anyio.current_time()
-        rounds = Rounds(Channel(session=ctx.session, request_id=ctx.request_id))
+        rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
         report = Progress(ctx.session.report_progress).report
-        outcome = await self._bridge.call(call, principal, report)
+        outcome = await self._service.call(call, principal, report)
         while isinstance(outcome, Questions):
             bounded = patience is not None and outcome.started
             until = began + patience.total_seconds() if patience and bounded else float("inf")
-            async with self._bridge.asking(call, outcome, principal):
+            async with self._service.asking(call, outcome, principal):
                 with anyio.CancelScope(deadline=until):
                     await rounds.ask(outcome.requests)
             principal = await _still(principal)
@@ -80,7 +80,7 @@ class InCore:
             call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers), waited=waited)
             started = outcome.started
             try:
-                outcome = await self._bridge.call(call, principal, report)
+                outcome = await self._service.call(call, principal, report)
             except RequestError as error:
                 if not rounds.refused(error, started=started):
                     raise
@@ -95,7 +95,7 @@ class InCore:
         """
         session = session_of(ctx)
         try:
-            task = await self._bridge.owned(task_id, principal)
+            task = await self._service.owned(task_id, principal)
         except RequestError:  # they may start it, and not see it
             return
         first, session.augmented = not session.augmented, True
@@ -126,30 +126,30 @@ class InCore:
             return wire.ended(view)
 
         with session.alone(task.id):  # a call that was sent again made the same task
-            await self._bridge.follow(task, on_change, principal)
+            await self._service.follow(task, on_change, principal)
 
     # --- tasks/*
 
     async def get(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """`tasks/get`; a question that nobody hears is asked beside it."""
-        view = (await self._bridge.get(wire.parse_get(params), principal)).task
+        view = (await self._service.get(wire.parse_get(params), principal)).task
         await self._push(ctx, view, principal)
         return wire.detailed(view)
 
     async def cancel(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """`tasks/cancel`."""
-        return wire.detailed((await self._bridge.withdraw(wire.parse_cancel(params), principal)).task)
+        return wire.detailed((await self._service.withdraw(wire.parse_cancel(params), principal)).task)
 
     async def list(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """`tasks/list`."""
-        return wire.listed(await self._bridge.tasks(wire.parse_list(params), principal))
+        return wire.listed(await self._service.tasks(wire.parse_list(params), principal))
 
     async def result(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
         """Blocks until the task has ended; meanwhile its questions are asked on this request's stream.
 
         A question outlives the request: clients give up on a request sooner than people answer.
         """
-        task, session = await self._bridge.owned(wire.parse_result(params).task_id, principal), session_of(ctx)
+        task, session = await self._service.owned(wire.parse_result(params).task_id, principal), session_of(ctx)
         asking = self._asking(session, Channel(session=ctx.session, request_id=ctx.request_id), task.id, principal)
         last: TaskView | None = None
 
@@ -160,7 +160,7 @@ class InCore:
                 asking.see(view, partial(session.start, self._group))
             return wire.ended(view)
 
-        await while_there(ctx, partial(self._bridge.follow, task, on_change, principal), needed=True)
+        await until_disconnected(ctx, partial(self._service.follow, task, on_change, principal), needed=True)
         assert last is not None, "it has ended, so it was seen"
         with anyio.move_on_after(_WITHDRAWN_WITHIN):
             for question in withdraw(session.questions, last):
@@ -183,9 +183,9 @@ class InCore:
             session.finding_out = True
             session.start(self._group, partial(self._find_out, session, ctx))
         for key, request in view.requests.items():
-            polled = session.polled.setdefault((view.task_id, key), Polled())
+            polled = session.polled.setdefault((view.task_id, key), PolledQuestion())
             polled.seen += 1
-            again = request if polled.complaint is None else complaining(request, polled.complaint)
+            again = request if polled.complaint is None else with_complaint(request, polled.complaint)
             asked = session.questions.get((view.task_id, key), [])
             if any(question.heard for question in asked):
                 lasting = [question for question in asked if not question.channel.brief]
@@ -199,7 +199,7 @@ class InCore:
                 session.start(self._group, partial(_for_a_while, put, polled))
                 await anyio.lowlevel.checkpoint()  # the question goes out before the reply that ends this stream
 
-    def _due(self, session: Session, polled: Polled) -> bool:
+    def _due(self, session: Session, polled: PolledQuestion) -> bool:
         seen_enough = polled.seen >= _SEEN_BEFORE_PUSHED and session.hears is not None
         return seen_enough and anyio.current_time() >= polled.not_before
 
@@ -209,18 +209,18 @@ class InCore:
         finally:
             session.finding_out = False
 
-    def _asking(self, session: Session, channel: Channel, task_id: str, principal: Principal) -> Asking:
+    def _asking(self, session: Session, channel: Channel, task_id: str, principal: Principal) -> TaskQuestions:
         async def deliver(key: str, answer: Mapping[str, JSON]) -> None:
-            await self._bridge.update(Update(task_id=task_id, responses={key: answer}), await _still(principal))
+            await self._service.update(Update(task_id=task_id, responses={key: answer}), await _still(principal))
 
-        return Asking(session.questions, channel, deliver)
+        return TaskQuestions(session.questions, channel, deliver)
 
 
-METHODS: Mapping[str, Callable[[InCore, Context, Params, Principal], Awaitable[dict[str, Any]]]] = {
-    "tasks/get": InCore.get,
-    "tasks/result": InCore.result,
-    "tasks/list": InCore.list,
-    "tasks/cancel": InCore.cancel,
+METHODS: Mapping[str, Callable[[InCoreTasks, Context, Params, Principal], Awaitable[dict[str, Any]]]] = {
+    "tasks/get": InCoreTasks.get,
+    "tasks/result": InCoreTasks.result,
+    "tasks/list": InCoreTasks.list,
+    "tasks/cancel": InCoreTasks.cancel,
 }
 """What this revision has beside `tools/call`."""
 
@@ -238,19 +238,19 @@ async def _still(principal: Principal) -> Principal:
     return now
 
 
-async def _for_a_while(put: Callable[[], Awaitable[str | None]], polled: Polled) -> None:
+async def _for_a_while(put: Callable[[], Awaitable[str | None]], polled: PolledQuestion) -> None:
     """Ask; if that comes to nothing, not again at once, unless the answer did not fit."""
     polled.complaint = None
     with anyio.move_on_after(_PUSHED_FOR):
         polled.complaint = await put()
-    polled.misfits += polled.complaint is not None
-    if polled.complaint is not None and polled.misfits % TRIES:
+    polled.rejections += polled.complaint is not None
+    if polled.complaint is not None and polled.rejections % TRIES:
         return
     polled.pause = min(max(2 * polled.pause, _ASKED_AGAIN_AFTER), _PUSHED_FOR)
     polled.not_before = anyio.current_time() + polled.pause
 
 
-async def _look_after(session: Session, asked: Sequence[Open]) -> None:
+async def _look_after(session: Session, asked: Sequence[OpenQuestion]) -> None:
     """Whether what was asked still reaches somebody; if not, also whether anything outside of requests does."""
     if not await still_heard(asked) and any(question.channel.request_id is None for question in asked):
         session.hears = None
