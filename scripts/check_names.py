@@ -37,7 +37,6 @@ NOT_YET: tuple[str, ...] = (
     "mcp_workflows/sidecar/",
     "mcp_workflows/store/",
     "mcp_workflows/task.py",
-    "mcp_workflows/tasks/",
     "mcp_workflows/telemetry.py",
     "mcp_workflows/testing/",
     "mcp_workflows/tools/",

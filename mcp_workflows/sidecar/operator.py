@@ -244,7 +244,7 @@ class Operator:
             raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
         ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
         adopted = AdoptionRequest(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
-        task = await self._adoption.take(adopted)
+        task = await self._adoption.create(adopted)
         self._record(Event.CREATE, task, "watched")
         return await self._look(task)
 

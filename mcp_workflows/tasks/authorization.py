@@ -1,7 +1,7 @@
-"""Who may do what, asked anew at every request and every push: the rules of the tools, then the user's own authorizer.
+"""Authorization at every request and push: the rules of the tools, then the operator's own authorizer.
 
-Nobody is told what they may not see: a task that is not theirs to see is not found, and a tool they may not call is no
-tool. The reason is for the record.
+A task that a principal may not see is not found, and a tool that it may not call does not exist. The reason goes to the
+audit log only.
 """
 
 from __future__ import annotations
@@ -30,32 +30,38 @@ logger = logging.getLogger(__name__)
 
 PATIENCE: Final = 5.0  # seconds for an authorizer to say yes
 NOT_FOUND: Final = "Task not found"
+_MAY_NOT: Mapping[Verb, str] = {
+    Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
+    Verb.CANCEL: "Not allowed: you may not cancel this task; it goes on",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What one principal may do with one task."""
+    """The rights of one principal on one task."""
 
     see: bool
     answer: bool
     cancel: bool
 
     def reads(self, task: Task) -> bool:
-        """Whether they may look at it now: who is to answer sees what it asks, for as long as it does."""
+        """Return True if the task may be read now. With `answer` alone, that is while it waits for input."""
         return self.see or (self.answer and task.execution.status is Status.INPUT_REQUIRED)
 
 
 _ALL: Final = Rights(see=True, answer=True, cancel=True)
+
+
 NO_RIGHTS: Final = Rights(see=False, answer=False, cancel=False)
 
 
 def not_found() -> RequestError:
-    """What they all hear who may not see a task, whether it is there or not."""
+    """Return the error for a task that is unknown or not to be seen: both look alike."""
     return RequestError(INVALID_PARAMS, NOT_FOUND)
 
 
 class Authorization:
-    """The rules of these tools, and whoever else has a say; one for as long as the server lives.
+    """The rules of the tools and the operator's authorizer; one object for as long as the server lives.
 
     New rules count at once, also for streams that were opened before.
     """
@@ -68,28 +74,28 @@ class Authorization:
         self.use(tools)
 
     def use(self, tools: Mapping[str, Tool]) -> None:
-        """These are the tools from now on."""
+        """Replace the tools, and with them the rules."""
         self._tools = tools
         self._ruled = self._authorizer is not None or any(tool.allow is not None for tool in tools.values())
 
     # --- tools
 
     async def offers(self, name: str, principal: Principal) -> bool:
-        """Whether they may call a tool of this name at all; if not, that is put on record."""
+        """Return True if the principal may call this tool; record a refusal."""
         if await self._may(Wish(principal=principal, verb=Verb.CALL, tool=name)):
             return True
         self.denied(principal, tool=name, reason="may not call it")
         return False
 
     async def offered(self, principal: Principal) -> frozenset[str]:
-        """The tools they may call."""
+        """Return the tools that the principal may call."""
         if not self._ruled:
             return frozenset(self._tools)
         wishes = [Wish(principal=principal, verb=Verb.CALL, tool=name) for name in self._tools]
         return frozenset([wish.tool for wish in wishes if await self._may(wish)])
 
     async def starts(self, tool: Tool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
-        """Whether they may call it with these arguments; only an authorizer looks at them."""
+        """Return True if the principal may call the tool with these arguments; only authorizers see these."""
         wish = Wish(principal=principal, verb=Verb.CALL, tool=tool.name, arguments=arguments)
         if await self._may(wish):
             return True
@@ -99,16 +105,16 @@ class Authorization:
     # --- tasks
 
     def beyond(self, principal: Principal) -> Sequence[str]:
-        """The tools whose tasks of other owners may be this principal's business."""
+        """Return the tools whose rules may let this principal see or answer tasks of other owners."""
         if not self._ruled:
             return ()
         return [name for name, tool in self._tools.items() if reaches_others(tool.allow, principal)]
 
     async def rights(self, task: Task, principal: Principal) -> Rights:
-        """What they may do with this task now."""
+        """Return the rights of the principal on this task now."""
         tool = self._tools.get(task.tool)
         mine = principal.id == task.owner
-        if tool is None and task.guarded:  # its rules are gone: the owner sees what comes of it, and that is all
+        if tool is None and task.guarded:  # its rules are gone: the owner may see the task and do nothing else
             return Rights(see=mine, answer=False, cancel=False)
         if self._authorizer is None and (tool is None or tool.allow is None):
             return _ALL if mine else NO_RIGHTS
@@ -119,7 +125,7 @@ class Authorization:
         return Rights(see=see, answer=answer, cancel=cancel)
 
     async def sees_own(self, tool: str, task_id: str, principal: Principal) -> bool:
-        """Whether they may see a task of their own of this tool, which is there."""
+        """Return True if the principal may see an existing task of its own of this tool."""
         if not self._ruled:
             return True
         return await self._may(Wish(principal=principal, verb=Verb.SEE, tool=tool, owner=principal.id, task_id=task_id))
@@ -136,7 +142,7 @@ class Authorization:
         try:
             with anyio.fail_after(PATIENCE):
                 return await self._authorizer(wish) is True
-        except Exception:  # a stranger's code, and a no: see docs/decisions/0002
+        except Exception:  # third-party code; any error is a refusal: docs/decisions/0002
             logger.exception("the authorizer failed on %s of tool %r: denied", wish.verb, wish.tool)
             return False
 
@@ -149,19 +155,13 @@ class Authorization:
         tool: str | None = None,
         reason: str,
     ) -> None:
-        """Put on record that they may not do that."""
+        """Record a refusal in the audit log."""
         record = record_of(Event.DENY, principal, task, tool=tool, outcome="refused", reason=reason)
         self._audit(record if task_id is None else replace(record, task=task_hash(task_id)))
 
 
-_MAY_NOT: Mapping[Verb, str] = {
-    Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
-    Verb.CANCEL: "Not allowed: you may not cancel this task; it goes on",
-}
-
-
 class TaskAccess:
-    """Where every request about a task comes through; see docs/decisions/0017."""
+    """The access of principals to tasks: every request about a task goes through it; see docs/decisions/0017."""
 
     def __init__(
         self, *, repository: TaskRepository, authorization: Authorization, meters: Meters, limits: Limits, audit: Audit
@@ -175,13 +175,13 @@ class TaskAccess:
     async def found(
         self, task_id: str, principal: Principal, verb: Verb = Verb.SEE, *, by: float = float("inf")
     ) -> tuple[Task, Rights]:
-        """The task and what this principal may do with it, that verb among it: the only way from an id to a task.
+        """Return the task and the principal's rights on it, which include `verb`: the only way from an id to a task.
 
         A read has the deadline `by`, see `TaskRepository.deadline`.
 
         Raises:
-            RequestError: it is unknown, or not theirs to see (these look alike), or expired; or they may see it, and no
-                more.
+            RequestError: the task is unknown or not to be seen (these look alike), or has expired, or the principal
+                may see it and no more.
         """
         self._meters.guess(principal, task_id)
         task = await self._repository.found(task_id, principal.id, self._authorization.beyond(principal), by=by)
@@ -191,7 +191,7 @@ class TaskAccess:
             raise not_found()
         rights = await self._authorization.rights(task, principal)
         if not rights.see and principal.id != task.owner:
-            # they may see it only while it asks, which may have begun a moment ago
+            # such a principal may read it only while it asks, which may have begun a moment ago
             task, _ = await self._repository.current(task, by=min(by, self._repository.deadline()))
         if not rights.reads(task):
             self._authorization.denied(principal, task=task, reason="may not see it")
@@ -206,15 +206,15 @@ class TaskAccess:
         return task, rights
 
     def view(self, task: Task, rights: Rights, principal: Principal) -> TaskView:
-        """The task as they may see it; who started it, if that was somebody else."""
+        """Return the task as this principal may see it, with its owner's name if that is somebody else."""
         seen = view(as_seen(rights, task), self._repository.pace(task))
         return seen if principal.id == task.owner else replace(seen, started_by=person_of(task.owner)[1])
 
     async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
-        """Deliver answers to a task that was found for who may answer it.
+        """Deliver answers to a task that was found with `Verb.ANSWER`.
 
         Raises:
-            RequestError: see `TaskRepository.answer`; or they are too large.
+            RequestError: the answers are too large, or see `TaskRepository.answer`.
         """
         try:
             check_size("Answers", responses, self._limits.max_answer, self._limits.max_json_values)
@@ -229,25 +229,25 @@ class TaskAccess:
     def record(
         self, event: Event, principal: Principal, task: Task, *, outcome: str = "ok", arguments: JSON = None
     ) -> None:
-        """Put on record what they did with it."""
+        """Record an event on a task in the audit log."""
         if self._audit is not silent:
             self._audit(record_of(event, principal, task, outcome=outcome, arguments=arguments))
 
     def record_again(self, principal: Principal, task: TaskView) -> None:
-        """Put on record that they were given a result which was rendered before."""
+        """Record that a result was returned again that had been rendered before."""
         if self._audit is not silent:
             self._audit(_given_again(principal, task))
 
 
 def as_seen(rights: Rights, task: Task) -> Task:
-    """The task as those see it who may answer what it asks, or who may not; nothing of it, while they may not look."""
+    """Return the task within these rights: without questions to answer, or without any content."""
     if not rights.reads(task):
         return replace(task, execution=Execution(status=Status.RUNNING), ended=None)
     return task if rights.answer else replace(task, may_answer=False)
 
 
 def _given_again(principal: Principal, task: TaskView) -> Record:
-    """The record of a result that was rendered before; its row is not read again."""
+    """Return the record of a result that had been rendered before; its row is not read again."""
     engine, workflow, execution = (task.meta.get(META_PREFIX + name) for name in ("engine", "workflow", "executionId"))
     return replace(
         record_of(Event.RETRIEVE, principal, tool=task.tool),

@@ -1,6 +1,7 @@
-"""How many tasks there are in which status, and how much of their quotas engines are asked for: what gauges show.
+"""Gauges: the number of tasks by status, and the share of the engines' quotas in use.
 
-Counted in the store, which all replicas share: each of them shows the same numbers. Only while somebody collects them.
+The store counts, and all replicas share it, so each of them shows the same numbers. Counting stops when no collector
+asks.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 FRESH: Final = 5.0  # seconds for which a count is good enough
 EVERY: Final = 15.0  # seconds between two, while somebody collects them without asking for fresh ones
-_WANTED: Final = 300.0  # seconds after which nobody seems to collect any more
+_WANTED: Final = 300.0  # seconds after the last collection until counting stops
 _PATIENCE: Final = 5.0  # seconds for the store
 _NEVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """One count, and when it was taken."""
+    """One count and its time."""
 
     counts: Sequence[Count] = ()
     quotas: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -38,7 +39,7 @@ class _Counts:
 
 
 class TaskGauges:
-    """The last count; collecting it never waits for the store."""
+    """Gauges over the last count; a collection never waits for the store."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class TaskGauges:
         observe("census_age", self._age, unit="s", description="How old the counts of tasks are.")
 
     async def run(self) -> None:
-        """Count now and then, while somebody collects; for ever."""
+        """Count from time to time while a collector asks, for ever."""
         while True:
             await anyio.sleep(EVERY)
             if self._asked:
@@ -71,7 +72,7 @@ class TaskGauges:
                 await self.take()
 
     async def take(self) -> None:
-        """Count, unless that was done just now. What the store does not tell leaves the last count as it is."""
+        """Count, unless the last count is fresh. If the store does not answer, the last count stays."""
         now = anyio.current_time()
         if now - self._tried < FRESH:
             return

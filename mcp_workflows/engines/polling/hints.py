@@ -16,7 +16,6 @@ from mcp_workflows.errors import EngineError
 logger = logging.getLogger(__name__)
 
 PAUSES = (1.0, 60.0)  # seconds after an error: from, to; the latter without an error also ends the trouble
-
 Changed = Callable[[str, str], None]  # engine, handle
 
 
