@@ -33,7 +33,6 @@ NOT_YET: tuple[str, ...] = (
     "mcp_workflows/adapter/",
     "mcp_workflows/client/",
     "mcp_workflows/errors.py",
-    "mcp_workflows/receiver/",
     "mcp_workflows/sidecar/",
     "mcp_workflows/store/",
     "mcp_workflows/task.py",

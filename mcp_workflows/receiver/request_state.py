@@ -1,4 +1,4 @@
-"""The call at hand, for what happens between the two parts of the middleware: the server's own tool functions."""
+"""The current call: state that the two parts of the middleware and the server's own tool functions share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mcp_workflows.wire.commands import CallOutcome
 
 @dataclass(slots=True)
 class CurrentCall:
-    """What was offered when the call came, and its `requestState` in plain text, in and then out.
+    """The tools at the time of the call, and its `requestState` in plain text, incoming and then outgoing.
 
-    While a tool function of the server's own runs, also its context, and what came of it if it handed over.
+    While a tool function of the server runs, also its context, and the outcome if it handed over.
     """
 
     offer: Offer
     text: str | None = None
-    offered: bool | None = None  # whether the tool is there for the caller, once that was asked
+    offered: bool | None = None  # the caller may call the tool; None: not asked yet
     ctx: Context | None = None
     handed: bool = False
     outcome: CallOutcome | None = None
@@ -31,13 +31,13 @@ _call: ContextVar[CurrentCall] = ContextVar("mcp_workflows_call")
 
 
 def current_call() -> CurrentCall | None:
-    """The call at hand, if there is one."""
+    """Return the current call, if there is one."""
     return _call.get(None)
 
 
 @contextmanager
-def having(call: CurrentCall) -> Generator[None]:
-    """This is the call at hand."""
+def as_current_call(call: CurrentCall) -> Generator[None]:
+    """Make this the current call of the body."""
     token = _call.set(call)
     try:
         yield

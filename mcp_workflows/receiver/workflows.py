@@ -1,4 +1,4 @@
-"""Our tools on a server: their lifetime, what is offered, and what a server's own functions may ask for."""
+"""The workflows on a server: their lifetime, their tools, and the functions for the server's own code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _EVERYBODY = [
 
 
 class Workflows:
-    """Our tools on a server; an async context manager that the server's lifespan enters."""
+    """The workflows on a server; an async context manager that the server's lifespan enters."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Workflows:
         self._my_tasks = my_tasks
         self._audit = audit
         self._telemetry = engines.telemetry
-        self._counted = counting(audit, self._telemetry)  # for what is refused
+        self._counted = counting(audit, self._telemetry)  # for refusals
         self._authorization = Authorization(tools, authorizer=authorizer, audit=self._counted)
         self._gauges: TaskGauges | None = None
         self._stack = AsyncExitStack()
@@ -123,37 +123,37 @@ class Workflows:
 
     @property
     def service(self) -> TaskService:
-        """What serves the commands, while entered."""
+        """The task service, while entered."""
         return self.middleware.offer.entered
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Those that are offered now."""
+        """The tools on offer now."""
         return self.middleware.offer.tools
 
     @property
     def my_tasks(self) -> bool:
-        """Whether clients with tasks get a list of theirs too."""
+        """True if clients with tasks get a tool that lists theirs."""
         return self._my_tasks
 
     @property
     def adapters(self) -> Mapping[str, Adapter]:
-        """The engines' adapters now, by engine."""
+        """The adapters in use, by engine."""
         return self._engines.adapters
 
     @property
     def called_at(self) -> Mapping[str, Sequence[str]]:
-        """The paths of URLs at which workflows call their engine, by engine; without those that are not called."""
+        """The URL paths at which workflows call their engine, by engine; engines without any are left out."""
         return {name: addresses(name, routes) for name, routes in self._engines.routes.items()}
 
     async def swap(self, tools: Mapping[str, Tool], adapters: Mapping[str, Adapter]) -> bool:
-        """Offer these from now on, as a whole; whether that changes what clients see listed.
+        """Replace all tools and engines; return True if clients see a different list.
 
-        Calls under way finish with what was offered when they came; adapters in both sets stay open. Tasks keep the
-        settings they started with.
+        Calls in progress finish with the tools and engines that they began with; adapters in both sets stay open. Tasks
+        keep the settings that they started with.
 
         Raises:
-            ConfigError: the server has tools of these names, or an adapter cannot be opened; all is as it was.
+            ConfigError: the server has tools of these names, or an adapter cannot be opened; nothing has changed.
         """
         await self._refuse_taken_names(tools)
         opened = await self._engines.opened(adapters)
@@ -188,12 +188,12 @@ class Workflows:
 
     @property
     def audit(self) -> Audit:
-        """What takes the record of what is refused, which is also counted."""
+        """The audit for refusals, which also counts them."""
         return self._counted
 
     @property
     def alive(self) -> bool:
-        """Whether they are entered, and what watches and heals in the background is there."""
+        """True while the workflows are entered and their background work runs."""
         return self.middleware.offer.service is not None
 
     async def ready(self) -> None:
@@ -201,19 +201,19 @@ class Workflows:
         await self._store.check()
 
     async def count(self) -> None:
-        """Have gauges show how many tasks there are now, or were a few seconds ago."""
+        """Refresh the gauges of tasks, unless they were refreshed a few seconds ago."""
         if self.alive and self._gauges is not None:
             await self._gauges.take()
 
     async def check_engines(self) -> Mapping[str, Finding]:
-        """How each engine is, by name."""
+        """Return the health of each engine, by name."""
         return await self._engines.check()
 
     async def exposed(self, engine: str) -> Sequence[Exposed]:
-        """The workflows of an engine that are marked there to be tools; none where nobody looks.
+        """Return the workflows of an engine that are marked as tools there; none if its adapter cannot discover any.
 
         Raises:
-            EngineError: it cannot be told.
+            EngineError: the engine did not answer.
         """
         try:
             with anyio.fail_after(LONGEST_LOOK):
@@ -224,7 +224,7 @@ class Workflows:
 
     @asynccontextmanager
     async def testing(self) -> AsyncGenerator[Script]:
-        """For unit tests of your own server: no engine and no store of yours, but workflows that do as the test says.
+        """Replace engines and store for unit tests of your own server: workflows then do as the test's script says.
 
         Enter it before the server runs; see `Script`.
 
@@ -243,10 +243,10 @@ class Workflows:
                 self._engines, self._store = own
 
     async def hand_over(self, tool: str, arguments: Mapping[str, JSON]) -> types.CallToolResult:
-        """From inside a tool function of your own: the workflow of `tool` finishes this call. Return what you get.
+        """Let the workflow of `tool` finish this call of your own tool function; return the result you get.
 
-        The client hears what a call of `tool` would tell it: a task, or the plain result if it takes none. Questions
-        of the workflow reach clients with tasks only.
+        The client gets the reply of a call of `tool`: a task, or the plain result if it takes none. Questions of the
+        workflow reach clients with tasks only.
 
         Raises:
             RequestError: not inside a tool function, a second time in one call, or there is no such tool.

@@ -1,4 +1,4 @@
-"""Tasks of 2025-11-25: `tasks/*`, what goes on beside a task's requests, and questions on the way.
+"""Tasks of 2025-11-25: `tasks/*`, notifications beside a task's requests, and questions on the way.
 
 Source: the specification of that revision, basic/utilities/tasks.
 """
@@ -27,7 +27,7 @@ from mcp_workflows.receiver.v2025_11_25.elicitation import (
     Channel,
     OpenQuestion,
     TaskQuestions,
-    still_heard,
+    is_still_read,
     with_complaint,
     withdraw,
 )
@@ -43,15 +43,15 @@ from mcp_workflows.wire.params import Params, takes_forms
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
 
-_SEEN_BEFORE_PUSHED = 2  # polls that show a question its client does not hear of
-_LOOK_AFTER_EVERY = 5  # polls, whether a question that is open still reaches anybody
-_ASKED_AGAIN_AFTER = 60.0  # seconds, and then longer, when what was asked so came to nothing
+_SEEN_BEFORE_PUSHED = 2  # polls that show a question which was not asked
+_CHECK_EVERY = 5  # polls between checks that an open question still reaches the client
+_ASKED_AGAIN_AFTER = 60.0  # seconds, and then longer, after a question without an answer
 _WITHDRAWN_WITHIN = 1.0  # seconds
 _PUSHED_FOR = 300.0  # seconds a client has to answer what it was asked outside of any request
 
 
 class InCoreTasks:
-    """What a client of 2025-11-25 asks about tasks; `group` is where things go on after a request."""
+    """The task methods for clients of 2025-11-25; `group` runs the work beside requests."""
 
     def __init__(self, service: TaskService, group: TaskGroup) -> None:
         self._service = service
@@ -60,10 +60,10 @@ class InCoreTasks:
     # --- tools/call
 
     async def call(self, ctx: Context, call: Call, principal: Principal, *, patience: timedelta | None) -> CallOutcome:
-        """The call, its questions put to the person on its own stream, those of the workflow for no longer than that.
+        """Call a tool and ask its questions on the call's own stream; those of the workflow within `patience`.
 
-        A question that stays open although it was asked is not asked again, unless the answer did not fit: then the
-        client gets what one gets that cannot ask.
+        Ask each question once; ask again only if the answer failed validation. If the question stays open, treat the
+        client as unable to elicit.
         """
         began = anyio.current_time()
         rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
@@ -89,14 +89,14 @@ class InCoreTasks:
         return outcome
 
     async def accompany(self, ctx: Context, task_id: str, principal: Principal, *, tools_change: bool) -> None:
-        """Tell the client of the task's changes, for as long as its session lasts, and of its progress if it asked.
+        """Notify the client of the task's changes while its session lasts, and of its progress if it asked for that.
 
-        `tools_change`: who has asked for a task is shown other tools from then on: without the companions.
+        `tools_change`: a client that has asked for a task sees another tool list from then on, without companion tools.
         """
         session = session_of(ctx)
         try:
             task = await self._service.owned(task_id, principal)
-        except RequestError:  # they may start it, and not see it
+        except RequestError:  # the caller may start the task, and not see it
             return
         first, session.augmented = not session.augmented, True
         if first and tools_change:
@@ -125,13 +125,13 @@ class InCoreTasks:
             withdraw(session.questions, view)
             return wire.ended(view)
 
-        with session.alone(task.id):  # a call that was sent again made the same task
+        with session.alone(task.id):  # a repeated call returned the same task
             await self._service.follow(task, on_change, principal)
 
     # --- tasks/*
 
     async def get(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
-        """`tasks/get`; a question that nobody hears is asked beside it."""
+        """`tasks/get`; also ask a question that the client did not get by other means."""
         view = (await self._service.get(wire.parse_get(params), principal)).task
         await self._push(ctx, view, principal)
         return wire.detailed(view)
@@ -145,7 +145,7 @@ class InCoreTasks:
         return wire.listed(await self._service.tasks(wire.parse_list(params), principal))
 
     async def result(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
-        """Blocks until the task has ended; meanwhile its questions are asked on this request's stream.
+        """`tasks/result`: block until the task has ended, and ask its questions on this request's stream.
 
         A question outlives the request: clients give up on a request sooner than people answer.
         """
@@ -161,7 +161,7 @@ class InCoreTasks:
             return wire.ended(view)
 
         await until_disconnected(ctx, partial(self._service.follow, task, on_change, principal), needed=True)
-        assert last is not None, "it has ended, so it was seen"
+        assert last is not None, "on_change was called with the end"
         with anyio.move_on_after(_WITHDRAWN_WITHIN):
             for question in withdraw(session.questions, last):
                 await question.over.wait()  # before its stream ends with the result
@@ -170,44 +170,44 @@ class InCoreTasks:
     # --- questions to clients that only poll
 
     async def _push(self, ctx: Context, view: TaskView, principal: Principal) -> None:
-        """Who sees a question again and again in `tasks/get` and does not open `tasks/result` never hears it otherwise.
+        """Ask a question that a client sees repeatedly in `tasks/get`, if it does not open `tasks/result`.
 
-        It is asked outside of any request; or, where nobody listens there, on the stream of this one.
+        It is asked outside of any request; or, if the client reads nothing there, on the stream of this one.
         """
         session = session_of(ctx)
         withdraw(session.questions, view)
         session.forget(view)
         if wire.ended(view) or not view.requests or not asks_forms(ctx):
             return
-        if session.hears is None and not session.finding_out:
-            session.finding_out = True
-            session.start(self._group, partial(self._find_out, session, ctx))
+        if session.is_reachable is None and not session.is_checking:
+            session.is_checking = True
+            session.start(self._group, partial(self._check_reachable, session, ctx))
         for key, request in view.requests.items():
             polled = session.polled.setdefault((view.task_id, key), PolledQuestion())
             polled.seen += 1
             again = request if polled.complaint is None else with_complaint(request, polled.complaint)
             asked = session.questions.get((view.task_id, key), [])
-            if any(question.heard for question in asked):
+            if any(question.is_read for question in asked):
                 lasting = [question for question in asked if not question.channel.brief]
-                if lasting and polled.seen % _LOOK_AFTER_EVERY == 0:
-                    session.start(self._group, partial(_look_after, session, lasting))
+                if lasting and polled.seen % _CHECK_EVERY == 0:
+                    session.start(self._group, partial(_check_questions, session, lasting))
             elif self._due(session, polled):
                 channel = Channel(session=ctx.session)
-                if not session.hears:
+                if not session.is_reachable:
                     channel = replace(channel, request_id=ctx.request_id, brief=True)
                 put = partial(self._asking(session, channel, view.task_id, principal).put, view.task_id, key, again)
-                session.start(self._group, partial(_for_a_while, put, polled))
+                session.start(self._group, partial(_put_once, put, polled))
                 await anyio.lowlevel.checkpoint()  # the question goes out before the reply that ends this stream
 
     def _due(self, session: Session, polled: PolledQuestion) -> bool:
-        seen_enough = polled.seen >= _SEEN_BEFORE_PUSHED and session.hears is not None
+        seen_enough = polled.seen >= _SEEN_BEFORE_PUSHED and session.is_reachable is not None
         return seen_enough and anyio.current_time() >= polled.not_before
 
-    async def _find_out(self, session: Session, ctx: Context) -> None:
+    async def _check_reachable(self, session: Session, ctx: Context) -> None:
         try:
-            session.hears = await Channel(session=ctx.session).reaches()
+            session.is_reachable = await Channel(session=ctx.session).reaches()
         finally:
-            session.finding_out = False
+            session.is_checking = False
 
     def _asking(self, session: Session, channel: Channel, task_id: str, principal: Principal) -> TaskQuestions:
         async def deliver(key: str, answer: Mapping[str, JSON]) -> None:
@@ -222,24 +222,24 @@ METHODS: Mapping[str, Callable[[InCoreTasks, Context, Params, Principal], Awaita
     "tasks/list": InCoreTasks.list,
     "tasks/cancel": InCoreTasks.cancel,
 }
-"""What this revision has beside `tools/call`."""
+"""The methods of this revision beside `tools/call`."""
 
 
 async def _still(principal: Principal) -> Principal:
-    """Who has answered a question, as they would be let in now: people take their time, and rights are taken back.
+    """Return the principal with its rights of this moment: people take time to answer, and rights may be revoked.
 
-    That their token has expired meanwhile is nothing: the answer came with one that is good, which is not seen here.
+    An expired token does not matter: the answer came with a good one, which is not visible here.
 
     Raises:
-        RequestError: they would not be let in any more.
+        RequestError: the principal would not be let in any more.
     """
     if (now := await principal.still(utc_now())) is None:
         raise not_found()
     return now
 
 
-async def _for_a_while(put: Callable[[], Awaitable[str | None]], polled: PolledQuestion) -> None:
-    """Ask; if that comes to nothing, not again at once, unless the answer did not fit."""
+async def _put_once(put: Callable[[], Awaitable[str | None]], polled: PolledQuestion) -> None:
+    """Ask; without an answer, wait before the next time, unless the answer did not fit."""
     polled.complaint = None
     with anyio.move_on_after(_PUSHED_FOR):
         polled.complaint = await put()
@@ -250,14 +250,14 @@ async def _for_a_while(put: Callable[[], Awaitable[str | None]], polled: PolledQ
     polled.not_before = anyio.current_time() + polled.pause
 
 
-async def _look_after(session: Session, asked: Sequence[OpenQuestion]) -> None:
-    """Whether what was asked still reaches somebody; if not, also whether anything outside of requests does."""
-    if not await still_heard(asked) and any(question.channel.request_id is None for question in asked):
-        session.hears = None
+async def _check_questions(session: Session, asked: Sequence[OpenQuestion]) -> None:
+    """Check that the questions still reach the client; if not, check again that it is reachable outside of requests."""
+    if not await is_still_read(asked) and any(question.channel.request_id is None for question in asked):
+        session.is_reachable = None
 
 
 def asks_forms(ctx: Context) -> bool:
-    """Whether the client said that it can put questions to a person."""
+    """Return True if the client declared that it can put questions to a person."""
     capabilities = ctx.session.client_capabilities
     return capabilities is not None and takes_forms(
         cast("Params", capabilities.model_dump(by_alias=True, exclude_none=True))
