@@ -76,7 +76,8 @@ CATCH_EVERYTHING = frozenset(
     {
         f"{CORE}.engines.polling.poller",
         f"{CORE}.engines.registry",
-        f"{CORE}.receiver",
+        f"{CORE}.receiver.middleware",
+        f"{CORE}.receiver.v2025_11_25.session",
         f"{CORE}.tasks.authorization",
         f"{CORE}.tasks.maintenance",
     }
