@@ -50,7 +50,8 @@ class Adoption:
         Raises:
             EngineError: there is none, it cannot become a task, or the engine does not answer.
         """
-        _refuse_unsayable(execution_id)
+        if execution_id != execution_id.encode("utf-8", "replace").decode():
+            raise ExecutionNotFound("this is no text that could be an id")  # half a surrogate pair cannot be sent
         adapter = self._engines.get(tool.engine)
         if not isinstance(adapter, Adopts):
             raise EngineRefused("it cannot adopt executions")
@@ -98,12 +99,6 @@ class Adoption:
 def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return the arguments for the tool's templates; those of a tool that watches include the execution's id."""
     return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments
-
-
-def _refuse_unsayable(execution_id: str) -> None:
-    """Refuse ids with half a surrogate pair: JSON allows them, and adapters cannot send them."""
-    if execution_id != execution_id.encode("utf-8", "replace").decode():
-        raise ExecutionNotFound("this is no text that could be an id")
 
 
 def _task_of(adopted: AdoptionRequest, now: datetime) -> Task:

@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 
 from mcp_workflows.access import Authorizer, Principal, Verb, Wish, permits, person_of, reaches_others
-from mcp_workflows.access.audit import Audit, Event, Record, record_of, silent, task_hash
+from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, Execution, Status
@@ -235,8 +235,14 @@ class TaskAccess:
 
     def record_again(self, principal: Principal, task: TaskView) -> None:
         """Record that a result was returned again that had been rendered before."""
-        if self._audit is not silent:
-            self._audit(_given_again(principal, task))
+        if self._audit is silent:
+            return
+        names = ("engine", "workflow", "executionId")
+        engine, workflow, execution = (task.meta.get(META_PREFIX + name) for name in names)
+        record = record_of(Event.RETRIEVE, principal, tool=task.tool)  # its row is not read again
+        result = (task.result or {}).get("structuredContent")
+        hashed = task_hash(task.task_id)
+        self._audit(replace(record, task=hashed, engine=engine, workflow=workflow, execution=execution, result=result))
 
 
 def as_seen(rights: Rights, task: Task) -> Task:
@@ -244,16 +250,3 @@ def as_seen(rights: Rights, task: Task) -> Task:
     if not rights.reads(task):
         return replace(task, execution=Execution(status=Status.RUNNING), ended=None)
     return task if rights.answer else replace(task, may_answer=False)
-
-
-def _given_again(principal: Principal, task: TaskView) -> Record:
-    """Return the record of a result that had been rendered before; its row is not read again."""
-    engine, workflow, execution = (task.meta.get(META_PREFIX + name) for name in ("engine", "workflow", "executionId"))
-    return replace(
-        record_of(Event.RETRIEVE, principal, tool=task.tool),
-        task=task_hash(task.task_id),
-        engine=engine,
-        workflow=workflow,
-        execution=execution,
-        result=(task.result or {}).get("structuredContent"),
-    )

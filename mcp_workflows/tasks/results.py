@@ -32,7 +32,7 @@ def tool_result(output: JSON) -> dict[str, Any]:
     if isinstance(output, str):
         return {"content": [_text(output)], "isError": False}
     structured: JSON = cast("JSON", output) if isinstance(output, Mapping) else {"result": output}
-    return {"content": [_text(_dump(output))], "structuredContent": structured, "isError": False}
+    return {"content": [_text(document(output))], "structuredContent": structured, "isError": False}
 
 
 def tool_error(text: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Large:
 
 def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | None) -> dict[str, Any]:
     """Return the result if its JSON is within the limit (bytes), or else a resource link to it."""
-    size = len(_dump(result).encode())
+    size = len(document(result).encode())
     if size <= large.limit:
         return result
     link = {
@@ -116,9 +116,9 @@ def task_of(uri: str) -> str | None:
     return uri[len(prefix) : -len(suffix)]
 
 
-def document(result: Mapping[str, JSON]) -> str:
-    """Return the whole result as the JSON text of its resource."""
-    return _dump(result)
+def document(value: JSON) -> str:
+    """Return a whole result, or any other value, as JSON text."""
+    return _JSON.encode(value)
 
 
 def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
@@ -136,7 +136,3 @@ def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def _dump(value: JSON) -> str:
-    return _JSON.encode(value)
