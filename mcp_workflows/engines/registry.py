@@ -161,7 +161,7 @@ class Engines:
 
     def _has(self, engine: str, capability: type[object]) -> bool:
         adapter = self.get(engine)
-        return adapter is not None and _implements(type(adapter), capability)
+        return adapter is not None and _implements(type(adapter), capability)  # type: ignore[arg-type]  # mypy: a class is hashable
 
     # --- calls
 

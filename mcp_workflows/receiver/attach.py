@@ -89,7 +89,7 @@ def attach(
     _serve_lists(server)
     chain = server.middleware
     sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
-    measured = [workflows.measuring.serve] if workflows.measuring.heard else []
+    measured = [workflows.measuring.serve] if workflows.measuring.is_collected else []
     chain[sealed:sealed] = [*measured, workflows.middleware.seal]
     chain.append(workflows.middleware.serve)
     return workflows

@@ -83,14 +83,14 @@ class Sessions:
 
     def _take(self, principal: Principal) -> _Place:
         """Reserve a place. Nothing is awaited in here, so that simultaneous requests cannot pass together."""
-        who = whose_meter(principal)
-        self._forget_ended(who)
-        self._meters.open_session(principal, len(self._of.get(who, ())))
+        owner = whose_meter(principal)
+        self._forget_ended(owner)
+        self._meters.open_session(principal, len(self._of.get(owner, ())))
         place = _Place()
-        self._of.setdefault(who, set()).add(place)
+        self._of.setdefault(owner, set()).add(place)
         return place
 
-    async def _open(self, who: str, place: _Place, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _open(self, owner: str, place: _Place, scope: Scope, receive: Receive, send: Send) -> None:
         async def said(message: Message) -> None:
             if message["type"] == "http.response.start":
                 place.session = _opened_by(message)
@@ -100,22 +100,22 @@ class Sessions:
             await self._app(scope, receive, said)
         finally:
             place.session = place.session or _NONE
-            self._forget_ended(who)
+            self._forget_ended(owner)
             self._forget_all_ended()
 
-    def _forget_ended(self, who: str) -> None:
-        places = self._of.get(who, set[_Place]())
+    def _forget_ended(self, owner: str) -> None:
+        places = self._of.get(owner, set[_Place]())
         places -= {place for place in places if place.session is not None and place.session not in self._live}
         if not places:
-            self._of.pop(who, None)
+            self._of.pop(owner, None)
 
     def _forget_all_ended(self) -> None:
         """Forget callers that do not come again."""
         self._opened += 1
         if self._opened > SPARE + len(self._live):
             self._opened = 0
-            for who in tuple(self._of):
-                self._forget_ended(who)
+            for owner in tuple(self._of):
+                self._forget_ended(owner)
 
 
 class StandaloneStreams:

@@ -44,7 +44,7 @@ class RequestMetrics:
         self._tools = tools
 
     @property
-    def heard(self) -> bool:
+    def is_collected(self) -> bool:
         """True if anything collects metrics; otherwise requests need not be measured."""
         return self._telemetry.heard
 

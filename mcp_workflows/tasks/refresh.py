@@ -188,7 +188,7 @@ class TaskRepository:
         """Return True if the task has expired."""
         return task.expired(self._clock())
 
-    def left(self, task: Task) -> float:
+    def seconds_left(self, task: Task) -> float:
         """Return the seconds until the task expires."""
         return float("inf") if task.expires is None else (task.expires - self._clock()).total_seconds()
 
@@ -308,11 +308,11 @@ class TaskRepository:
         finally:
             self._poller.refresh_now(task.id)
 
-    async def cancel(self, task: Task, *, told: bool = False) -> Task:
+    async def cancel(self, task: Task, *, is_final: bool = False) -> Task:
         """Ask the engine to cancel; the status shows the outcome.
 
-        If the engine does not take the cancellation now, a later look delivers it. `told`: the client is told at once
-        that the task is cancelled, which is final in 2025-11-25.
+        If the engine does not take the cancellation now, a later look delivers it. `is_final`: the client is told
+        at once that the task is cancelled, which is final in 2025-11-25.
 
         Raises:
             RequestError: the tool only watches, so the task cannot be cancelled.
@@ -321,7 +321,7 @@ class TaskRepository:
             return task
         if not task.may_cancel:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be cancelled here")
-        change = tell_cancelled if told else request_cancel
+        change = tell_cancelled if is_final else request_cancel
         try:
             task = await changed(self._store, task, lambda row: change(row, self._clock()))
         except StoreError as error:
@@ -402,12 +402,12 @@ class TaskRepository:
 
     async def _observed(self, row: Task, execution: Execution, at: datetime) -> TaskAndWarning:
         """Store an execution in its row. One replica's transaction changes the status, and that replica records it."""
-        told = False
+        is_new_status = False
 
         def see(task: Task) -> Task:
-            nonlocal told
+            nonlocal is_new_status
             after = observe(task, execution, at)
-            told = after.execution.status is not task.execution.status
+            is_new_status = after.execution.status is not task.execution.status
             return after
 
         try:
@@ -416,7 +416,7 @@ class TaskRepository:
             return observe(row, execution, at), f"not saved: {error}"
         if seen.tombstone:
             return observe(row, execution, at), None
-        if told:
+        if is_new_status:
             self._record_status(seen)
         return seen, None
 

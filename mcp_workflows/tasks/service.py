@@ -168,10 +168,11 @@ class TaskService:
         by = self._repository.deadline()
         found, rights = await self._access.found(command.task_id, principal, Verb.CANCEL, by=by)
         task, _ = await self._repository.current(found, by=by)
-        heard = (
-            task.cancelled is None and (task := await self._repository.cancel(task, told=True)).cancelled is not None
+        is_cancelled = (
+            task.cancelled is None
+            and (task := await self._repository.cancel(task, is_final=True)).cancelled is not None
         )
-        if not heard:
+        if not is_cancelled:
             raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
         self._access.record(Event.CANCEL, principal, task)
         return Described(task=self._access.view(task, rights, principal))
@@ -250,7 +251,7 @@ class TaskService:
             seen = self._access.view(current, rights, principal)
             return await on_change(_with_warning(seen, self._repository.unsaved(current)))
 
-        left = self._repository.left(task)
+        left = self._repository.seconds_left(task)
         admitted = left if principal.expires is None else (principal.expires - self._repository.now()).total_seconds()
         with anyio.move_on_after(min(left, admitted)):
             await self._repository.follow(task, tell)

@@ -1,4 +1,4 @@
-"""The cache entry of one execution: the last look at it, and who is interested in it."""
+"""The cache entry of one execution: the last look at it, and the interest in it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class CacheEntry:
         return self.look_finished
 
     def finish_look(self) -> None:
-        """End the look in progress and notify all who wait for it."""
+        """End the look in progress and notify its waiters."""
         look, self.look_in_progress = self.look_in_progress, None
         if look is not None:
             look.set()

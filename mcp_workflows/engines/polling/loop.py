@@ -125,9 +125,9 @@ class SweepLoop:
 class PollLoop:
     """Looks at the due executions of one engine."""
 
-    def __init__(self, schedule: PollSchedule, sweeper: SweepLoop, begin_look: Callable[[CacheEntry], None]) -> None:
+    def __init__(self, schedule: PollSchedule, sweep_loop: SweepLoop, begin_look: Callable[[CacheEntry], None]) -> None:
         self._schedule = schedule
-        self._sweeper = sweeper
+        self._sweep_loop = sweep_loop
         self._begin_look = begin_look
 
     async def run(self) -> None:
@@ -156,7 +156,7 @@ class PollLoop:
         due.sort(key=lambda entry: (entry.at > NEVER or entry.asked == NEVER, entry.due))
         unconfirmed: Sequence[CacheEntry] = []
         if schedule.sweeping and not schedule.limits.by_quota:
-            unconfirmed = await self._sweeper.sweep_in_turn(due, now)
+            unconfirmed = await self._sweep_loop.sweep_in_turn(due, now)
             due = [entry for entry in due if not entry.sweepable]
         chosen, chosen_at = self._chosen(due, unconfirmed), anyio.current_time()
         for entry in chosen:

@@ -122,22 +122,22 @@ class Poller:
                 throttling counts as an answer.
         """
         async with self._followed(task) as entry:
-            told: Task | None = None
+            shown: Task | None = None
             began = anyio.current_time()
             while True:
                 if self._stopped:
                     raise ServerStopping
-                landed = entry.next_result()
-                current = entry.latest(task) if told is None else entry.since(told)
-                if told is None or current.shown != told.shown:
-                    told = current
+                look_finished = entry.next_result()
+                current = entry.latest(task) if shown is None else entry.since(shown)
+                if shown is None or current.shown != shown.shown:
+                    shown = current
                     if await on_change(current):
                         return current
                 if current.ended:
                     return current
                 if entry.error and anyio.current_time() - max(began, entry.failing) > patience:
                     raise entry.error
-                await landed.wait()
+                await look_finished.wait()
 
     def stop(self) -> None:
         """End all following, so that the server can stop before workflows end."""
@@ -234,8 +234,8 @@ class Poller:
         found = self._schedules.get(engine)
         if found is None:
             found = self._schedules[engine] = PollSchedule(engine, self._engines, self._pacing)
-            sweeper = SweepLoop(found, self._engines)
-            for run in (PollLoop(found, sweeper, self._begin_look).run, sweeper.run):
+            sweep_loop = SweepLoop(found, self._engines)
+            for run in (PollLoop(found, sweep_loop, self._begin_look).run, sweep_loop.run):
                 self._tasks.start_soon(self._keep_going, run)
         return found
 

@@ -89,15 +89,15 @@ class Budget:
         """True if half of the limit is left; the other half is for background looks."""
         return not self._limited or not self._until_fewer_than(-(-self._most // 2))
 
-    def spend(self, who: Hashable, *, in_turn: bool = False) -> None:
+    def spend(self, caller: Hashable, *, in_turn: bool = False) -> None:
         """Count a call that is about to be made, even beyond the limit; later calls wait longer."""
-        self._leaving.add(who)
+        self._leaving.add(caller)
         if in_turn:
             self._turned = anyio.current_time()
 
-    def borrow(self, who: Hashable) -> None:
+    def borrow(self, caller: Hashable) -> None:
         """Count a call that is made early; turns wait until the rate is met again."""
-        self._leaving.add(who)
+        self._leaving.add(caller)
         self._turned = max(self._turned, anyio.current_time() - self._spacing) + self._spacing
 
     @property
@@ -105,10 +105,10 @@ class Budget:
         """The seconds without turns, because calls were made early."""
         return max(0.0, self._turned - anyio.current_time())
 
-    def made(self, who: Hashable) -> None:
+    def made(self, caller: Hashable) -> None:
         """Note that the call was made now; repeated notes have no effect."""
-        if who in self._leaving:
-            self._leaving.discard(who)
+        if caller in self._leaving:
+            self._leaving.discard(caller)
             self._spent.append(anyio.current_time())
 
     async def turn(self) -> None:

@@ -58,20 +58,20 @@ class Attentive:
             return
         presence = Presence()
 
-        async def heard() -> Message:
+        async def received() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
                 presence.end()
             return message
 
-        def said(message: Message) -> Awaitable[None]:
+        def sent(message: Message) -> Awaitable[None]:
             if presence.retry_after is not None and message["type"] == "http.response.start":
                 after = (b"retry-after", str(ceil(presence.retry_after)).encode())
                 message = {**message, "headers": [*message.get("headers", ()), after]}
             return send(message)
 
         with suppress(ClientDisconnect):  # the client has left before the end of its request; that is no error
-            await self._app({**scope, _PRESENCE: presence}, heard, said)
+            await self._app({**scope, _PRESENCE: presence}, received, sent)
 
 
 def note_retry_after(ctx: ServerRequestContext[Any, Any], error: RequestError) -> None:

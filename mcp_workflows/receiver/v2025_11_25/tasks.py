@@ -105,7 +105,7 @@ class InCoreTasks:
         session.start(self._group, partial(self._tell, session, task, token, principal))
 
     async def _tell(self, session: Session, task: Task, token: str | int | None, principal: Principal) -> None:
-        told: dict[str, Any] | None = None
+        notified: dict[str, Any] | None = None
 
         async def send(value: float, total: float | None, message: str | None) -> None:
             found = {"progressToken": token, "progress": value, "total": total, "message": message}
@@ -115,13 +115,13 @@ class InCoreTasks:
         progress = Progress(send)
 
         async def on_change(view: TaskView) -> bool:
-            nonlocal told
+            nonlocal notified
             state = wire.task_of(view)
-            if told is not None:
+            if notified is not None:
                 await session.connection.notify(wire.NOTIFICATION, state)
             if token is not None and not wire.ended(view):
                 await progress.tell(view.message, view.progress)
-            told = state
+            notified = state
             withdraw(session.questions, view)
             return wire.ended(view)
 
