@@ -24,7 +24,7 @@ from mcp_workflows_google import GoogleAdapter, GoogleSettings
 from mcp_workflows.adapter import JSON
 from mcp_workflows.task import Task
 from scripts.bench_rounds import pin
-from scripts.bench_stepfunctions_load import Listeners, Size, bridge, known, lags, spread
+from scripts.bench_stepfunctions_load import Listeners, Size, known, lags, service, spread
 
 SHARE: Final = 0.5  # of Google's default quotas
 WHOLE: Final = Size()
@@ -75,7 +75,7 @@ def adapter(control: Control) -> GoogleAdapter:
 async def followed(control: Control, folder: Path, *, size: Size = WHOLE) -> Mapping[str, JSON]:
     """A listener each; some executions end."""
     tasks = [known(name, name.rpartition("/")[2]) for name in control.tell(seed=size.tasks, forget=True)]
-    async with bridge(folder, adapter(control), tasks) as there:
+    async with service(folder, adapter(control), tasks) as there:
         listeners, empty = Listeners(there), _memory()
         following = [asyncio.create_task(listeners.follow(task)) for task in tasks]
         await asyncio.sleep(size.settling)

@@ -31,8 +31,8 @@ from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
 from scripts.bench_rounds import pin, quantile
@@ -115,17 +115,19 @@ class Stub(Adapter):
 
 
 @asynccontextmanager
-async def bridge(folder: Path, stub: Stub, pacing: Pacing) -> AsyncGenerator[Bridge]:
+async def service(folder: Path, stub: Stub, pacing: Pacing) -> AsyncGenerator[TaskService]:
     """All above the engine and below HTTP."""
     tool = Tool(name="order", engine="stub", workflow="FulfilOrder", output=_OUTPUT)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/load-{os.getpid()}.db"))
         engines = await stack.enter_async_context(Engines({"stub": stub}))
-        ledger = Ledger(store=store, engines=engines, retention=RETENTION, pacing=pacing)
-        yield Bridge(tools={tool.name: tool}, ledger=await stack.enter_async_context(ledger), retention=RETENTION)
+        repository = TaskRepository(store=store, engines=engines, retention=RETENTION, pacing=pacing)
+        yield TaskService(
+            tools={tool.name: tool}, repository=await stack.enter_async_context(repository), retention=RETENTION
+        )
 
 
-async def create(there: Bridge, count: int) -> list[str]:
+async def create(there: TaskService, count: int) -> list[str]:
     """So many tasks."""
     call = Call(tool="order", arguments={"sku": "A1"}, takes_tasks=True, takes_questions=True)
     ids: list[str] = []
@@ -143,7 +145,7 @@ async def _quiet(_: Execution) -> None:
 async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
     """10,000 waiting tasks, each with a poller that polls as often as it is told to."""
     stub = Stub(Nothing(), step)
-    async with bridge(folder, stub, Pacing(looks_per_second=CAP)) as there:
+    async with service(folder, stub, Pacing(looks_per_second=CAP)) as there:
         ids = await create(there, TASKS)
         handles = {row.id: row.handle or "" for task_id in ids for row in await _rows(there, task_id)}
         polls: list[tuple[float, float]] = []  # when, and how old what was told was
@@ -192,7 +194,7 @@ async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
     }
 
 
-async def _rows(there: Bridge, task_id: str) -> Sequence[Task]:
+async def _rows(there: TaskService, task_id: str) -> Sequence[Task]:
     return await there.listen(Listen(task_ids=(task_id,)), ANONYMOUS)
 
 
@@ -206,7 +208,7 @@ async def memory(folder: Path, listened: bool) -> Mapping[str, JSON]:
     stub = Stub(Nothing())
     stub.remembers = False
     sizes: list[tuple[int, int]] = []
-    async with bridge(folder, stub, Pacing(looks_per_second=float("inf"))) as there, asyncio.TaskGroup() as group:
+    async with service(folder, stub, Pacing(looks_per_second=float("inf"))) as there, asyncio.TaskGroup() as group:
         ids: list[str] = []
         listeners: list[asyncio.Task[None]] = []
         for size in SIZES:

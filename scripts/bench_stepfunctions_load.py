@@ -27,8 +27,8 @@ from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Status
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import Ledger, utc_now
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import TaskRepository, utc_now
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
 from scripts.bench_rounds import pin, quantile
@@ -76,15 +76,15 @@ def adapter(control: Control, *, hints: bool = False, quota: bool = True) -> Ste
 
 
 @asynccontextmanager
-async def bridge(folder: Path, there: Adapter, tasks: Sequence[Task]) -> AsyncGenerator[Bridge]:
+async def service(folder: Path, there: Adapter, tasks: Sequence[Task]) -> AsyncGenerator[TaskService]:
     """All above the engine and below HTTP, with these tasks in its store."""
     tool = Tool(name="order", engine=ENGINE, workflow=PARKED)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/load-{os.getpid()}.db"))
         await _fill(store, tasks)
         engines = await stack.enter_async_context(Engines({ENGINE: there}))
-        ledger = await stack.enter_async_context(Ledger(store=store, engines=engines, retention=RETENTION))
-        yield Bridge(tools={tool.name: tool}, ledger=ledger, retention=RETENTION)
+        repository = await stack.enter_async_context(TaskRepository(store=store, engines=engines, retention=RETENTION))
+        yield TaskService(tools={tool.name: tool}, repository=repository, retention=RETENTION)
 
 
 async def _fill(store: Store, tasks: Sequence[Task]) -> None:
@@ -117,7 +117,7 @@ def known(handle: str, name: str) -> Task:
 class Listeners:
     """One for each task; what they are told of an end or a question is noted with its time."""
 
-    def __init__(self, there: Bridge) -> None:
+    def __init__(self, there: TaskService) -> None:
         self._there = there
         self.ends: dict[str, float] = {}
         self.questions: dict[str, float] = {}
@@ -144,7 +144,7 @@ async def followed(control: Control, folder: Path, *, hints: bool, size: Size = 
     seeded = control.seed(PARKED, (f"order-{n}" for n in range(size.tasks)))
     tasks = [known(arn, arn.rpartition(":")[2]) for arn in seeded]
     control.tell(forget=True)
-    async with bridge(folder, adapter(control, hints=hints), tasks) as there:
+    async with service(folder, adapter(control, hints=hints), tasks) as there:
         listeners = Listeners(there)
         following = [asyncio.create_task(listeners.follow(task)) for task in tasks]
         with lags() as beginning:

@@ -29,9 +29,6 @@ TWICE: Mapping[str, str] = {}
 
 NOT_YET: tuple[str, ...] = (
     "adapters/google/",
-    "mcp_workflows/engines/",
-    "mcp_workflows/receiver/",
-    "mcp_workflows/tasks/",
 )
 """Places whose names and docstrings have not been read anew."""
 

@@ -78,7 +78,8 @@ CATCH_EVERYTHING = frozenset(
     {
         f"{CORE}.engines.polling.poller",
         f"{CORE}.engines.registry",
-        f"{CORE}.receiver",
+        f"{CORE}.receiver.middleware",
+        f"{CORE}.receiver.v2025_11_25.session",
         f"{CORE}.tasks.authorization",
         f"{CORE}.tasks.maintenance",
     }
@@ -530,7 +531,7 @@ BAD: Sequence[tuple[Rule, str, str]] = [
     (no_engine_sdk, f"{CORE}_temporal.adapter", "import boto3"),
     (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}_google.adapter import GoogleAdapter"),
     (adapters_stay_outside, f"{CORE}.sidecar.config.load", f"import {CORE}_temporal"),
-    (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}.tasks.service import Bridge"),
+    (adapters_stay_outside, f"{CORE}_temporal.adapter", f"from {CORE}.tasks.service import TaskService"),
     (mcp_sdk_at_the_edge, f"{CORE}.tasks.service", "from mcp.server.lowlevel import Server"),
     (conformance_stands_alone, f"{CONFORMANCE}.session", f"from {CORE}.errors import EngineError"),
     (conformance_stands_alone, f"{CONFORMANCE}.session", f"import {CORE}_temporal.adapter"),
@@ -560,7 +561,7 @@ BAD: Sequence[tuple[Rule, str, str]] = [
 GOOD: Sequence[tuple[Rule, str, str]] = [
     (only_downwards, f"{CORE}.store.sqlite.store", f"from {CORE}.task import Task"),
     (only_downwards, f"{CORE}.tasks.call", f"from {CORE}.wire.commands import Call"),
-    (only_downwards, f"{CORE}.sidecar.config.yaml", f"from {CORE}.tasks.service import Bridge"),
+    (only_downwards, f"{CORE}.sidecar.config.yaml", f"from {CORE}.tasks.service import TaskService"),
     (stores_by_protocol, f"{CORE}.store.sqlite.store", f"from {CORE}.store.sqlite.rows import Rows"),
     (wire_is_pure, f"{CORE}.wire.v1", f"from {CORE}.wire.commands import Call\nfrom datetime import datetime"),
     (no_engine_sdk, f"{CORE}_temporal.adapter", "import temporalio.client\nimport google.protobuf"),

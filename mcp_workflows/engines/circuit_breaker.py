@@ -1,6 +1,6 @@
-"""A circuit breaker for looks at one engine: once its silence is known, one probe at a time is sent to it.
+"""A circuit breaker for looks at one engine: while the engine is silent, one probe at a time is sent to it.
 
-Starts, answers and cancellations that somebody asks for are always tried.
+Starts, answers and cancellations of clients are always tried.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _TIME_ALONE_FOR: Final = timedelta(hours=12)  # later, a time without its date m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitSettings:
-    """When the circuit opens, and how often an open one is probed; in seconds, but for `failures`."""
+    """The thresholds and pauses of the circuit; in seconds, except for `failures`."""
 
     failures: int = 3  # looks without an answer in a row open it
-    longest: float = 3.0  # so does a single one that took so long, if nothing else was answered meanwhile
+    longest: float = 3.0  # so does a single one that took so long, unless another call was answered meanwhile
     first_pause: float = 0.5  # between the end of a probe and the next one
     longest_pause: float = 4.0  # the pause doubles up to this, so that recovery shows soon
-    known_for: float = 10.0  # after the last failure; later, silence is not taken for granted any more
+    known_for: float = 10.0  # after the last failure; later, silence is no longer assumed
 
 
 SETTINGS: Final = CircuitSettings()
 
 
 class Circuit:
-    """Whether one engine answers looks, as far as the calls of this process show."""
+    """The state of one engine, known from the calls of this process: does it answer looks?"""
 
     def __init__(
         self,
@@ -61,23 +61,23 @@ class Circuit:
 
     @property
     def silence(self) -> str | None:
-        """Why a look is not worth waiting for now; None if it is.
+        """The reason why a look is not worth waiting for now, or None.
 
-        After `known_for` seconds without a call the silence is no longer assumed, unless a probe is under way.
+        After `known_for` seconds without a call the silence is no longer assumed, unless a probe is in progress.
         """
         known = self._probing or self._clock() - self._failed < self._settings.known_for
-        return self._told if self._open and known else None
+        return self._message if self._open and known else None
 
     @contextmanager
     def admitted(self) -> Generator[None]:
-        """Look at the engine in here; while the circuit is open, this is its probe.
+        """Count the body as a look; while the circuit is open, it is the probe.
 
         Raises:
             EngineUnavailable: the circuit is open and it is not time for a probe; nothing was sent.
         """
         probe = self._open
         if probe and (self._probing or self._clock() < self._next_probe):
-            raise EngineUnavailable(self._told)
+            raise EngineUnavailable(self._message)
         self._probing |= probe
         try:
             yield
@@ -111,7 +111,7 @@ class Circuit:
             self._succeed()
 
     @property
-    def _told(self) -> str:
+    def _message(self) -> str:
         since = self._since or self._now()
         form = "%H:%M:%S UTC" if self._now() - since < _TIME_ALONE_FOR else "%Y-%m-%d %H:%M:%S UTC"
         return f"no answer since {since.strftime(form)} ({self._reason})"
@@ -135,10 +135,10 @@ class Circuit:
         elif not self._open and self._is_enough(ended - began):
             self._open = True
             self._next_probe = ended + self._jittered()
-            self._on_change(self._told)
+            self._on_change(self._message)
 
     def _is_enough(self, waited: float) -> bool:
         return self._failures >= self._settings.failures or waited >= self._settings.longest
 
     def _jittered(self) -> float:
-        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  # replicas shall not probe in step
+        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  # so that replicas do not probe at the same moments

@@ -1,4 +1,4 @@
-"""attach(server) -> Workflows: the MCP side; the only place that touches the SDK's server internals."""
+"""`attach(server)` adds workflows to an MCP server: the way in for library users."""
 
 from __future__ import annotations
 
@@ -57,19 +57,18 @@ def attach(
     audit: Audit = silent,
     telemetry: Telemetry | None = None,
 ) -> Workflows:
-    """Put workflows beside the server's own tools; the server's lifespan must enter what this returns.
+    """Add workflows to the server's own tools; the server's lifespan must enter the returned object.
 
-    `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: whoever comes over loopback HTTP without
-    authentication is one and the same user, `local`, as on stdio; only for servers that nobody else can reach.
-    `owner`: whose a task is, of servers with authentication: the person's with their client, or across their clients.
-    `idempotency_keys`: where in a call's `_meta` there may be one, by the names that lead to it, see
-    `mcp-workflows docs retries`.
-    `limits`: how much anybody may have and ask for, see `mcp-workflows docs limits`. `authorizer`: rules of your own,
-    asked after those of the tools said yes. `audit` hears what a security review wants to know. `telemetry`: without
-    it, the OpenTelemetry providers that are set for this process by then, if any.
+    `my_tasks`: clients with tasks get a tool that lists theirs. `single_user`: all callers over loopback HTTP without
+    authentication are one user, `local`, as on stdio; only for servers that nobody else can reach. `owner`: on servers
+    with authentication, tasks belong to the person with one client, or across all clients of the person.
+    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `mcp-workflows docs
+    retries`. `limits`: quotas of callers, see `mcp-workflows docs limits`. `authorizer`: your own rules, asked after
+    those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers
+    of this process, if any.
 
     Raises:
-        ConfigError: two tools of one name, an engine that is not there, an unknown store.
+        ConfigError: two tools have one name, an engine is missing, or the store is unknown.
     """
     limit_lines()
     opened = open_store(store) if isinstance(store, str) else store
@@ -90,14 +89,14 @@ def attach(
     _serve_lists(server)
     chain = server.middleware
     sealed = next((i for i, found in enumerate(chain) if isinstance(found, RequestStateBoundary)), len(chain))
-    measured = [workflows.measuring.serve] if workflows.measuring.heard else []
+    measured = [workflows.measuring.serve] if workflows.measuring.is_collected else []
     chain[sealed:sealed] = [*measured, workflows.middleware.seal]
     chain.append(workflows.middleware.serve)
     return workflows
 
 
 async def swap(workflows: Workflows, *, tools: Sequence[Tool], engines: Mapping[str, Adapter]) -> bool:
-    """Offer these from now on; whether that changes what clients see listed. See `Workflows.swap`.
+    """Replace tools and engines; return True if clients see a different list. See `Workflows.swap`.
 
     Raises:
         ConfigError: see `attach` and `Workflows.swap`.
@@ -130,7 +129,7 @@ def _by_name(tools: Sequence[Tool], engines: Mapping[str, Adapter], *, my_tasks:
 
 
 class _NoTools:
-    """A lowlevel server may come without tools or resources of its own: ours then need empty lists to join."""
+    """Empty lists of tools and resources for a lowlevel server that has none of its own: ours need lists to join."""
 
     async def tools(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[])

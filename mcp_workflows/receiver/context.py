@@ -1,4 +1,4 @@
-"""Who asks: the principal of a request, what its client can do, and what it is therefore shown."""
+"""The context of a request: its principal, the capabilities of its client, and the view of the tool list."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callers:
-    """Who is who on one server."""
+    """The rules by which one server identifies callers."""
 
-    local: Principal  # where there is no network in between
-    single_user: bool  # whoever comes over loopback is the local one too
-    owner: Owner = Owner.CLIENT  # whose a task is, where a server has let them in by itself
-    key_paths: Sequence[KeyPath] = KEY_PATHS  # where in `_meta` calls may have an idempotency key
+    local: Principal  # the principal on stdio
+    single_user: bool  # callers over loopback are the local principal, too
+    owner: Owner = Owner.CLIENT  # the owner of tasks, for tokens that the server itself accepted
+    key_paths: Sequence[KeyPath] = KEY_PATHS  # places of idempotency keys in `_meta`
 
     def principal(self, ctx: Context) -> Principal:
-        """The owner of what this request creates, and of all it may see."""
+        """Return the principal of a request, the owner of all tasks that it creates."""
         return self.sender(ctx.request)
 
     def sender(self, request: Request | None) -> Principal:
-        """Who sent this over HTTP; None: there is no network in between."""
+        """Return the principal of an HTTP request; None stands for stdio."""
         if (token := get_access_token()) is not None:
             return principal_of(token, self.owner)
         if request is None or (self.single_user and _from_here(request)):
@@ -53,7 +53,7 @@ class Callers:
         return ANONYMOUS if client is None else _stranger(client[0])
 
     def viewer(self, ctx: Context) -> Viewer:
-        """The same as one who lists tools."""
+        """Return the caller as a viewer of the tool list."""
         identified = self.principal(ctx).identified
         if is_modern(ctx):
             return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks)
@@ -61,14 +61,14 @@ class Callers:
 
 
 class Admitted(AccessToken):
-    """A caller whom our verifier let in, as the SDK keeps it; it does not hold the token itself."""
+    """A caller that our verifier let in, as the SDK stores it; it does not hold the token itself."""
 
     token: str = Field(default="", repr=False)
     _principal: Principal = PrivateAttr()
 
     @classmethod
     def of(cls, identity: Identity, principal: Principal) -> Admitted:
-        """Return what the SDK must know of a caller: whose session it is, until when, and its scopes."""
+        """Return the token for the SDK, with the session's owner, the expiry and the scopes."""
         found = cls(
             client_id=identity.client or "",
             scopes=sorted(identity.scopes),
@@ -104,35 +104,35 @@ def principal_of(token: AccessToken, owner: Owner) -> Principal:
 
 @lru_cache(maxsize=1024)
 def _stranger(address: str) -> Principal:
-    """Somebody from there: each poll asks who that is."""
+    """Return an anonymous principal for this address; cached, as each poll needs it."""
     return replace(ANONYMOUS, peer=address)
 
 
 def is_modern(ctx: Context) -> bool:
-    """Whether the request speaks 2026-07-28."""
+    """Return True if the request speaks 2026-07-28."""
     return ctx.protocol_version == v2026_07_28.PROTOCOL_VERSION
 
 
 def is_in_core(ctx: Context) -> bool:
-    """Whether the request speaks 2025-11-25, which has tasks in core."""
+    """Return True if the request speaks 2025-11-25, which has tasks in core."""
     return ctx.protocol_version == v2025_11_25.PROTOCOL_VERSION
 
 
 def client_of(ctx: Context) -> v2026_07_28.Client:
-    """What the client declared on this request; an older protocol knows no tasks of this kind and no rounds."""
+    """Return the capabilities declared on this request; older revisions have neither these tasks nor rounds."""
     if not is_modern(ctx):
         return v2026_07_28.Client(takes_tasks=False, takes_questions=False)
     return v2026_07_28.client_of(ctx.params or {})
 
 
 def name_of(ctx: Context) -> JSON:
-    """The tool that is called."""
+    """Return the name of the called tool."""
     name = (ctx.params or {}).get("name")
     return name if isinstance(name, str) else None
 
 
 def name_header(ctx: Context) -> str | None:
-    """The `Mcp-Name` header; None on stdio or when it was not sent, empty when it cannot be decoded."""
+    """Return the `Mcp-Name` header; None on stdio or when it was not sent, empty when it cannot be decoded."""
     if ctx.request is None:
         return None
     for name, value in ctx.request.scope["headers"]:  # not by Starlette's mapping, as each poll asks
@@ -142,10 +142,10 @@ def name_header(ctx: Context) -> str | None:
 
 
 def _from_here(request: Request) -> bool:
-    """Whether the request came over loopback, and says of itself that no proxy on this machine passed it on.
+    """Return True if the request came over loopback, and no proxy on this machine says that it forwarded it.
 
-    Who is behind a proxy is somebody else, whatever it says: those headers can be made up. The sidecar's uvicorn does
-    not read them; another one may, by `FORWARDED_ALLOW_IPS`.
+    A client behind a proxy is remote, whatever it claims: its headers can be forged. The sidecar's uvicorn ignores
+    those headers; another server may read them, by `FORWARDED_ALLOW_IPS`.
     """
     client = request.scope.get("client")  # host and port
     if client is None or any(name in _PASSED_ON for name, _ in request.scope["headers"]):
@@ -155,5 +155,5 @@ def _from_here(request: Request) -> bool:
 
 @lru_cache(maxsize=1024)
 def _of_this_machine(address: str) -> bool:
-    """Whether nobody else can come from there: each poll of a single user asks."""
+    """Return True for loopback addresses; cached, as each poll of a single user needs it."""
     return is_loopback(address)

@@ -1,4 +1,4 @@
-"""What is around a result on the wire: results of the SDK as dicts, and the server's name on those that are ours."""
+"""The envelope of a result on the wire: results as dicts, and the server's name on ours."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ AnyServer: TypeAlias = Server[Any] | MCPServer[Any]  # Any: the lifespan is the 
 
 
 def plain(result: HandlerResult) -> dict[str, Any]:
-    """A result as it goes over the wire, whatever its handler returned."""
+    """Return a handler's result as a dict for the wire."""
     if isinstance(result, BaseModel):
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
     return dict(result or {})
 
 
 class Envelope:
-    """For results that do not pass through the SDK's own envelope."""
+    """The envelope of results that do not pass through the SDK's own."""
 
     def __init__(self, server: AnyServer) -> None:
         self._server = server
 
     def around(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """The result with what the request's era wants around it: in 2026-07-28 who says so, before that nothing."""
+        """Return the result with the server's information in 2026-07-28, and unchanged in older revisions."""
         if not is_modern(ctx):
             return result
         meta: Mapping[str, JSON] = result.get("_meta", {})
         return {**result, "_meta": {types.SERVER_INFO_META_KEY: self._stamp(), **meta}}
 
     def _stamp(self) -> Mapping[str, JSON]:
-        """Who says so, to be given out: whoever gets it may add to it."""
+        """Return a copy of the server's information, as callers may add to it."""
         info = self._server_info
-        return deepcopy(info) if "icons" in info else dict(info)  # nothing else in it has anything in it
+        return deepcopy(info) if "icons" in info else dict(info)  # no other value is nested
 
     @cached_property
     def _server_info(self) -> Mapping[str, JSON]:
-        """As the SDK has it: fixed when the server was made, so it is written once and not for each result."""
+        """The server's information, in the SDK's form; it never changes, so it is rendered once."""
         server = self._server
         if isinstance(server, Server):
             return server.server_info_stamp

@@ -1,7 +1,7 @@
 """Limits in front of the SDK's application over HTTP: on bodies, and on sessions and GET streams of 2025-11-25.
 
-The SDK counts the sessions of all callers together, not those of each; its GET streams outlive their token; and it
-parses whatever a body holds.
+The SDK counts the sessions of all callers together; its GET streams outlive their token; and it parses bodies of any
+shape.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ _CONTENT_TOO_LARGE: Final = 413
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """What counts for a caller: a session, or a request that may open one."""
+    """One place in a caller's quota: a session, or a request that may open one."""
 
-    session: str | None = None  # None: it is under way
+    session: str | None = None  # None: the request is in progress
 
 
 class Sessions:
-    """In front of the SDK's own application: who has too many sessions opens no other.
+    """ASGI middleware that limits the sessions of each caller.
 
-    Which sessions there are is in the SDK's own table alone, however they end; here is whose they are.
+    The SDK's own table knows the live sessions, however they end; this class knows their owners.
     """
 
     def __init__(
         self, app: ASGIApp, live: Collection[str], sender: Callable[[Request], Principal], meters: Meters
     ) -> None:
-        """`live`: the ids of the sessions there are, as they come and go."""
+        """`live`: the ids of the live sessions, as the SDK keeps them."""
         self._app = app
         self._live = live
         self._sender = sender
         self._meters = meters
         self._of: dict[str, set[_Place]] = {}
-        self._opened = 0  # since all were looked at
+        self._opened = 0  # since the last check of all callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse what would open one session too many."""
+        """Pass the request on, or refuse one that would open too many sessions."""
         if not _may_open(scope):
             await self._app(scope, receive, send)
             return
@@ -82,15 +82,15 @@ class Sessions:
         await self._open(whose_meter(principal), place, scope, receive, send)
 
     def _take(self, principal: Principal) -> _Place:
-        """A place for one more; nothing is awaited in here, so requests at the same moment do not pass together."""
-        who = whose_meter(principal)
-        self._forget_ended(who)
-        self._meters.open_session(principal, len(self._of.get(who, ())))
+        """Reserve a place. Nothing is awaited in here, so that simultaneous requests cannot pass together."""
+        owner = whose_meter(principal)
+        self._forget_ended(owner)
+        self._meters.open_session(principal, len(self._of.get(owner, ())))
         place = _Place()
-        self._of.setdefault(who, set()).add(place)
+        self._of.setdefault(owner, set()).add(place)
         return place
 
-    async def _open(self, who: str, place: _Place, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _open(self, owner: str, place: _Place, scope: Scope, receive: Receive, send: Send) -> None:
         async def said(message: Message) -> None:
             if message["type"] == "http.response.start":
                 place.session = _opened_by(message)
@@ -100,29 +100,29 @@ class Sessions:
             await self._app(scope, receive, said)
         finally:
             place.session = place.session or _NONE
-            self._forget_ended(who)
-            self._look_at_all_sometimes()
+            self._forget_ended(owner)
+            self._forget_all_ended()
 
-    def _forget_ended(self, who: str) -> None:
-        places = self._of.get(who, set[_Place]())
+    def _forget_ended(self, owner: str) -> None:
+        places = self._of.get(owner, set[_Place]())
         places -= {place for place in places if place.session is not None and place.session not in self._live}
         if not places:
-            self._of.pop(who, None)
+            self._of.pop(owner, None)
 
-    def _look_at_all_sometimes(self) -> None:
-        """Who does not come again is forgotten too."""
+    def _forget_all_ended(self) -> None:
+        """Forget callers that do not come again."""
         self._opened += 1
         if self._opened > SPARE + len(self._live):
             self._opened = 0
-            for who in tuple(self._of):
-                self._forget_ended(who)
+            for owner in tuple(self._of):
+                self._forget_ended(owner)
 
 
 class StandaloneStreams:
-    """In front of the SDK's own application: a GET stream ends with the token that it came with.
+    """ASGI middleware that ends a GET stream when the token of its request expires or is revoked.
 
-    There is one for each session, and sessions are counted. Where a server keeps no sessions, the streams are.
-    `Last-Event-ID` is taken off where no events are kept, so the client gets a new stream: the SDK would not answer.
+    Each session has one such stream, and sessions are counted; on a server without sessions the streams are counted.
+    Without an event store `Last-Event-ID` is removed, so that the client gets a new stream: the SDK would not answer.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class StandaloneStreams:
 
 
 async def _until_refused(app: ASGIApp, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a stream, and end it as HTTP does when the principal would not be let in any more."""
+    """Serve a stream, and end it when the principal would not be let in any more."""
     begun = False
 
     async def sent(message: Message) -> None:
@@ -171,9 +171,9 @@ async def _until_refused(app: ASGIApp, principal: Principal, scope: Scope, recei
 
 
 class BodyLimit:
-    """In front of the SDK's own application: a body with too many JSON values is refused before it is parsed.
+    """ASGI middleware that refuses a body with too many JSON values before it is parsed.
 
-    Parsing takes long and much memory. The body comes in one piece: the SDK bounds its bytes right outside.
+    Parsing takes time and memory. The body comes in one piece, as the SDK bounds its bytes first.
     """
 
     def __init__(self, app: ASGIApp, most_values: int) -> None:
@@ -205,7 +205,7 @@ class BodyLimit:
 def limit_requests(
     server: AnyServer, sender: Callable[[Request], Principal], meters: Meters, limits: Limits
 ) -> Generator[None]:
-    """While in here, these limits hold for a server over HTTP: of its sessions, of GET streams, and of bodies."""
+    """Apply these limits to the server's HTTP application while in the context."""
     try:
         sdks = server.session_manager
     except RuntimeError:  # it is served in another way
@@ -226,7 +226,7 @@ def limit_requests(
 
 
 def _may_open(scope: Scope) -> bool:
-    """Whether the SDK would open a session for this: it comes in none, in a version that has them or without one."""
+    """Return True if the SDK would open a session for this request: no session id, and a version with sessions."""
     version: bytes | None = None
     for name, value in scope["headers"]:
         if name == _SESSION:
@@ -237,7 +237,7 @@ def _may_open(scope: Scope) -> bool:
 
 
 def _opened_by(message: Message) -> str:
-    """The id of the session that a response says was opened."""
+    """Return the id of the session that a response opens."""
     if message["status"] >= _FIRST_ERROR:
         return _NONE
     return Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER, _NONE)
@@ -251,6 +251,6 @@ def _refusal(reached: LimitReached) -> Response:
 def _error(
     status: int, code: int, message: str, *, data: JSON = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an error as an answer of HTTP: there is no request yet to answer; the SDK's refusals look like this."""
+    """Return an error as an HTTP answer, in the form of the SDK's refusals; there is no JSON-RPC request yet."""
     error = {"code": code, "message": message, **({} if data is None else {"data": data})}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers)

@@ -1,4 +1,4 @@
-"""How often a line is logged that a remote party can cause at will: a few times, and then how many more there were."""
+"""Limits on log lines that a remote party can cause at will: a few lines, then the number of further ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 _LINES: Final = 5  # from one place in the code within a period
 _PERIOD: Final = 10.0  # seconds
 _LONGEST_EXAMPLE: Final = 300  # characters of the last line that was left out
-_PASSED: Final = "mcp_workflows_passed"  # on a record that was counted, or tells of what was
+_PASSED: Final = "mcp_workflows_passed"  # on a record that was counted, or is a summary
 
-_Place: TypeAlias = tuple[str, int]  # file and line: a template may hold what was sent, a place never does
+_Place: TypeAlias = tuple[str, int]  # file and line: a message template may hold remote text, a place never does
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class _Count:
 
 
 class LineLimit(logging.Filter):
-    """Lets a few lines of each place through in a period, and logs the number of the others when it ends.
+    """Passes a few lines of each place in a period, and logs the number of the others at its end.
 
-    It is a filter of loggers and handlers alike; a record that passes both counts once. What cannot be printed in a
-    message, line breaks included, is written as its escape, so that no line can be forged.
+    It filters loggers and handlers alike; a record that passes both counts once. Unprintable characters in a message,
+    line breaks included, are escaped, so that no line can be forged.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LineLimit(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is logged."""
+        """Return True if the record is to be logged."""
         if hasattr(record, _PASSED) or record.levelno < logging.INFO:
             return True
         setattr(record, _PASSED, True)
-        with suppress(TypeError, ValueError, KeyError):  # arguments that do not fit are for the handler to complain of
+        with suppress(TypeError, ValueError, KeyError):  # the handler reports arguments that do not fit
             message = record.getMessage()
             if not message.isprintable():
                 record.msg, record.args = escaped(message), ()
@@ -67,15 +67,15 @@ class LineLimit(logging.Filter):
             count.left_out += 1
             count.last = record
             if count.left_out == 1:
-                self._tell_at(place, count.until - now)
+                self._summarize_at(place, count.until - now)
             return False
 
-    def _tell_at(self, place: _Place, seconds: float) -> None:
-        timer = threading.Timer(max(0.0, seconds), self._tell, [place])
+    def _summarize_at(self, place: _Place, seconds: float) -> None:
+        timer = threading.Timer(max(0.0, seconds), self._summarize, [place])
         timer.daemon = True
         timer.start()
 
-    def _tell(self, place: _Place) -> None:
+    def _summarize(self, place: _Place) -> None:
         with self._lock:
             count = self._counts.pop(place, None)
         if count is None or count.last is None:
@@ -86,9 +86,9 @@ class LineLimit(logging.Filter):
         )
 
     def tell(self) -> None:
-        """Log now how many lines were left out, and begin anew."""
+        """Log now how many lines were left out, and begin a new period."""
         for place in tuple(self._counts):
-            self._tell(place)
+            self._summarize(place)
 
 
 def escaped(text: str) -> str:
@@ -128,6 +128,6 @@ LIMITED: Final = frozenset(
 
 
 def limit_lines() -> None:
-    """Bound what our own loggers say of remote parties; the loggers of other libraries are the program's own."""
+    """Limit our own loggers; the loggers of other libraries belong to the program."""
     for name in LIMITED:
         logging.getLogger(name).addFilter(LINES)

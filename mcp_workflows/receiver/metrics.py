@@ -1,7 +1,7 @@
-"""What is measured of each request, by the semantic conventions of OpenTelemetry for MCP.
+"""Metrics of each request, by the semantic conventions of OpenTelemetry for MCP.
 
-The spans themselves are the SDK's: it makes one for every message, with the trace parent of its `_meta`.
-Source: https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md
+The SDK makes the spans: one for every message, with the trace parent of its `_meta`. Source:
+https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _ENDLESS: Final = "subscriptions/listen"  # it ends when its client leaves, and 
 _VERSIONS: Final = frozenset({*SUPPORTED_PROTOCOL_VERSIONS, v2025_11_25.PROTOCOL_VERSION, v2026_07_28.PROTOCOL_VERSION})
 
 
-class Measuring:
-    """Times every message, and adds to the SDK's span what that does not know; `tools` are ours, as they are now."""
+class RequestMetrics:
+    """Measures every message, and adds attributes to the SDK's span; `tools` returns our tools of the moment."""
 
     def __init__(self, telemetry: Telemetry, tools: Callable[[], Container[object]]) -> None:
         self._telemetry = telemetry
         self._tools = tools
 
     @property
-    def heard(self) -> bool:
-        """Whether anybody hears of it: if not, requests need not come through here."""
+    def is_collected(self) -> bool:
+        """True if anything collects metrics; otherwise requests need not be measured."""
         return self._telemetry.heard
 
     async def serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Pass it on."""
+        """Measure a message and pass it on."""
         began, error = time.perf_counter(), _OTHER
         try:
             result = await call_next(ctx)
@@ -74,7 +74,7 @@ class Measuring:
         return result
 
     def _attributes(self, ctx: Context, error: str) -> dict[str, str]:
-        """Closed sets only: what a client makes up is `_OTHER`."""
+        """Return the attributes; all their values come from closed sets, and any other value is `_OTHER`."""
         found = {
             "mcp.method.name": ctx.method if ctx.method in _KNOWN else _OTHER,
             "mcp.protocol.version": ctx.protocol_version if ctx.protocol_version in _VERSIONS else _OTHER,
@@ -90,7 +90,7 @@ class Measuring:
 
 
 def _tool_error(ctx: Context, result: HandlerResult) -> str:
-    """`tool_error` for a call whose result says so; otherwise nothing."""
+    """Return `tool_error` for a call with an error as its result, or else an empty string."""
     if ctx.method != "tools/call" or result is None:
         return ""
     wrong = result.get("isError") if isinstance(result, dict) else getattr(result, "is_error", None)

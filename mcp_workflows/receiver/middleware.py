@@ -1,4 +1,4 @@
-"""The one middleware, in two parts around the server's own: serves what is ours, passes on the rest."""
+"""The middleware: it serves our tools and tasks, and passes other requests on; in two parts around the server's own."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from mcp_workflows.receiver.companions.handlers import Companions
 from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.receiver.context import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.request_state import AtHand, at_hand, having
-from mcp_workflows.receiver.result_cache import Ended, Kept
-from mcp_workflows.receiver.subscriptions import Listening, Progress, while_admitted
+from mcp_workflows.receiver.request_state import CurrentCall, as_current_call, current_call
+from mcp_workflows.receiver.result_cache import CachedResult, ResultCache
+from mcp_workflows.receiver.subscriptions import Progress, TaskSubscription, while_admitted
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.receiver.v2025_11_25.disconnect import note_retry_after, while_there
+from mcp_workflows.receiver.v2025_11_25.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
-from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCore, asks_forms
+from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms
 from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tasks.results import limit_result, task_of
 from mcp_workflows.wire import v2025_11_25 as in_core
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Middleware:
-    """Requests of every era to what they get; `offer`, `boundary` and `group` are there while workflows are entered."""
+    """Dispatches requests of every revision. `offer`, `boundary` and `group` are set while `Workflows` is entered."""
 
     def __init__(
         self, server: AnyServer, offer: Offer, callers: Callers, meters: Meters, *, strict_headers: bool
@@ -56,7 +56,7 @@ class Middleware:
         self.group: TaskGroup | None = None
         self._envelope = Envelope(server)
         self._strict_headers = strict_headers
-        self._ended = Ended()
+        self._cache = ResultCache()
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
             "initialize": self._initialize,
             "server/discover": self._discover,
@@ -69,22 +69,23 @@ class Middleware:
         }
 
     async def seal(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Our calls' `requestState`, sealed with a key that replicas and restarts share.
+        """Unseal and seal the `requestState` of our calls, with a key that replicas and restarts share.
 
-        It stands before the server's own boundary (whose key may be its process's own) and hides our state from it.
+        This part stands before the server's own boundary, whose key may be local to its process, and hides our state
+        from it.
         """
         if ctx.method != "tools/call" or self.boundary is None:
             return await call_next(ctx)
-        state = AtHand(offer=self.offer)
+        state = CurrentCall(offer=self.offer)
         state.offered = await self._offers(ctx, state.offer)
-        if not state.offered:  # as with a name that is no tool's: what is wrong with a state would tell that it is one
-            with having(state):
+        if not state.offered:  # treated as unknown: an error about its state would show that the tool exists
+            with as_current_call(state):
                 return await call_next(ctx)
 
         async def hide(ctx: Context) -> HandlerResult:
             params = dict(ctx.params or {})
             state.text = params.pop("requestState", None)
-            with having(state):
+            with as_current_call(state):
                 result = await call_next(replace(ctx, params=params))
             if isinstance(result, dict) and result.get("resultType") == "input_required":
                 return {**result, "requestState": state.text}
@@ -93,7 +94,7 @@ class Middleware:
         return await self.boundary(ctx, hide)
 
     async def serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Serve what is ours, pass on the rest; every error that leaves here is fit for a client."""
+        """Serve our methods and pass on the rest; each error that leaves here is fit for a client."""
         method = self._methods.get(ctx.method)
         greeted = connection_of(ctx).initialize_accepted or ctx.method == "initialize"
         if ctx.request_id is None or method is None or not greeted:
@@ -105,16 +106,16 @@ class Middleware:
             raise MCPError(error.code, error.message, error.data) from None
         except WorkflowsError as error:
             raise MCPError(jsonrpc.INTERNAL_ERROR, str(error)) from None
-        except (MCPError, ValidationError):  # the SDK knows what to make of these
+        except (MCPError, ValidationError):  # the SDK renders these
             raise
-        except Exception:
+        except Exception:  # the boundary of a request: no internal error may reach a client: docs/decisions/0002
             logger.exception("%s failed", ctx.method)
             raise MCPError(jsonrpc.INTERNAL_ERROR, "Internal error") from None
 
     # --- the methods
 
     async def _initialize(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Tasks are declared to clients that negotiate exactly the revision that has them in core."""
+        """Declare tasks to clients that negotiate exactly the revision that has them in core."""
         result = plain(await call_next(ctx))
         if result.get("protocolVersion") != in_core.PROTOCOL_VERSION:
             return result
@@ -126,7 +127,7 @@ class Middleware:
         return wire.with_extension(result)
 
     async def _list(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """The server's own tools first, then ours in the order of the configuration, on the last page."""
+        """List the server's own tools first, then ours in the order of the configuration, on the last page."""
         result = plain(await call_next(ctx))
         if result.get("nextCursor"):
             return result
@@ -135,15 +136,15 @@ class Middleware:
         return {**result, **private, "tools": [*result["tools"], *self.offer.listed(viewer)]}
 
     async def _viewer(self, ctx: Context) -> Viewer:
-        """Who lists tools, with what the rules let them call."""
-        viewer, bridge = self.callers.viewer(ctx), self.offer.bridge
-        if bridge is None:
+        """Return the viewer of a tool list, with the tools that the rules allow."""
+        viewer, service = self.callers.viewer(ctx), self.offer.service
+        if service is None:
             return viewer
         principal = self.callers.principal(ctx)
-        return replace(viewer, offered=await bridge.offered(principal), approves=bridge.approves(principal))
+        return replace(viewer, offered=await service.offered(principal), approves=service.approves(principal))
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        state = at_hand() or AtHand(offer=self.offer)
+        state = current_call() or CurrentCall(offer=self.offer)
         if companion := state.offer.companion(name_of(ctx)):
             return await self._companion(ctx, state.offer, companion)
         if not (await self._offers(ctx, state.offer) if state.offered is None else state.offered):
@@ -152,12 +153,12 @@ class Middleware:
             try:
                 result = await call_next(ctx)
             finally:
-                state.ctx = None  # what the function left behind in the background cannot hand over any more
+                state.ctx = None  # background work of the function cannot hand over any more
             if state.outcome is None or plain(result).get("isError"):
                 return result
             return self._envelope.around(ctx, _render(ctx, outcome_in_text(state.outcome)))
         if not is_modern(ctx):
-            return await self._call_of_old(ctx, state.offer)
+            return await self._call_2025(ctx, state.offer)
         call = replace(wire.parse_call(ctx.params or {}, client_of(ctx), self.callers.key_paths), state=state.text)
         report = Progress(ctx.session.report_progress).report
         outcome = await state.offer.entered.call(call, self.callers.principal(ctx), report)
@@ -166,18 +167,18 @@ class Middleware:
         return self._envelope.around(ctx, rendered)
 
     async def _offers(self, ctx: Context, offer: Offer) -> bool:
-        """Whether the tool is there for this caller; if not, the server says of it what it says of any that is not."""
+        """Return True if the caller may call our tool of this name; otherwise the server treats the name as unknown."""
         name = name_of(ctx)
         if not offer.shows(name):
             return False
-        return offer.bridge is None or await offer.bridge.offers(str(name), self.callers.principal(ctx))
+        return offer.service is None or await offer.service.offers(str(name), self.callers.principal(ctx))
 
     async def _companion(self, ctx: Context, offer: Offer, companion: Companion) -> HandlerResult:
-        """`tools/call` of a companion tool; it makes no tasks itself."""
+        """`tools/call` of a companion tool, which makes no tasks itself."""
         _refuse_task(ctx)
         principal = self.callers.principal(ctx)
         served = Companions(
-            bridge=offer.entered,
+            service=offer.entered,
             principal=principal,
             tell=Progress(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
@@ -191,8 +192,8 @@ class Middleware:
             result = limit_result(reached)
         return self._envelope.around(ctx, _render(ctx, Finished(result=result)))
 
-    async def _call_of_old(self, ctx: Context, offer: Offer) -> HandlerResult:
-        """`tools/call` of 2025-11-25 and before; only the former can ask for a task."""
+    async def _call_2025(self, ctx: Context, offer: Offer) -> HandlerResult:
+        """`tools/call` of 2025-11-25 and before; only 2025-11-25 can ask for a task."""
         principal = self.callers.principal(ctx)
         call = in_core.parse_call(
             ctx.params or {},
@@ -201,9 +202,9 @@ class Middleware:
             key_paths=self.callers.key_paths,
         )
         tool = offer.tools[call.tool]
-        tasks = self._tasks_of_old(offer)
+        tasks = self._tasks_2025(offer)
         serve = partial(tasks.call, ctx, call, principal, patience=tool.wait if tool.hands_over else None)
-        outcome = await while_there(ctx, serve, needed=tool.cancel_on_disconnect)
+        outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)
         return in_core.render(outcome_in_text(outcome), wants_task=call.wants_task)
@@ -215,8 +216,8 @@ class Middleware:
                 return await call_next(ctx)
             principal = self.callers.principal(ctx)
             self._meters.poll(principal)
-            with self._meters.listening(principal) if method is InCore.result else nullcontext():
-                return await method(self._tasks_of_old(self.offer), ctx, ctx.params or {}, principal)
+            with self._meters.listening(principal) if method is InCoreTasks.result else nullcontext():
+                return await method(self._tasks_2025(self.offer), ctx, ctx.params or {}, principal)
         if not is_modern(ctx):
             return await call_next(ctx)
         if ctx.method in wire.REMOVED_METHODS:
@@ -232,13 +233,13 @@ class Middleware:
         outcome = await self._do(command, principal)
         result = self._envelope.around(ctx, wire.render(outcome))
         if isinstance(outcome, Described) and outcome.is_saved and outcome.task.started_by is None:
-            self._ended.keep(outcome.task, principal.id, result)
+            self._cache.keep(outcome.task, principal.id, result)
         return result
 
-    def _known(self, task_id: str, principal: Principal) -> Kept | None:
-        """What an ended task looked like when its owner saw it last; whether they still may see it is not known."""
+    def _known(self, task_id: str, principal: Principal) -> CachedResult | None:
+        """Return the cached result of an ended task for its owner; it is not authorized yet."""
         self._meters.guess(principal, task_id)
-        return self._ended.find(task_id, principal.id, utc_now())
+        return self._cache.find(task_id, principal.id, utc_now())
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
         match command:
@@ -249,9 +250,9 @@ class Middleware:
             case Cancel():
                 return await self.offer.entered.cancel(command, principal)
 
-    def _tasks_of_old(self, offer: Offer) -> InCore:
+    def _tasks_2025(self, offer: Offer) -> InCoreTasks:
         assert self.group is not None, "the offer is entered, and so is this"
-        return InCore(offer.entered, self.group)
+        return InCoreTasks(offer.entered, self.group)
 
     async def _read(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
@@ -274,9 +275,9 @@ class Middleware:
             serve: Callable[[], Awaitable[HandlerResult]] = partial(call_next, ctx)
             if command is not None:
                 tasks = await self.offer.entered.listen(command, principal)
-                serve = partial(Listening(ctx, self.offer.entered, tasks, principal).serve, call_next)
+                serve = partial(TaskSubscription(ctx, self.offer.entered, tasks, principal).serve, call_next)
             result = await while_admitted(principal, serve)
-        if result is None:  # the client may listen again, with a new token
+        if result is None:  # ended with its token; the client may listen again with a new one
             return types.SubscriptionsListenResult(_meta={SUBSCRIPTION_ID_META_KEY: ctx.request_id})
         return result
 
@@ -285,7 +286,7 @@ class Middleware:
 
 
 def _refuse_task(ctx: Context) -> None:
-    """What is no workflow makes no tasks, and says so to who asks for one (2025-11-25: Tool-Level Negotiation 2.1)."""
+    """Refuse `params.task` for a tool that is no workflow (2025-11-25: Tool-Level Negotiation 2.1)."""
     if is_in_core(ctx) and (ctx.params or {}).get("task") is not None:
         text = f"there is no tool {name_of(ctx)!r} that makes tasks: call it without params.task"
         raise RequestError(jsonrpc.METHOD_NOT_FOUND, text)

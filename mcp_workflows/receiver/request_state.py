@@ -1,4 +1,4 @@
-"""The call at hand, for what happens between the two parts of the middleware: the server's own tool functions."""
+"""The current call: state that the two parts of the middleware and the server's own tool functions share."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from mcp_workflows.wire.commands import CallOutcome
 
 
 @dataclass(slots=True)
-class AtHand:
-    """What was offered when the call came, and its `requestState` in plain text, in and then out.
+class CurrentCall:
+    """The tools at the time of the call, and its `requestState` in plain text, incoming and then outgoing.
 
-    While a tool function of the server's own runs, also its context, and what came of it if it handed over.
+    While a tool function of the server runs, also its context, and the outcome if it handed over.
     """
 
     offer: Offer
     text: str | None = None
-    offered: bool | None = None  # whether the tool is there for the caller, once that was asked
+    offered: bool | None = None  # the caller may call the tool; None: not asked yet
     ctx: Context | None = None
     handed: bool = False
     outcome: CallOutcome | None = None
 
 
-_call: ContextVar[AtHand] = ContextVar("mcp_workflows_call")
+_call: ContextVar[CurrentCall] = ContextVar("mcp_workflows_call")
 
 
-def at_hand() -> AtHand | None:
-    """The call at hand, if there is one."""
+def current_call() -> CurrentCall | None:
+    """Return the current call, if there is one."""
     return _call.get(None)
 
 
 @contextmanager
-def having(call: AtHand) -> Generator[None]:
-    """This is the call at hand."""
+def as_current_call(call: CurrentCall) -> Generator[None]:
+    """Make this the current call of the body."""
     token = _call.set(call)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The contents of a request's stream beside its response: progress of a waiting call, and changes of tasks.
+"""Notifications on a request's stream: progress of a waiting call, and changes of subscribed tasks.
 
 A stream that only its client would end, ends with its token.
 """
@@ -23,7 +23,7 @@ from mcp_workflows.adapter import boundary as adapter
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.refresh import utc_now
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import TaskView
 
@@ -38,19 +38,19 @@ Send = Callable[[float, float | None, str | None], Awaitable[None]]  # a value, 
 
 
 class Progress:
-    """Progress of a call, on the token it came with (spec: progress): it rises with each notification."""
+    """Progress of a call, on the token that came with it; it rises with each notification (spec: progress)."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._last: float | None = None
 
     async def report(self, execution: Execution) -> None:
-        """Tell the client how far an execution is, while it goes on."""
+        """Send the progress of an execution, until it ends."""
         if not execution.terminal:
             await self.tell(execution.message, execution.progress)
 
     async def tell(self, message: str | None, progress: adapter.Progress | None) -> None:
-        """Tell the client, if there is something to tell."""
+        """Send a message and a progress, if there is either."""
         if not (message or progress):
             return
         value = progress.value if progress else 0.0
@@ -63,22 +63,22 @@ class _TaskNotification(types.Notification[dict[str, Any], str]):
     params: dict[str, Any]
 
 
-class Listening:
-    """One `subscriptions/listen` stream: the SDK's handler serves its own events, we add the tasks."""
+class TaskSubscription:
+    """One `subscriptions/listen` stream: the SDK's handler sends its own events, and this class adds the tasks."""
 
     def __init__(
-        self, ctx: ServerRequestContext[Any, Any], bridge: Bridge, tasks: Sequence[Task], principal: Principal
+        self, ctx: ServerRequestContext[Any, Any], service: TaskService, tasks: Sequence[Task], principal: Principal
     ) -> None:
         self._ctx = ctx
-        self._bridge = bridge
+        self._service = service
         self._tasks = tasks
         self._principal = principal
         self._acknowledged = anyio.Event()
 
     async def serve(self, call_next: CallNext) -> HandlerResult:
-        """The stream, until the client closes it."""
-        session = cast("ServerSession", _Acknowledging(self._ctx.session, self))
-        async with _beside() as group:
+        """Serve the stream until the client closes it."""
+        session = cast("ServerSession", _AcknowledgingSession(self._ctx.session, self))
+        async with _background_group() as group:
             for task in self._tasks:
                 group.start_soon(self._pump, task)
             return await call_next(replace(self._ctx, session=session))
@@ -87,7 +87,7 @@ class Listening:
     async def acknowledge(
         self, session: ServerSession, notification: types.SubscriptionsAcknowledgedNotification
     ) -> None:
-        """The first frame of the stream, with the task ids agreed to."""
+        """Send the first frame of the stream, with the accepted task ids."""
         honored = notification.params.notifications.model_dump(by_alias=True, exclude_none=True)
         honored["taskIds"] = [task.id for task in self._tasks]
         params = notification.params.model_copy(update={"notifications": types.SubscriptionFilter(**honored)})
@@ -99,7 +99,7 @@ class Listening:
     async def _pump(self, task: Task) -> None:
         await self._acknowledged.wait()
         try:
-            await self._bridge.follow(task, self._notify, self._principal)
+            await self._service.follow(task, self._notify, self._principal)
         except WorkflowsError as error:
             logger.info("a subscription to a task ended: %s", error)
 
@@ -111,20 +111,20 @@ class Listening:
         )
 
 
-class _Acknowledging:
-    """The session as the SDK's listen handler sees it: its acknowledgement goes through us."""
+class _AcknowledgingSession:
+    """The session for the SDK's listen handler: it passes the acknowledgement through us."""
 
-    def __init__(self, session: ServerSession, listening: Listening) -> None:
+    def __init__(self, session: ServerSession, listening: TaskSubscription) -> None:
         self._session = session
         self._listening = listening
 
-    def __getattr__(self, name: str) -> Any:  # Any: whatever else the handler wants of its session
+    def __getattr__(self, name: str) -> Any:  # Any: all other attributes of the session
         return getattr(self._session, name)
 
     async def send_notification(
         self, notification: types.ServerNotification, related_request_id: types.RequestId | None = None
     ) -> None:
-        """Pass it on; the acknowledgement with our task ids in it."""
+        """Pass a notification on; add our task ids to the acknowledgement."""
         if isinstance(notification, types.SubscriptionsAcknowledgedNotification):
             await self._listening.acknowledge(self._session, notification)
         else:
@@ -132,13 +132,13 @@ class _Acknowledging:
 
 
 async def while_admitted(principal: Principal, serve: Callable[[], Awaitable[T]]) -> T | None:
-    """Return what `serve` returns; None if it was cancelled, as the principal would not be let in any more.
+    """Return the result of `serve`, or None if it was cancelled, as the principal would not be let in any more.
 
-    That is when the time of their token is over, or when it is refused at a look every `RECHECK_SECONDS`.
+    That is when the token has expired, or is refused at a check every `RECHECK_SECONDS`.
     """
     if principal.expires is None and principal.recheck is None:
         return await serve()
-    async with _beside() as group:
+    async with _background_group() as group:
         group.start_soon(_cancel_once_refused, principal, group.cancel_scope)
         return await serve()
     return None
@@ -155,8 +155,8 @@ async def _cancel_once_refused(principal: Principal, stream: anyio.CancelScope) 
 
 
 @asynccontextmanager
-async def _beside() -> AsyncGenerator[TaskGroup]:
-    """A task group that ends with its body; an error comes out as it is, without a group around it."""
+async def _background_group() -> AsyncGenerator[TaskGroup]:
+    """Yield a task group that ends with its body; errors leave it without a group around them."""
     try:
         async with anyio.create_task_group() as group:
             yield group

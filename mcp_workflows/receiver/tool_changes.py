@@ -1,4 +1,4 @@
-"""Telling clients that the tools have changed: those of 2026-07-28 listen for it, older ones are simply told."""
+"""Notifications of changed tools: clients of 2026-07-28 subscribe to them, and older ones get them unasked."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _PATIENCE = 5.0  # seconds for a client that does not read
 
 
 class Changes:
-    """A middleware that knows the connections of older clients; `tools_changed` tells everybody."""
+    """Middleware that keeps the connections of older clients; `tools_changed` notifies all clients."""
 
     def __init__(self, bus: SubscriptionBus) -> None:
         self._bus = bus
         self._older: set[Connection] = set()
 
     async def serve(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Declare the capability to older clients, and remember them for as long as they are connected."""
+        """Declare the capability to older clients, and keep their connections until they close."""
         result = await call_next(ctx)
         if ctx.method == "notifications/initialized" and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._remember(connection_of(ctx))
         return _with_capability(result) if ctx.method == "initialize" else result
 
     async def tools_changed(self) -> None:
-        """Send `notifications/tools/list_changed` to all who want to hear it; it waits for nobody for long."""
+        """Send `notifications/tools/list_changed` to all clients that want it, with a short timeout for each."""
         await self._bus.publish(ToolsListChanged())
         async with anyio.create_task_group() as group:
             for connection in list(self._older):
@@ -54,7 +54,7 @@ async def _tell(connection: Connection) -> None:
 
 
 def _with_capability(result: HandlerResult) -> HandlerResult:
-    """The answer to `initialize`, with `capabilities.tools.listChanged` (spec 2025-11-25: server/tools)."""
+    """Return the answer to `initialize` with `capabilities.tools.listChanged` (spec 2025-11-25: server/tools)."""
     found = plain(result)
     capabilities: dict[str, Any] = found.get("capabilities", {})
     tools: dict[str, Any] = capabilities.get("tools", {})

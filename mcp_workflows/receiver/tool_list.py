@@ -1,4 +1,4 @@
-"""What is offered to clients at one time: the tools, and the bridge that serves them; swapped as a whole."""
+"""The tools on offer at one time, with the service that runs them; replaced as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp_workflows.receiver.companions.definitions import (
     companions,
     offered,
 )
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
 
 _DOES = {
@@ -27,50 +27,50 @@ _DOES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """Who lists tools."""
+    """A caller that lists tools."""
 
     identified: bool
-    takes_tasks: bool  # it declares the extension (2026-07-28), or has asked for a task in this session (2025-11-25)
-    in_core: bool = False  # it speaks 2025-11-25: its tools say whether they make tasks
-    offered: frozenset[str] | None = None  # the tools that their rules let it call; None: all
+    takes_tasks: bool  # declares the extension (2026-07-28), or has asked for a task in this session (2025-11-25)
+    in_core: bool = False  # speaks 2025-11-25: its tool list includes `taskSupport`
+    offered: frozenset[str] | None = None  # the tools that the rules let it call; None: all
     approves: bool = False  # tasks of others may wait for its answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One set of tools: a request sees one of them from its beginning to its end."""
+    """One set of tools; a request uses the same one from its beginning to its end."""
 
     tools: Mapping[str, Tool]  # in the order they are listed
-    bridge: Bridge | None = None  # None: not entered
-    my_tasks: bool = False  # whether clients with tasks get a list of them too
+    service: TaskService | None = None  # None: not entered
+    my_tasks: bool = False  # clients with tasks get a tool that lists them
 
     @property
     def hands_over(self) -> bool:
-        """Whether a client without tasks may get a handle, and needs the companion tools."""
+        """True if a client without tasks may get a task id in text, and then needs the companion tools."""
         return any(tool.hands_over for tool in self.tools.values())
 
     @property
-    def entered(self) -> Bridge:
-        """What serves the commands.
+    def entered(self) -> TaskService:
+        """The task service.
 
         Raises:
-            RequestError: nothing does yet.
+            RequestError: the workflows are not entered yet.
         """
-        if self.bridge is None:
+        if self.service is None:
             raise RequestError(INTERNAL_ERROR, "workflows are not entered: enter them in the server's lifespan")
-        return self.bridge
+        return self.service
 
     def shows(self, name: object) -> bool:
-        """Whether clients can call a tool of that name."""
+        """Return True if clients can call a tool of that name."""
         return isinstance(name, str) and name in self.tools and self.tools[name].listed
 
     def companion(self, name: object) -> Companion | None:
-        """The companion tool of that name, which everybody can call where there are any, listed for them or not."""
+        """Return the companion tool of that name; if there are any, each caller may call them, listed or not."""
         found = companion(name)
         return found if found and offered(self.tools.values(), my_tasks=self.my_tasks) else None
 
     def listed(self, viewer: Viewer) -> Sequence[Mapping[str, Any]]:  # Any: any JSON value
-        """The tools as `tools/list` shows them to this client, and the companions it may need."""
+        """Return the tools for `tools/list` of this client, with the companion tools that it may need."""
         theirs = self.tools if viewer.offered is None else viewer.offered
         shown = (tool for name, tool in self.tools.items() if tool.listed and name in theirs)
         ours = [_listed(tool, viewer) for tool in shown if viewer.identified or tool.kind is Kind.START]
@@ -78,7 +78,7 @@ class Offer:
         return [*ours, *(dict(companion.listed) for companion in companions() if companion.name in names)]
 
     def companions(self, viewer: Viewer) -> frozenset[str]:
-        """The names of the companion tools this client may need."""
+        """Return the names of the companion tools that this client may need."""
         wanted: set[Name] = set()
         if self.hands_over and not viewer.takes_tasks:
             wanted |= FOR_OWN
@@ -92,7 +92,7 @@ class Offer:
 
 
 def _listed(tool: Tool, viewer: Viewer) -> Mapping[str, Any]:
-    """A tool as `tools/list` shows it; a handle would break the promise of an output schema, and SDKs raise then."""
+    """Return a tool for `tools/list`; without output schema if a task id may be returned: SDKs validate results."""
     promised = not tool.hands_over or (viewer.takes_tasks and not viewer.in_core)
     support = TaskSupport.REQUIRED if tool.needs_tasks else tool.tasks
     found: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Workflows that call their engine over HTTP: `POST /engines/ENGINE/PATH`, JSON in, JSON out, with a token.
+"""Webhooks: workflows call their engine over HTTP, `POST /engines/ENGINE/PATH`, JSON in and out, with a token.
 
-Who is not trusted learns nothing, not even which engines there are: an address where nothing is refuses as all others.
-See docs/decisions/0015.
+An untrusted caller learns nothing, not even the names of engines: unknown addresses refuse as known ones do. See
+docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -46,59 +46,59 @@ _SOON: Final = {"Retry-After": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What is told instead of a result."""
+class ErrorReply:
+    """The HTTP answer to a call that failed."""
 
     status: int
     text: str | None = None  # None: what the error says
     headers: Mapping[str, str] | None = None
 
     def response(self, error: Exception | None = None) -> Response:
-        """As it is sent."""
+        """Return the answer for Starlette."""
         return JSONResponse({"error": self.text or str(error)}, status_code=self.status, headers=self.headers)
 
 
-_NOT_LET_IN: Final[Mapping[type[AccessError], Answer]] = {
-    KeysUnavailable: Answer(status=503, text="try again later", headers=_LATER),
-    NotAllowed: Answer(status=403, text="not allowed"),
-    TokenRefused: Answer(status=401, text="a valid token is needed", headers={"WWW-Authenticate": "Bearer"}),
+_NOT_LET_IN: Final[Mapping[type[AccessError], ErrorReply]] = {
+    KeysUnavailable: ErrorReply(status=503, text="try again later", headers=_LATER),
+    NotAllowed: ErrorReply(status=403, text="not allowed"),
+    TokenRefused: ErrorReply(status=401, text="a valid token is needed", headers={"WWW-Authenticate": "Bearer"}),
 }
-"""What who is not trusted hears; of several reasons, the first here."""
+"""The answers to untrusted callers; of several reasons, the first here counts."""
 
-_FAILED: Final[Mapping[type[EngineError], Answer]] = {
-    AdapterBroke: Answer(status=500, text="internal error"),
-    EngineRefused: Answer(status=400),
-    ExecutionNotFound: Answer(status=404),
-    EngineUnavailable: Answer(status=503, headers=_SOON),
-    EngineError: Answer(status=500, text="internal error"),
+_FAILED: Final[Mapping[type[EngineError], ErrorReply]] = {
+    AdapterBroke: ErrorReply(status=500, text="internal error"),
+    EngineRefused: ErrorReply(status=400),
+    ExecutionNotFound: ErrorReply(status=404),
+    EngineUnavailable: ErrorReply(status=503, headers=_SOON),
+    EngineError: ErrorReply(status=500, text="internal error"),
 }
-"""What who is trusted hears when it did not work."""
+"""The answers to trusted callers after an error."""
 
-_CLOSED: Final = Answer(status=503, text="try again later", headers=_LATER)
-_NOWHERE: Final = Answer(status=404, text="there is nothing here")
-_TOO_LARGE: Final = Answer(status=413, text=f"the body is larger than {MAX_BODY} bytes")
-_NOT_JSON: Final = Answer(status=415, text="the body must be application/json, not compressed")
-_WRONG_JSON: Final = Answer(status=400, text="the body is no JSON")
-_TOO_SLOW: Final = Answer(status=503, text="the body did not come in time", headers=_LATER)  # workflows try again
-_GONE: Final = Answer(status=400, text="the caller has left")
+_CLOSED: Final = ErrorReply(status=503, text="try again later", headers=_LATER)
+_NOWHERE: Final = ErrorReply(status=404, text="there is nothing here")
+_TOO_LARGE: Final = ErrorReply(status=413, text=f"the body is larger than {MAX_BODY} bytes")
+_NOT_JSON: Final = ErrorReply(status=415, text="the body must be application/json, not compressed")
+_WRONG_JSON: Final = ErrorReply(status=400, text="the body is no JSON")
+_TOO_SLOW: Final = ErrorReply(status=503, text="the body did not come in time", headers=_LATER)  # workflows try again
+_GONE: Final = ErrorReply(status=400, text="the caller has left")
 
 
-class Unfit(Exception):  # noqa: N818  # it is an answer
-    """The body of a call cannot be taken."""
+class BodyRefused(Exception):  # noqa: N818  # an answer, not a fault
+    """The body of a call was refused."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ErrorReply) -> None:
         super().__init__(answer.text)
         self.answer = answer
 
 
-class Inbound:
-    """The ASGI application `POST /ENGINE/PATH`, to be mounted at `/engines`; follows every change of the engines."""
+class Webhooks:
+    """The ASGI application `POST /ENGINE/PATH`, to be mounted at `/engines`; it follows every change of the engines."""
 
     def __init__(self, engines: Callable[[], Engines | None]) -> None:
-        """`engines`: those there are now; None: none are open, try again later."""
+        """`engines` returns the engines of the moment; None means that none are open, and callers try again later."""
         self._engines = engines
         self._issuers: dict[tuple[str, str], Issuer] = {}
-        paths = ("/{engine}/{path:path}", "/{engine}")  # the second one: told in the log, as any address that is none
+        paths = ("/{engine}/{path:path}", "/{engine}")  # the second one is no address, and is logged
         served = [Path(path, self._serve, methods=["POST"]) for path in paths]
         self._router = Router(served, redirect_slashes=False)
 
@@ -126,7 +126,7 @@ class Inbound:
             return _NOWHERE.response()
         try:
             return await _received(engines, engine, route, await _read(request), account)
-        except Unfit as error:
+        except BodyRefused as error:
             logger.warning("%s by %s was refused: %s", called, account, error)
             return error.answer.response()
         except EngineError as error:
@@ -134,7 +134,7 @@ class Inbound:
             return next(answer for kind, answer in _FAILED.items() if isinstance(error, kind)).response(error)
 
     async def _admit(self, request: Request, trusting: Sequence[Trusted]) -> str:
-        """The account that calls, if anybody here trusts it."""
+        """Return the account of the caller, if one of these routes trusts it."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not token:
             raise TokenRefused("there is no token")
@@ -158,7 +158,7 @@ class Inbound:
 
 
 async def _received(engines: Engines, engine: str, route: Route, body: JSON, account: str) -> Response:
-    """What the route answers; it may have been swapped while the token was looked at."""
+    """Return the answer of the route, unless it was replaced while the token was verified."""
     async with engines.calling(engine, api="receive"):
         if engines.routes.get(engine, {}).get(route.path) is not route:
             raise EngineUnavailable("the configuration has just changed", sent=False)
@@ -169,19 +169,19 @@ async def _received(engines: Engines, engine: str, route: Route, body: JSON, acc
 async def _read(request: Request) -> JSON:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > MAX_BODY:
-        raise Unfit(_TOO_LARGE)
+        raise BodyRefused(_TOO_LARGE)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Unfit(_NOT_JSON)
+        raise BodyRefused(_NOT_JSON)
     try:
         with anyio.fail_after(READ_WITHIN):
             body = await _bounded(request)
     except TimeoutError:
-        raise Unfit(_TOO_SLOW) from None
+        raise BodyRefused(_TOO_SLOW) from None
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError:
-        raise Unfit(_WRONG_JSON) from None
+        raise BodyRefused(_WRONG_JSON) from None
 
 
 async def _bounded(request: Request) -> bytes:
@@ -190,12 +190,12 @@ async def _bounded(request: Request) -> bytes:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_BODY:
-                raise Unfit(_TOO_LARGE)
+                raise BodyRefused(_TOO_LARGE)
     except ClientDisconnect:
-        raise Unfit(_GONE) from None
+        raise BodyRefused(_GONE) from None
     return bytes(body)
 
 
 def addresses(engine: str, routes: Mapping[str, Route]) -> Sequence[str]:
-    """The paths of URLs at which an engine is called, where these routes are mounted at `/engines`."""
+    """Return the URL paths of an engine's routes, as mounted at `/engines`."""
     return [f"{MOUNTED_AT}/{quote(engine, safe='')}/{quote(path, safe='')}" for path in routes]

@@ -1,4 +1,4 @@
-"""Our tools on a server: their lifetime, what is offered, and what a server's own functions may ask for."""
+"""The workflows on a server: their lifetime, their tools, and the functions for the server's own code."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, TAKEN
 from mcp_workflows.receiver.context import Callers, client_of
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.http_limits import limit_requests
-from mcp_workflows.receiver.metrics import Measuring
+from mcp_workflows.receiver.metrics import RequestMetrics
 from mcp_workflows.receiver.middleware import Middleware
-from mcp_workflows.receiver.request_state import at_hand
+from mcp_workflows.receiver.request_state import current_call
 from mcp_workflows.receiver.subscriptions import Progress
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.receiver.webhooks import Inbound, addresses
+from mcp_workflows.receiver.webhooks import Webhooks, addresses
 from mcp_workflows.store.protocol import Store, open_store
-from mcp_workflows.tasks.authorization import Guard
-from mcp_workflows.tasks.gauges import Census
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.authorization import Authorization
+from mcp_workflows.tasks.gauges import TaskGauges
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2026_07_28 as wire
 
@@ -52,7 +52,7 @@ _EVERYBODY = [
 
 
 class Workflows:
-    """Our tools on a server; an async context manager that the server's lifespan enters."""
+    """The workflows on a server; an async context manager that the server's lifespan enters."""
 
     def __init__(
         self,
@@ -78,16 +78,16 @@ class Workflows:
         self._my_tasks = my_tasks
         self._audit = audit
         self._telemetry = engines.telemetry
-        self._counted = counting(audit, self._telemetry)  # for what is refused
-        self._guard = Guard(tools, authorizer=authorizer, audit=self._counted)
-        self._census: Census | None = None
+        self._counted = counting(audit, self._telemetry)  # for refusals
+        self._authorization = Authorization(tools, authorizer=authorizer, audit=self._counted)
+        self._gauges: TaskGauges | None = None
         self._stack = AsyncExitStack()
-        self._ledger: Ledger | None = None
-        self.inbound = Inbound(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
+        self._repository: TaskRepository | None = None
+        self.inbound = Webhooks(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
         self._limits, self._meters = limits, Meters(limits, audit=self._counted)
         offer = Offer(tools=tools, my_tasks=my_tasks)
         self.middleware = Middleware(server, offer, callers, self._meters, strict_headers=strict_headers)
-        self.measuring = Measuring(self._telemetry, lambda: self.tools)
+        self.measuring = RequestMetrics(self._telemetry, lambda: self.tools)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -96,7 +96,7 @@ class Workflows:
             security = RequestStateSecurity(keys=[await store.secret(_SEALING_KEY)], ttl=DIALOGUE_SECONDS)
             self.middleware.boundary = RequestStateBoundary(security, default_audience=self._server.name)
             engines = await stack.enter_async_context(self._engines)
-            ledger = Ledger(
+            repository = TaskRepository(
                 store=store,
                 engines=engines,
                 retention=self._retention,
@@ -104,11 +104,11 @@ class Workflows:
                 limits=self._limits,
                 audit=self._audit,
             )
-            self._ledger = await stack.enter_async_context(ledger)
+            self._repository = await stack.enter_async_context(repository)
             group = self.middleware.group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
-            self._census = Census(self._store, self._engines, self._telemetry)
-            group.start_soon(self._census.run)
+            self._gauges = TaskGauges(self._store, self._engines, self._telemetry)
+            group.start_soon(self._gauges.run)
             self.middleware.offer = self._new_offer(self.middleware.offer.tools)
             sender = self.middleware.callers.sender
             stack.enter_context(limit_requests(self._server, sender, self._meters, self._limits))
@@ -118,42 +118,42 @@ class Workflows:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self.middleware.offer = replace(self.middleware.offer, bridge=None)
+        self.middleware.offer = replace(self.middleware.offer, service=None)
         return await self._stack.__aexit__(kind, error, trace)
 
     @property
-    def bridge(self) -> Bridge:
-        """What serves the commands, while entered."""
+    def service(self) -> TaskService:
+        """The task service, while entered."""
         return self.middleware.offer.entered
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Those that are offered now."""
+        """The tools on offer now."""
         return self.middleware.offer.tools
 
     @property
     def my_tasks(self) -> bool:
-        """Whether clients with tasks get a list of theirs too."""
+        """True if clients with tasks get a tool that lists theirs."""
         return self._my_tasks
 
     @property
     def adapters(self) -> Mapping[str, Adapter]:
-        """The engines' adapters now, by engine."""
+        """The adapters in use, by engine."""
         return self._engines.adapters
 
     @property
     def called_at(self) -> Mapping[str, Sequence[str]]:
-        """The paths of URLs at which workflows call their engine, by engine; without those that are not called."""
+        """The URL paths at which workflows call their engine, by engine; engines without any are left out."""
         return {name: addresses(name, routes) for name, routes in self._engines.routes.items()}
 
     async def swap(self, tools: Mapping[str, Tool], adapters: Mapping[str, Adapter]) -> bool:
-        """Offer these from now on, as a whole; whether that changes what clients see listed.
+        """Replace all tools and engines; return True if clients see a different list.
 
-        Calls under way finish with what was offered when they came; adapters in both sets stay open. Tasks keep the
-        settings they started with.
+        Calls in progress finish with the tools and engines that they began with; adapters in both sets stay open. Tasks
+        keep the settings that they started with.
 
         Raises:
-            ConfigError: the server has tools of these names, or an adapter cannot be opened; all is as it was.
+            ConfigError: the server has tools of these names, or an adapter cannot be opened; nothing has changed.
         """
         await self._refuse_taken_names(tools)
         opened = await self._engines.opened(adapters)
@@ -166,54 +166,54 @@ class Workflows:
         )
 
     def _new_offer(self, tools: Mapping[str, Tool]) -> Offer:
-        ledger = self._ledger
-        bridge: Bridge | None = None
-        if ledger is not None:
-            self._guard.use(tools)
-            bridge = Bridge(
+        repository = self._repository
+        service: TaskService | None = None
+        if repository is not None:
+            self._authorization.use(tools)
+            service = TaskService(
                 tools=tools,
-                ledger=ledger,
+                repository=repository,
                 retention=self._retention,
-                guard=self._guard,
+                authorization=self._authorization,
                 audit=self._audit,
                 limits=self._limits,
                 meters=self._meters,
             )
-        return Offer(tools=tools, bridge=bridge, my_tasks=self._my_tasks)
+        return Offer(tools=tools, service=service, my_tasks=self._my_tasks)
 
     def stop(self) -> None:
         """End all waiting calls, so that the server can stop at once; the workflows go on."""
-        if self._ledger is not None:
-            self._ledger.stop()
+        if self._repository is not None:
+            self._repository.stop()
 
     @property
     def audit(self) -> Audit:
-        """What takes the record of what is refused, which is also counted."""
+        """The audit for refusals, which also counts them."""
         return self._counted
 
     @property
     def alive(self) -> bool:
-        """Whether they are entered, and what watches and heals in the background is there."""
-        return self.middleware.offer.bridge is not None
+        """True while the workflows are entered and their background work runs."""
+        return self.middleware.offer.service is not None
 
     async def ready(self) -> None:
         """Raise `StoreUnavailable` if tasks cannot be read and written now."""
         await self._store.check()
 
     async def count(self) -> None:
-        """Have gauges show how many tasks there are now, or were a few seconds ago."""
-        if self.alive and self._census is not None:
-            await self._census.take()
+        """Refresh the gauges of tasks, unless they were refreshed a few seconds ago."""
+        if self.alive and self._gauges is not None:
+            await self._gauges.take()
 
     async def check_engines(self) -> Mapping[str, Finding]:
-        """How each engine is, by name."""
+        """Return the health of each engine, by name."""
         return await self._engines.check()
 
     async def exposed(self, engine: str) -> Sequence[Exposed]:
-        """The workflows of an engine that are marked there to be tools; none where nobody looks.
+        """Return the workflows of an engine that are marked as tools there; none if its adapter cannot discover any.
 
         Raises:
-            EngineError: it cannot be told.
+            EngineError: the engine did not answer.
         """
         try:
             with anyio.fail_after(LONGEST_LOOK):
@@ -224,7 +224,7 @@ class Workflows:
 
     @asynccontextmanager
     async def testing(self) -> AsyncGenerator[Script]:
-        """For unit tests of your own server: no engine and no store of yours, but workflows that do as the test says.
+        """Replace engines and store for unit tests of your own server: workflows then do as the test's script says.
 
         Enter it before the server runs; see `Script`.
 
@@ -243,15 +243,15 @@ class Workflows:
                 self._engines, self._store = own
 
     async def hand_over(self, tool: str, arguments: Mapping[str, JSON]) -> types.CallToolResult:
-        """From inside a tool function of your own: the workflow of `tool` finishes this call. Return what you get.
+        """Let the workflow of `tool` finish this call of your own tool function; return the result you get.
 
-        The client hears what a call of `tool` would tell it: a task, or the plain result if it takes none. Questions
-        of the workflow reach clients with tasks only.
+        The client gets the reply of a call of `tool`: a task, or the plain result if it takes none. Questions of the
+        workflow reach clients with tasks only.
 
         Raises:
             RequestError: not inside a tool function, a second time in one call, or there is no such tool.
         """
-        state = at_hand()
+        state = current_call()
         if state is None or state.ctx is None:
             raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() works inside a tool function of this server only")
         if tool not in state.offer.tools:

@@ -27,11 +27,11 @@ from mcp_workflows.adapter import (
     open_gates,
     same_workflow,
 )
-from mcp_workflows.engines.registry import Engines, ref_of, sound
+from mcp_workflows.engines.registry import Engines, ref_of, validated
 from mcp_workflows.errors import EngineError, ExecutionNotFound, OperatorError, RequestError
 from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
-from mcp_workflows.tasks.adopt import Adopted, Adoption, watched_arguments
+from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest, watched_arguments
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
 from mcp_workflows.tools.tool import Tool
 
@@ -243,8 +243,8 @@ class Operator:
         if not same_workflow(self._engines.get(tool.engine), tool.workflow, ref.workflow):
             raise OperatorError(f"{execution_id} runs workflow {ref.workflow}, and tool {tool.name} {tool.workflow}")
         ttl, known = tool.ttl or retention, watched_arguments(tool, execution_id, arguments)
-        adopted = Adopted(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
-        task = await self._adoption.take(adopted)
+        adopted = AdoptionRequest(tool=tool, ref=ref, owner=owner, arguments=known, ttl=ttl, context={})
+        task = await self._adoption.create(adopted)
         self._record(Event.CREATE, task, "watched")
         return await self._look(task)
 
@@ -284,7 +284,7 @@ class Operator:
             return ObservedTask(task=task, trouble=trouble)
         try:
             async with self._engines.calling(task.engine, api="describe") as adapter:
-                seen = sound(await adapter.describe(ref_of(task, task.handle)))
+                seen = validated(await adapter.describe(ref_of(task, task.handle)))
         except ExecutionNotFound as error:
             return ObservedTask(task=task, trouble=f"engine {task.engine}: {error}")
         except EngineError as error:

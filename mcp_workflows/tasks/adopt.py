@@ -1,4 +1,4 @@
-"""Adopting: a task of an execution that somebody else started; nothing is ever started for it."""
+"""Adoption: a task for an execution that was started elsewhere; nothing is ever started for it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
 
 logger = logging.getLogger(__name__)
 
-_REFUSED_AFTER = 0.25  # seconds, for all refusals: an engine takes longer for what is there than for what is not
+_REFUSED_AFTER = 0.25  # seconds, for all refusals: the time must not show that an execution exists
 _FROZEN = frozenset({"engine", "gates", "options", "allow_answer", "allow_cancel", "output", "max_result"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """Whose task of an execution is wanted, and of which tool."""
+class AdoptionRequest:
+    """A request for a task: the execution, the tool and the owner."""
 
     tool: Tool
     ref: Ref
@@ -37,7 +37,7 @@ class Adopted:
 
 
 class Adoption:
-    """From an id, as people read it in the engine, to a task."""
+    """Finds executions by the id that people read in the engine, and creates tasks for them."""
 
     def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime]) -> None:
         self._store = store
@@ -45,12 +45,13 @@ class Adoption:
         self._clock = clock
 
     async def find(self, tool: Tool, execution_id: str) -> Ref:
-        """The execution of this id, whatever its workflow: that is for operators only.
+        """Return the execution of this id, whatever its workflow; for operators only.
 
         Raises:
-            EngineError: there is none, it can be no task, or the engine gives no answer.
+            EngineError: there is none, it cannot become a task, or the engine does not answer.
         """
-        _refuse_unsayable(execution_id)
+        if execution_id != execution_id.encode("utf-8", "replace").decode():
+            raise ExecutionNotFound("this is no text that could be an id")  # half a surrogate pair cannot be sent
         adapter = self._engines.get(tool.engine)
         if not isinstance(adapter, Adopts):
             raise EngineRefused("it cannot adopt executions")
@@ -58,11 +59,11 @@ class Adoption:
             return await adapter.adopt(execution_id)
 
     async def find_own(self, tool: Tool, execution_id: str) -> Ref:
-        """The execution of this id, if it is one of the tool's workflow.
+        """Return the execution of this id, if it belongs to the tool's workflow.
 
         Raises:
-            ExecutionNotFound: in the same words for all that it may not tell apart: there is none, it is of another
-                workflow, it can be no task.
+            ExecutionNotFound: in the same words for all cases: there is none, it belongs to another workflow, or
+                it cannot become a task.
             EngineUnavailable: no answer.
         """
         began = anyio.current_time()
@@ -81,12 +82,12 @@ class Adoption:
             f"Engine {tool.engine} shows no execution {execution_id!r} of workflow {tool.workflow} that can be watched"
         )
 
-    async def take(self, adopted: Adopted, caps: Caps = NO_CAPS) -> Task:
-        """The task: one per owner, tool and execution, for as long as it lives and the tool stays as it is.
+    async def create(self, adopted: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
+        """Create the task, or return the one that this owner has for the execution and the unchanged tool.
 
         Raises:
-            CapReached: there may be no more.
-            MappingError: what the tool fills in does not work on these arguments.
+            CapReached: a quota is reached.
+            MappingError: a template of the tool does not work on these arguments.
         """
         now = self._clock()
         task = _task_of(adopted, now)
@@ -95,14 +96,13 @@ class Adoption:
         return row
 
 
-def _refuse_unsayable(execution_id: str) -> None:
-    """JSON allows half a surrogate pair, which is nobody's name and which adapters cannot send."""
-    if execution_id != execution_id.encode("utf-8", "replace").decode():
-        raise ExecutionNotFound("this is no text that could be an id")
+def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return the arguments for the tool's templates; those of a tool that watches include the execution's id."""
+    return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments
 
 
-def _task_of(adopted: Adopted, now: datetime) -> Task:
-    """A row that is bound from the start, so nothing is ever started for it."""
+def _task_of(adopted: AdoptionRequest, now: datetime) -> Task:
+    """Return a row that is bound from the start, so that nothing is ever started for it."""
     tool, ref, owner = adopted.tool, adopted.ref, adopted.owner
     task_id = secrets.token_hex(20)
     frozen = tool.model_dump(mode="json", include=set(_FROZEN))
@@ -138,8 +138,3 @@ def _task_of(adopted: Adopted, now: datetime) -> Task:
         grace=tool.grace,
         cancel_on_expiry=tool.cancels_on_expiry,
     )
-
-
-def watched_arguments(tool: Tool, execution_id: str, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """The arguments as templates of the tool see them: a tool that watches has the id among them."""
-    return {**arguments, EXECUTION_ID: execution_id} if tool.kind is Kind.WATCH else arguments

@@ -29,33 +29,35 @@ def fitting_answers(
     """Return the responses to open questions of the task as its adapter gets them, by key; the rest is ignored.
 
     Raises:
-        RequestError: one does not fit its question, see `checked_response` and `sending`.
+        RequestError: one does not fit its question, see `checked_response` and `rendered_response`.
     """
     open_requests = task.seen.requests
     given = {
         key: checked_response(key, open_requests[key], responses[key]) for key in responses if key in open_requests
     }
-    return {key: sent for key in given if (sent := sending(task, key, given[key], principal))}
+    return {key: sent for key in given if (sent := rendered_response(task, key, given[key], principal))}
 
 
-def sending(task: Task, key: str, response: Mapping[str, JSON], principal: Principal) -> Mapping[str, JSON] | None:
-    """The response as its adapter gets it; to a gate with `send`, what to send in the engine's words.
+def rendered_response(
+    task: Task, key: str, response: Mapping[str, JSON], principal: Principal
+) -> Mapping[str, JSON] | None:
+    """Return the response for the adapter; for a gate with `send`, add the rendered text for the engine.
 
-    None: a gate's question was only put aside, and stays open.
+    None: the question of a gate was only put aside, and stays open.
 
     Raises:
         RequestError: the gate cannot be declined, or its template does not work on this answer.
     """
     gate = task.gates.get(task.seen.requests[key].gate or "")
     if gate is None:
-        return {name: value for name, value in response.items() if name != "send"}  # a gate's word, never a client's
+        return {name: value for name, value in response.items() if name != "send"}  # only gates may send
     action = Action(response["action"])
     if action is Action.CANCEL:
         return None
     template = gate.send if action is Action.ACCEPT else gate.decline
     if template is None:
         raise invalid_response(key, "this question cannot be declined, only answered or left open")
-    answer = response.get("content") if action is Action.ACCEPT else None  # what declines was never checked
+    answer = response.get("content") if action is Action.ACCEPT else None  # the content of a refusal was not validated
     scope = {"args": task.given or {}, "task": {"id": task.id}, "answer": answer, **principal.scope}
     try:
         return {**response, "send": Template(template).render(scope, all_keys=True)}
@@ -77,7 +79,7 @@ async def deliver_answers(
         RequestError: the engine did not take them, or that it did could not be noted; the message says which.
     """
     try:
-        await store.check()  # what cannot be noted is not delivered
+        await store.check()  # an answer that cannot be stored is not delivered
         async with engines.calling(task.engine, api="answer") as adapter:
             await adapter.answer(ref_of(task, handle), answers)
     except EngineRefused as error:
@@ -94,7 +96,7 @@ async def deliver_answers(
 
 
 def undelivered(task: Task, error: EngineError) -> RequestError:
-    """Return what is told of an answer that the engine did not take; it may be given again."""
+    """Return the error for an answer that the engine did not take; the client may give it again."""
     return RequestError(
         INTERNAL_ERROR, f"engine {task.engine} did not take the answer: {error}; the task goes on, try again"
     )

@@ -1,7 +1,7 @@
-"""Who may do what, asked anew at every request and every push: the rules of the tools, then the user's own authorizer.
+"""Authorization at every request and push: the rules of the tools, then the operator's own authorizer.
 
-Nobody is told what they may not see: a task that is not theirs to see is not found, and a tool they may not call is no
-tool. The reason is for the record.
+A task that a principal may not see is not found, and a tool that it may not call does not exist. The reason goes to the
+audit log only.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 
 import anyio
 
-from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
-from mcp_workflows.access.audit import Audit, Event, Record, record_of, silent, task_hash
+from mcp_workflows.access import Authorizer, Principal, Verb, AccessRequest, permits, person_of, reaches_others
+from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.quotas import check_size
-from mcp_workflows.tasks.refresh import Ledger, expired
+from mcp_workflows.tasks.refresh import TaskRepository, expired
 from mcp_workflows.tasks.view import META_PREFIX, view
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
@@ -30,32 +30,38 @@ logger = logging.getLogger(__name__)
 
 PATIENCE: Final = 5.0  # seconds for an authorizer to say yes
 NOT_FOUND: Final = "Task not found"
+_MAY_NOT: Mapping[Verb, str] = {
+    Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
+    Verb.CANCEL: "Not allowed: you may not cancel this task; it goes on",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What one principal may do with one task."""
+    """The rights of one principal on one task."""
 
     see: bool
     answer: bool
     cancel: bool
 
     def reads(self, task: Task) -> bool:
-        """Whether they may look at it now: who is to answer sees what it asks, for as long as it does."""
+        """Return True if the task may be read now. With `answer` alone, that is while it waits for input."""
         return self.see or (self.answer and task.execution.status is Status.INPUT_REQUIRED)
 
 
 _ALL: Final = Rights(see=True, answer=True, cancel=True)
+
+
 NO_RIGHTS: Final = Rights(see=False, answer=False, cancel=False)
 
 
 def not_found() -> RequestError:
-    """What they all hear who may not see a task, whether it is there or not."""
+    """Return the error for a task that is unknown or not to be seen: both look alike."""
     return RequestError(INVALID_PARAMS, NOT_FOUND)
 
 
-class Guard:
-    """The rules of these tools, and whoever else has a say; one for as long as the server lives.
+class Authorization:
+    """The rules of the tools and the operator's authorizer; one object for as long as the server lives.
 
     New rules count at once, also for streams that were opened before.
     """
@@ -68,28 +74,28 @@ class Guard:
         self.use(tools)
 
     def use(self, tools: Mapping[str, Tool]) -> None:
-        """These are the tools from now on."""
+        """Replace the tools, and with them the rules."""
         self._tools = tools
         self._ruled = self._authorizer is not None or any(tool.allow is not None for tool in tools.values())
 
     # --- tools
 
     async def offers(self, name: str, principal: Principal) -> bool:
-        """Whether they may call a tool of this name at all; if not, that is put on record."""
+        """Return True if the principal may call this tool; record a refusal."""
         if await self._may(AccessRequest(principal=principal, verb=Verb.CALL, tool=name)):
             return True
         self.denied(principal, tool=name, reason="may not call it")
         return False
 
     async def offered(self, principal: Principal) -> frozenset[str]:
-        """The tools they may call."""
+        """Return the tools that the principal may call."""
         if not self._ruled:
             return frozenset(self._tools)
         wishes = [AccessRequest(principal=principal, verb=Verb.CALL, tool=name) for name in self._tools]
         return frozenset([wish.tool for wish in wishes if await self._may(wish)])
 
     async def starts(self, tool: Tool, arguments: Mapping[str, JSON], principal: Principal) -> bool:
-        """Whether they may call it with these arguments; only an authorizer looks at them."""
+        """Return True if the principal may call the tool with these arguments; only authorizers see these."""
         wish = AccessRequest(principal=principal, verb=Verb.CALL, tool=tool.name, arguments=arguments)
         if await self._may(wish):
             return True
@@ -99,16 +105,16 @@ class Guard:
     # --- tasks
 
     def beyond(self, principal: Principal) -> Sequence[str]:
-        """The tools whose tasks of other owners may be this principal's business."""
+        """Return the tools whose rules may let this principal see or answer tasks of other owners."""
         if not self._ruled:
             return ()
         return [name for name, tool in self._tools.items() if reaches_others(tool.allow, principal)]
 
     async def rights(self, task: Task, principal: Principal) -> Rights:
-        """What they may do with this task now."""
+        """Return the rights of the principal on this task now."""
         tool = self._tools.get(task.tool)
         mine = principal.id == task.owner
-        if tool is None and task.guarded:  # its rules are gone: the owner sees what comes of it, and that is all
+        if tool is None and task.guarded:  # its rules are gone: the owner may see the task and do nothing else
             return Rights(see=mine, answer=False, cancel=False)
         if self._authorizer is None and (tool is None or tool.allow is None):
             return _ALL if mine else NO_RIGHTS
@@ -121,7 +127,7 @@ class Guard:
         return Rights(see=see, answer=answer, cancel=cancel)
 
     async def sees_own(self, tool: str, task_id: str, principal: Principal) -> bool:
-        """Whether they may see a task of their own of this tool, which is there."""
+        """Return True if the principal may see an existing task of its own of this tool."""
         if not self._ruled:
             return True
         return await self._may(
@@ -140,7 +146,7 @@ class Guard:
         try:
             with anyio.fail_after(PATIENCE):
                 return await self._authorizer(wish) is True
-        except Exception:  # a stranger's code, and a no: see docs/decisions/0002
+        except Exception:  # third-party code; any error is a refusal: docs/decisions/0002
             logger.exception("the authorizer failed on %s of tool %r: denied", wish.verb, wish.tool)
             return False
 
@@ -153,23 +159,19 @@ class Guard:
         tool: str | None = None,
         reason: str,
     ) -> None:
-        """Put on record that they may not do that."""
+        """Record a refusal in the audit log."""
         record = record_of(Event.DENY, principal, task, tool=tool, outcome="refused", reason=reason)
         self._audit(record if task_id is None else replace(record, task=task_hash(task_id)))
 
 
-_MAY_NOT: Mapping[Verb, str] = {
-    Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
-    Verb.CANCEL: "Not allowed: you may not cancel this task; it goes on",
-}
+class TaskAccess:
+    """The access of principals to tasks: every request about a task goes through it; see docs/decisions/0017."""
 
-
-class Door:
-    """Where every request about a task comes through; see docs/decisions/0017."""
-
-    def __init__(self, *, ledger: Ledger, guard: Guard, meters: Meters, limits: Limits, audit: Audit) -> None:
-        self._ledger = ledger
-        self._guard = guard
+    def __init__(
+        self, *, repository: TaskRepository, authorization: Authorization, meters: Meters, limits: Limits, audit: Audit
+    ) -> None:
+        self._repository = repository
+        self._authorization = authorization
         self._meters = meters
         self._limits = limits
         self._audit = audit
@@ -177,53 +179,53 @@ class Door:
     async def found(
         self, task_id: str, principal: Principal, verb: Verb = Verb.SEE, *, by: float = float("inf")
     ) -> tuple[Task, Rights]:
-        """The task and what this principal may do with it, that verb among it: the only way from an id to a task.
+        """Return the task and the principal's rights on it, which include `verb`: the only way from an id to a task.
 
-        A read has the deadline `by`, see `Ledger.deadline`.
+        A read has the deadline `by`, see `TaskRepository.deadline`.
 
         Raises:
-            RequestError: it is unknown, or not theirs to see (these look alike), or expired; or they may see it, and no
-                more.
+            RequestError: the task is unknown or not to be seen (these look alike), or has expired, or the principal
+                may see it and no more.
         """
         self._meters.guess(principal, task_id)
-        task = await self._ledger.found(task_id, principal.id, self._guard.beyond(principal), by=by)
+        task = await self._repository.found(task_id, principal.id, self._authorization.beyond(principal), by=by)
         if task is None:
-            self._guard.denied(principal, task_id=task_id, reason="there is no such task for them")
+            self._authorization.denied(principal, task_id=task_id, reason="there is no such task for them")
             self._meters.missed(principal)
             raise not_found()
-        rights = await self._guard.rights(task, principal)
+        rights = await self._authorization.rights(task, principal)
         if not rights.see and principal.id != task.owner:
-            # they may see it only while it asks, which may have begun a moment ago
-            task, _ = await self._ledger.current(task, by=min(by, self._ledger.deadline()))
+            # such a principal may read it only while it asks, which may have begun a moment ago
+            task, _ = await self._repository.current(task, by=min(by, self._repository.deadline()))
         if not rights.reads(task):
-            self._guard.denied(principal, task=task, reason="may not see it")
+            self._authorization.denied(principal, task=task, reason="may not see it")
             self._meters.missed(principal)
             raise not_found()
         self._meters.show(principal, task.id)
-        if self._ledger.over(task):
+        if self._repository.over(task):
             raise expired()
         if (verb is Verb.ANSWER and not rights.answer) or (verb is Verb.CANCEL and not rights.cancel):
-            self._guard.denied(principal, task=task, reason=f"may not {verb} it")
+            self._authorization.denied(principal, task=task, reason=f"may not {verb} it")
             raise RequestError(INVALID_PARAMS, _MAY_NOT[verb])
         return task, rights
 
     def view(self, task: Task, rights: Rights, principal: Principal) -> TaskView:
-        """The task as they may see it; who started it, if that was somebody else."""
-        seen = view(as_seen(rights, task), self._ledger.pace(task))
+        """Return the task as this principal may see it, with its owner's name if that is somebody else."""
+        seen = view(as_seen(rights, task), self._repository.pace(task))
         return seen if principal.id == task.owner else replace(seen, started_by=person_of(task.owner)[1])
 
     async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
-        """Deliver answers to a task that was found for who may answer it.
+        """Deliver answers to a task that was found with `Verb.ANSWER`.
 
         Raises:
-            RequestError: see `Ledger.answer`; or they are too large.
+            RequestError: the answers are too large, or see `TaskRepository.answer`.
         """
         try:
             check_size("Answers", responses, self._limits.max_answer, self._limits.max_json_values)
         except LimitReached as reached:
             self._meters.refused(principal, task.tool, reached)
             raise
-        after, taken = await self._ledger.answer(task, responses, principal)
+        after, taken = await self._repository.answer(task, responses, principal)
         if taken:
             self.record(Event.ANSWER, principal, after)
         return after
@@ -231,31 +233,24 @@ class Door:
     def record(
         self, event: Event, principal: Principal, task: Task, *, outcome: str = "ok", arguments: JSON = None
     ) -> None:
-        """Put on record what they did with it."""
+        """Record an event on a task in the audit log."""
         if self._audit is not silent:
             self._audit(record_of(event, principal, task, outcome=outcome, arguments=arguments))
 
     def record_again(self, principal: Principal, task: TaskView) -> None:
-        """Put on record that they were given a result which was rendered before."""
-        if self._audit is not silent:
-            self._audit(_given_again(principal, task))
+        """Record that a result was returned again that had been rendered before."""
+        if self._audit is silent:
+            return
+        names = ("engine", "workflow", "executionId")
+        engine, workflow, execution = (task.meta.get(META_PREFIX + name) for name in names)
+        record = record_of(Event.RETRIEVE, principal, tool=task.tool)  # its row is not read again
+        result = (task.result or {}).get("structuredContent")
+        hashed = task_hash(task.task_id)
+        self._audit(replace(record, task=hashed, engine=engine, workflow=workflow, execution=execution, result=result))
 
 
 def as_seen(rights: Rights, task: Task) -> Task:
-    """The task as those see it who may answer what it asks, or who may not; nothing of it, while they may not look."""
+    """Return the task within these rights: without questions to answer, or without any content."""
     if not rights.reads(task):
         return replace(task, execution=Execution(status=Status.RUNNING), ended=None)
     return task if rights.answer else replace(task, may_answer=False)
-
-
-def _given_again(principal: Principal, task: TaskView) -> Record:
-    """The record of a result that was rendered before; its row is not read again."""
-    engine, workflow, execution = (task.meta.get(META_PREFIX + name) for name in ("engine", "workflow", "executionId"))
-    return replace(
-        record_of(Event.RETRIEVE, principal, tool=task.tool),
-        task=task_hash(task.task_id),
-        engine=engine,
-        workflow=workflow,
-        execution=execution,
-        result=(task.result or {}).get("structuredContent"),
-    )

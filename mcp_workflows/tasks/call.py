@@ -1,4 +1,4 @@
-"""`tools/call`: what there is to say and to ask before a start, and then a task."""
+"""`tools/call`: questions and checks before a start, then a task or a plain result."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from mcp_workflows.errors import (
     RequestError,
 )
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.adopt import Adopted
-from mcp_workflows.tasks.authorization import NO_RIGHTS, NOT_FOUND, Door, Guard, as_seen
-from mcp_workflows.tasks.idempotency import Same, key_of, opened, sameness
+from mcp_workflows.tasks.adopt import AdoptionRequest
+from mcp_workflows.tasks.authorization import NO_RIGHTS, NOT_FOUND, Authorization, TaskAccess, as_seen
+from mcp_workflows.tasks.idempotency import Idempotency, idempotency_of, key_of, with_key
 from mcp_workflows.tasks.quotas import NO_MORE, caps_of, check_size
-from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.refresh import TaskRepository
 from mcp_workflows.tasks.results import limit_result, tool_error
-from mcp_workflows.tasks.wait import Caller, PlainCalls, Report, finished
+from mcp_workflows.tasks.wait import BlockingCalls, CallObserver, Report, finished
 from mcp_workflows.telemetry import carried
 from mcp_workflows.tools.dialogue import (
     Declined,
@@ -49,126 +49,128 @@ from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, T
 from mcp_workflows.wire.commands import Call, CallOutcome, Capability, CapabilityNeeded, Created, Finished, Questions
 
 
-class Replies:
-    """Replies to calls of tools whose workflow runs."""
+class CallReplies:
+    """Replies to calls once there is a task."""
 
-    def __init__(self, *, ledger: Ledger, guard: Guard, meters: Meters, door: Door) -> None:
-        self._ledger = ledger
-        self._guard = guard
+    def __init__(
+        self, *, repository: TaskRepository, authorization: Authorization, meters: Meters, access: TaskAccess
+    ) -> None:
+        self._repository = repository
+        self._authorization = authorization
         self._meters = meters
-        self._door = door
-        self._plain = PlainCalls(ledger)
+        self._access = access
+        self._plain = BlockingCalls(repository)
 
     async def of_new(self, tool: Tool, row: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """What the client gets now that there is a task: that, or what comes of it."""
+        """Return the reply to a call that has a new task: the task, or its result."""
         self._meters.show(principal, row.id)
-        caller = self._caller(principal)
-        async with self._plain.attended(tool, row, caller):
-            await anyio.lowlevel.checkpoint_if_cancelled()  # it may have left while this was started
+        observer = self._observer(principal)
+        async with self._plain.attended(tool, row, observer):
+            await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start
         if not call.takes_tasks or tool.tasks is TaskSupport.FORBIDDEN:
             return await self._awaited(tool, row, call, principal, report)
         at_once = tool.adaptive is not None and not call.wants_task
         if at_once:
-            with suppress(EngineError, _NotTheirs):
-                row = await self._plain.patiently(tool, row, report, caller, within=tool.adaptive)
-        rights = await self._guard.rights(row, principal)
+            with suppress(EngineError, _ResultHidden):
+                row = await self._plain.patiently(tool, row, report, observer, within=tool.adaptive)
+        rights = await self._authorization.rights(row, principal)
         if at_once and row.ended and rights.see:
-            self._door.record(Event.RETRIEVE, principal, row)
+            self._access.record(Event.RETRIEVE, principal, row)
             return finished(row)
-        return Created(task=self._door.view(row, rights, principal))
+        return Created(task=self._access.view(row, rights, principal))
 
     async def of_answered(
         self, tool: Tool, task_id: str, call: Call, principal: Principal, report: Report
     ) -> CallOutcome:
-        """The next round of a plain call whose workflow asked a question."""
-        task, _ = await self._door.found(task_id, principal, Verb.ANSWER)
-        async with self._plain.attended(tool, task, self._caller(principal)):
-            task = await self._door.answer(task, call.responses, principal)
+        """Continue a plain call whose workflow asked a question."""
+        task, _ = await self._access.found(task_id, principal, Verb.ANSWER)
+        async with self._plain.attended(tool, task, self._observer(principal)):
+            task = await self._access.answer(task, call.responses, principal)
         return await self._awaited(tool, task, call, principal, report)
 
     @asynccontextmanager
     async def asking(self, tool: Tool, asked: Questions, principal: Principal) -> AsyncGenerator[None]:
-        """While a receiver puts these questions to the person at the client, which may leave, as may we.
+        """Wrap the time in which a receiver puts these questions to a person; the client or the server may end it.
 
         Raises:
             RequestError: the server is stopping, and nothing was started.
         """
         task_id = read_dialogue(asked.state).task_id
         if task_id is None:
-            with self._ledger.until_stop():
+            with self._repository.until_stop():
                 yield
-            if self._ledger.stopping:
+            if self._repository.stopping:
                 raise RequestError(INTERNAL_ERROR, "the server is stopping; nothing was started: call again later")
             return
-        task, _ = await self._door.found(task_id, principal)
-        async with self._plain.attended(tool, task, self._caller(principal)):
-            with self._ledger.until_stop():
+        task, _ = await self._access.found(task_id, principal)
+        async with self._plain.attended(tool, task, self._observer(principal)):
+            with self._repository.until_stop():
                 yield
 
     async def _awaited(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """What comes of it, for who takes no task."""
+        """Return the result for a client that takes no task."""
         try:
-            return await self._plain.outcome(tool, task, call, report, self._caller(principal))
-        except _NotTheirs:
+            return await self._plain.outcome(tool, task, call, report, self._observer(principal))
+        except _ResultHidden:
             text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
             return Finished(result=tool_error(f"{text} call it again, that would start it twice."))
 
-    def _caller(self, principal: Principal) -> Caller:
-        """Who waits for a task, and what they do with it put on record."""
+    def _observer(self, principal: Principal) -> CallObserver:
+        """Return the view of a waiting call on its task, which also writes the audit log."""
 
-        def given(task: Task) -> None:
-            self._door.record(Event.RETRIEVE, principal, task)
+        def on_result(task: Task) -> None:
+            self._access.record(Event.RETRIEVE, principal, task)
 
-        def left(task: Task) -> None:
-            self._door.record(Event.CANCEL, principal, task, outcome="left")
+        def on_disconnect(task: Task) -> None:
+            self._access.record(Event.CANCEL, principal, task, outcome="left")
 
-        return Caller(lens=self._lens(principal), given=given, left=left)
+        return CallObserver(view=self._view(principal), on_result=on_result, on_disconnect=on_disconnect)
 
-    def _lens(self, principal: Principal) -> Callable[[Task], Awaitable[Task]]:
-        """How a call that waits sees its task: by the rules of that moment, and while its token is not taken back."""
+    def _view(self, principal: Principal) -> Callable[[Task], Awaitable[Task]]:
+        """Return a function: the task within the caller's rights at that moment, while its token is good."""
 
         async def seen(task: Task) -> Task:
-            who = await principal.still(self._ledger.now())
-            rights = NO_RIGHTS if who is None else await self._guard.rights(task, who)
+            who = await principal.still(self._repository.now())
+            rights = NO_RIGHTS if who is None else await self._authorization.rights(task, who)
             if not rights.reads(task) and (task.ended or not rights.answer):
-                self._guard.denied(principal, task=task, reason="may not see what comes of it")
-                raise _NotTheirs(INVALID_PARAMS, NOT_FOUND)
+                self._authorization.denied(principal, task=task, reason="may not see what comes of it")
+                raise _ResultHidden(INVALID_PARAMS, NOT_FOUND)
             return as_seen(rights, task)
 
         return seen
 
 
-class _NotTheirs(RequestError):  # noqa: N818  # it is an answer
-    """What comes of a call is not for its caller to see."""
+class _ResultHidden(RequestError):  # noqa: N818  # an answer, not a fault
+    """The caller may not see the result of its call."""
 
 
-class Calls:
-    """Calls of these tools, from the first round to the task."""
+class ToolCalls:
+    """Calls of these tools, from the first question to the task."""
 
     def __init__(
         self,
         *,
         tools: Mapping[str, Tool],
-        ledger: Ledger,
+        repository: TaskRepository,
         retention: timedelta,
-        guard: Guard,
+        authorization: Authorization,
         meters: Meters,
         limits: Limits,
-        door: Door,
+        access: TaskAccess,
     ) -> None:
         self._tools = tools
-        self._ledger = ledger
+        self._repository = repository
         self._retention = retention
-        self._guard = guard
+        self._authorization = authorization
         self._meters = meters
         self._limits = limits
-        self._door = door
-        self._replies = Replies(ledger=ledger, guard=guard, meters=meters, door=door)
+        self._access = access
+        self._replies = CallReplies(repository=repository, authorization=authorization, meters=meters, access=access)
 
     async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """`tools/call`: questions first, then a task or, for who takes none, the plain result.
+        """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
 
-        `report` hears each change while the call waits.
+        `report` is called with each change while the call waits.
         """
         tool = self._tools[call.tool]
         if tool.kind is Kind.WATCH and not principal.identified:
@@ -187,12 +189,12 @@ class Calls:
             return await self._call(tool, call, dialogue, principal, report)
         except MappingError as error:
             return Finished(result=tool_error(f"Wrong arguments for {tool.name}: {error}; nothing was started"))
-        except LimitReached as reached:  # not an error of the protocol: hosts keep those from the model
+        except LimitReached as reached:  # no protocol error: hosts do not show those to the model
             self._meters.refused(principal, tool.name, reached)
             return Finished(result=limit_result(reached))
 
     def asking(self, call: Call, asked: Questions, principal: Principal) -> AbstractAsyncContextManager[None]:
-        """While a receiver puts these questions to the person at the client; see `Replies.asking`."""
+        """Wrap the time in which a receiver puts these questions to a person; see `CallReplies.asking`."""
         return self._replies.asking(self._tools[call.tool], asked, principal)
 
     async def _call(
@@ -212,7 +214,7 @@ class Calls:
         if asking:
             missing = ", ".join(sorted(to_come))
             return self._ask(tool, questions(tool, asking, scope), missing, taken, call, principal)
-        if not await self._guard.starts(tool, arguments, principal):
+        if not await self._authorization.starts(tool, arguments, principal):
             return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments; nothing was started"))
         if sought := confirmation(tool, scope):
             verdict = sought.taken(call.responses, taken)
@@ -224,7 +226,7 @@ class Calls:
                 return self._ask(tool, requests, "a confirmation", sought.asked(taken), call, principal)
         if tool.kind is Kind.WATCH:
             return await self._watch(tool, call, principal, report)
-        same = sameness(tool, taken, arguments, principal)
+        same = idempotency_of(tool, taken, arguments, principal)
         task = self._new_task(tool, call, same, scope, principal)
         return await self._begin(tool, task, same, call, principal, report)
 
@@ -240,16 +242,16 @@ class Calls:
         if not call.takes_questions:
             text = f"tool {tool.name} has to ask a person for: {missing}; it needs a client with elicitation"
             return CapabilityNeeded(capability=Capability.ELICITATION, message=text)
-        state = write_dialogue(opened(dialogue, tool, principal, self._ledger.now()))
+        state = write_dialogue(with_key(dialogue, tool, principal, self._repository.now()))
         return Questions(requests=requests, state=state)
 
     async def _begin(
-        self, tool: Tool, task: Task, same: Same, call: Call, principal: Principal, report: Report
+        self, tool: Tool, task: Task, same: Idempotency, call: Call, principal: Principal, report: Report
     ) -> CallOutcome:
-        caps = caps_of(self._limits, tool, self._ledger.now())
+        caps = caps_of(self._limits, tool, self._repository.now())
         in_vain = self._meters.vain(principal)
         try:
-            row = await self._ledger.create(task, NO_MORE if in_vain else caps, window=same.window)
+            row = await self._repository.create(task, NO_MORE if in_vain else caps, window=same.window)
         except LimitReached as reached:
             raise in_vain or reached from None
         except EngineRefused as error:
@@ -259,43 +261,45 @@ class Calls:
             text = f"Engine {tool.engine} cannot be reached, nothing was started; try again later: {error}"
             return self._started_nothing(principal, text)
         outcome = "ok" if row.id == task.id else "again"
-        self._door.record(Event.CREATE, principal, row, outcome=outcome, arguments=call.arguments)
+        self._access.record(Event.CREATE, principal, row, outcome=outcome, arguments=call.arguments)
         return await self._replies.of_new(tool, row, call, principal, report)
 
     def _started_nothing(self, principal: Principal, text: str) -> Finished:
-        """Return the error of a call that started nothing, and count it: no row does."""
+        """Return the error of a call that started nothing, and count it, as no row does."""
         self._meters.started_nothing(principal)
         return Finished(result=tool_error(text))
 
     async def _watch(self, tool: Tool, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """A task of an execution that runs already; from there on as if it had been started here."""
+        """Return the reply with a task for an execution that was started elsewhere."""
         self._meters.poll(principal)
         try:
-            ref = await self._ledger.adoption.find_own(tool, call.arguments[EXECUTION_ID])
+            ref = await self._repository.adoption.find_own(tool, call.arguments[EXECUTION_ID])
         except EngineUnavailable as error:
             text = f"Engine {tool.engine} gives no answer, nothing is watched; try again later: {error}"
             return Finished(result=tool_error(text))
         except ExecutionNotFound as error:
-            self._guard.denied(principal, tool=tool.name, reason="there is no such execution for them")
+            self._authorization.denied(principal, tool=tool.name, reason="there is no such execution for them")
             self._meters.missed(principal)
             return Finished(result=tool_error(str(error)))
         ttl = self._ttl(call, tool, principal)
-        row = await self._ledger.adopt(
-            Adopted(tool=tool, ref=ref, owner=principal, arguments=call.arguments, ttl=ttl, context=call.context),
-            caps_of(self._limits, tool, self._ledger.now()),
+        row = await self._repository.adopt(
+            AdoptionRequest(
+                tool=tool, ref=ref, owner=principal, arguments=call.arguments, ttl=ttl, context=call.context
+            ),
+            caps_of(self._limits, tool, self._repository.now()),
         )
-        self._door.record(Event.CREATE, principal, row, outcome="watched")
+        self._access.record(Event.CREATE, principal, row, outcome="watched")
         return await self._replies.of_new(tool, row, call, principal, report)
 
     def _new_task(
         self,
         tool: Tool,
         call: Call,
-        same: Same,
+        same: Idempotency,
         scope: Mapping[str, JSON],
         principal: Principal,
     ) -> Task:
-        now, task_id = self._ledger.now(), secrets.token_hex(20)
+        now, task_id = self._repository.now(), secrets.token_hex(20)
         scope = {**scope, "task": {"id": task_id}}
         return Task(
             id=task_id,
@@ -303,7 +307,7 @@ class Calls:
             tool=tool.name,
             engine=tool.engine,
             workflow=tool.workflow,
-            key=self._ledger.start_key(task_id, tool.name, principal.id, same.start_key),
+            key=self._repository.start_key(task_id, tool.name, principal.id, same.start_key),
             arguments=tool.map(scope),
             options=tool.frozen_options(scope),
             gates=tool.frozen_gates(scope),
@@ -322,6 +326,6 @@ class Calls:
         )
 
     def _ttl(self, call: Call, tool: Tool, principal: Principal) -> timedelta:
-        """As long as the client wants to read the task, if that is sensible."""
+        """Return the time to live: the client's wish within the limits."""
         known = principal.identified
         return self._limits.ttl(asked_ms=call.ttl_ms, tool=tool.ttl, retention=self._retention, identified=known)

@@ -1,4 +1,4 @@
-"""Cancellations: delivered until the engine has taken them, and what does not end in its grace is terminated."""
+"""Cancellations: delivered until the engine has taken them; after the grace period the execution is terminated."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ REFUSED_FOR: Final = 60.0  # seconds before a cancellation that was refused is s
 Look = Callable[[Task], Awaitable[Task]]
 
 
-class Cancelling:
-    """What becomes of a cancellation, whoever asked for it, and whoever still looks."""
+class Cancellation:
+    """Delivers cancellations and terminates executions."""
 
     def __init__(self, store: Store, engines: Engines, clock: Callable[[], datetime], *, audit: Audit = silent) -> None:
         self._store = store
         self._engines = engines
         self._clock = clock
         self._audit = audit
-        self._refused: dict[str, float] = {}  # when, of the event loop's clock, by task id; of the last `REFUSED_FOR`
+        self._refused: dict[str, float] = {}  # times of the event loop's clock by task id, of the last `REFUSED_FOR`
 
     async def deliver_again(self, task: Task, handle: str) -> Task:
-        """As `deliver`, but not soon after the engine has refused it: a definite no is not asked for with each look."""
+        """Deliver a cancellation, but not soon after the engine has refused it."""
         now = anyio.current_time()
         self._refused = {name: at for name, at in self._refused.items() if now - at < REFUSED_FOR}
         return task if task.id in self._refused else await self.deliver(task, handle)
 
     async def deliver(self, task: Task, handle: str) -> Task:
-        """Hand it to the engine; what the engine does not take now is kept, and delivered later."""
+        """Send the cancellation to the engine; if the engine does not take it now, it stays due."""
         try:
             async with self._engines.calling(task.engine, api="cancel") as adapter:
                 await adapter.cancel(ref_of(task, handle))
@@ -56,10 +56,12 @@ class Cancelling:
             return task
 
     async def attend(self, task: Task, look: Look) -> None:
-        """Do what is due for it, if it still is; `look` is a fresh look, which also delivers a cancellation.
+        """Do the step that is due for this task, if it still is.
+
+        `look` is a fresh look, which also delivers a cancellation.
 
         Raises:
-            EngineError: it did not work, and is still due.
+            EngineError: the step did not work, and is still due.
         """
         row = await self._store.get(task.id, task.owner)
         if row is None or not self._is_due(row):

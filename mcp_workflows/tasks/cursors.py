@@ -1,6 +1,6 @@
-"""Cursors of `tasks/list`: opaque to clients, and worth something only to the owner they were made for.
+"""Cursors of `tasks/list`: opaque to clients, and valid for one owner only.
 
-Encrypted, as the last task of a page may be one that its reader is not shown.
+They are encrypted, because the last task of a page may be hidden from its reader.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MOST: Final = 500  # characters
 
 
 def write_cursor(key: bytes, owner: str, position: Position) -> str:
-    """The place after which the next page begins; `key` has 32 bytes."""
+    """Return a cursor for the position after which the next page begins; `key` has 32 bytes."""
     nonce = secrets.token_bytes(_NONCE)
     place = f"{position[0].isoformat()} {position[1]}".encode()
     return urlsafe_b64encode(nonce + AESGCM(key).encrypt(nonce, place, owner.encode())).decode().rstrip("=")
 
 
 def read_cursor(key: bytes, owner: str, cursor: str) -> Position:
-    """The place in a cursor of `write_cursor`.
+    """Return the position in a cursor of `write_cursor`.
 
     Raises:
-        RequestError: we made no such cursor for this owner (spec 2025-11-25: -32602).
+        RequestError: this server made no such cursor for this owner (spec 2025-11-25: -32602).
     """
     try:
         raw = urlsafe_b64decode(cursor[:_MOST] + "=" * (-len(cursor[:_MOST]) % 4))

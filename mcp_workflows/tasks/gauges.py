@@ -1,6 +1,7 @@
-"""How many tasks there are in which status, and how much of their quotas engines are asked for: what gauges show.
+"""Gauges: the number of tasks by status, and the share of the engines' quotas in use.
 
-Counted in the store, which all replicas share: each of them shows the same numbers. Only while somebody collects them.
+The store counts, and all replicas share it, so each of them shows the same numbers. Counting stops when no collector
+asks.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ logger = logging.getLogger(__name__)
 
 FRESH: Final = 5.0  # seconds for which a count is good enough
 EVERY: Final = 15.0  # seconds between two, while somebody collects them without asking for fresh ones
-_WANTED: Final = 300.0  # seconds after which nobody seems to collect any more
+_WANTED: Final = 300.0  # seconds after the last collection until counting stops
 _PATIENCE: Final = 5.0  # seconds for the store
 _NEVER: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """One count, and when it was taken."""
+class _Counts:
+    """One count and its time."""
 
     counts: Sequence[Count] = ()
     quotas: Mapping[str, float] = field(default_factory=dict[str, float])
     at: datetime | None = None
 
 
-class Census:
-    """The last count; collecting it never waits for the store."""
+class TaskGauges:
+    """Gauges over the last count; a collection never waits for the store."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Census:
         self._engines = engines
         self._telemetry = telemetry
         self._clock = clock
-        self._taken = _Taken()
+        self._counts = _Counts()
         self._tried = self._wanted = _NEVER  # of the event loop's clock, but for the latter
         self._asked = False
         observe = telemetry.observe
@@ -62,7 +63,7 @@ class Census:
         observe("census_age", self._age, unit="s", description="How old the counts of tasks are.")
 
     async def run(self) -> None:
-        """Count now and then, while somebody collects; for ever."""
+        """Count from time to time while a collector asks, for ever."""
         while True:
             await anyio.sleep(EVERY)
             if self._asked:
@@ -71,7 +72,7 @@ class Census:
                 await self.take()
 
     async def take(self) -> None:
-        """Count, unless that was done just now. What the store does not tell leaves the last count as it is."""
+        """Count, unless the last count is fresh. If the store does not answer, the last count stays."""
         now = anyio.current_time()
         if now - self._tried < FRESH:
             return
@@ -82,7 +83,7 @@ class Census:
         except (StoreError, TimeoutError) as error:
             logger.warning("tasks are not counted now, the last count stays: %s", error or "no answer of the store")
             return
-        self._taken = _Taken(counts=counts, quotas=dict(self._quotas()), at=self._clock())
+        self._counts = _Counts(counts=counts, quotas=dict(self._quotas()), at=self._clock())
 
     def _quotas(self) -> Iterable[tuple[str, float]]:
         for name in self._engines.names:
@@ -94,7 +95,7 @@ class Census:
     def _tasks(self) -> Iterable[tuple[float, Labels]]:
         self._asked = True
         found: dict[tuple[str, str], int] = {}
-        for count in self._taken.counts:
+        for count in self._counts.counts:
             key = (count.tool, count.status)
             found[key] = found.get(key, 0) + count.tasks
         return [(tasks, {"tool": tool, "status": status}) for (tool, status), tasks in found.items()]
@@ -107,14 +108,14 @@ class Census:
 
     def _longest(self, status: Status, since: Callable[[Count], datetime]) -> Iterable[tuple[float, Labels]]:
         now, oldest = self._clock(), dict[str, datetime]()
-        for count in self._taken.counts:
+        for count in self._counts.counts:
             if count.status is status:
                 oldest[count.tool] = min(oldest.get(count.tool, now), since(count))
         return [((now - at).total_seconds(), {"tool": tool}) for tool, at in oldest.items()]
 
     def _quota(self) -> Iterable[tuple[float, Labels]]:
-        return [(used, {"engine": engine}) for engine, used in self._taken.quotas.items()]
+        return [(used, {"engine": engine}) for engine, used in self._counts.quotas.items()]
 
     def _age(self) -> Iterable[tuple[float, Labels]]:
-        at = self._taken.at
+        at = self._counts.at
         return [] if at is None else [((self._clock() - at).total_seconds(), {})]

@@ -1,4 +1,4 @@
-"""Which calls are one call: the key that a client or its host sent, or the same arguments within a while.
+"""Idempotency of calls: by the key that a client or its host sent, or by the same arguments within a window.
 
 See `mcp-workflows docs retries`.
 """
@@ -16,7 +16,7 @@ from typing import Final
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, digest
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.tasks.start import Window
+from mcp_workflows.tasks.start import DedupeWindow
 from mcp_workflows.tools.dialogue import Dialogue
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call
@@ -24,24 +24,24 @@ from mcp_workflows.wire.commands import Call
 logger = logging.getLogger(__name__)
 
 SHORTEST_SECRET: Final = 32  # characters of a key that is all that tells its caller from others
-_RESERVED: Final = "mcp-workflows:"  # what begins so is made here, so that keys from different places never meet
+_RESERVED: Final = "mcp-workflows:"  # prefix of keys that are made here, so that they never equal a client's key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Same:
-    """What makes a call the same as another one of the same owner and tool; nothing: each call is its own."""
+class Idempotency:
+    """The key of a call among those of the same owner and tool; without a key each call is its own."""
 
     key: str | None = None
-    window: Window | None = None  # the key is of the arguments: it counts for that long
+    window: DedupeWindow | None = None  # the key is of the arguments: it counts for that long
 
     @property
     def start_key(self) -> str | None:
-        """What names the execution too; an argument's digest does not, as it may come again after its window."""
+        """The key that also names the execution; a digest of arguments does not, as these may be sent again later."""
         return None if self.window else self.key
 
 
 def key_of(call: Call, principal: Principal) -> str | None:
-    """The key of a call, as it is kept.
+    """Return the key of a call as it is stored.
 
     Raises:
         RequestError: the caller is anonymous, and the key is too short to be a secret.
@@ -55,8 +55,8 @@ def key_of(call: Call, principal: Principal) -> str | None:
     return _own(call.idempotency_key)
 
 
-def opened(dialogue: Dialogue, tool: Tool, principal: Principal, now: datetime) -> Dialogue:
-    """The dialogue as its first question goes out: from then on it is one call, and starts one execution."""
+def with_key(dialogue: Dialogue, tool: Tool, principal: Principal, now: datetime) -> Dialogue:
+    """Return the dialogue with a key or a start time, so that all its rounds are one call and start one execution."""
     if dialogue.key is not None or dialogue.since is not None:
         return dialogue
     if tool.dedupe is not None and principal.identified:
@@ -64,25 +64,25 @@ def opened(dialogue: Dialogue, tool: Tool, principal: Principal, now: datetime) 
     return replace(dialogue, key=secrets.token_hex(16))
 
 
-def sameness(tool: Tool, dialogue: Dialogue, arguments: Mapping[str, JSON], principal: Principal) -> Same:
-    """What counts for a call whose arguments are complete."""
+def idempotency_of(tool: Tool, dialogue: Dialogue, arguments: Mapping[str, JSON], principal: Principal) -> Idempotency:
+    """Return the idempotency of a call whose arguments are complete."""
     if dialogue.key is not None:
-        return Same(key=dialogue.key)
+        return Idempotency(key=dialogue.key)
     if tool.dedupe is None or not principal.identified:
-        return Same()
-    window = Window(length=tool.dedupe, since=dialogue.since)
-    return Same(key=f"{_RESERVED}same:{digest(arguments)}", window=window)
+        return Idempotency()
+    window = DedupeWindow(length=tool.dedupe, since=dialogue.since)
+    return Idempotency(key=f"{_RESERVED}same:{digest(arguments)}", window=window)
 
 
 def _own(key: str | None) -> str | None:
-    """As it is; but for those that begin as the keys that are made here."""
+    """Return the key, escaped if it begins with our own prefix."""
     return f"{_RESERVED}own:{key}" if key is not None and key.startswith(_RESERVED) else key
 
 
 def _of_host(call: Call) -> str:
-    """A host's key with where it was found, and with the arguments.
+    """Return a host's key with its place in `_meta` and the arguments.
 
-    It was not made for us: a host that sends one number with several calls must be able to make them.
+    The key was not made for us: a host that sends one number with several calls must be able to make them.
     """
     found = json.dumps([*(call.host_key or ()), digest(call.arguments)], separators=(",", ":"))
     return f"{_RESERVED}host:{found}"

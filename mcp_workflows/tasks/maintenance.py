@@ -1,8 +1,4 @@
-"""What is done for tasks that nobody asks about.
-
-Starts are healed, cancellations delivered, what does not end in its grace is terminated, ends are seen before engines
-forget them, and what has expired is let go of.
-"""
+"""Background work on tasks without a request: starts, cancellations, termination, retention and expiry."""
 
 from __future__ import annotations
 
@@ -23,21 +19,41 @@ from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.store.leases import Leases
 from mcp_workflows.store.protocol import ChecksIntegrity, Store, changed
 from mcp_workflows.task import Task, postpone, set_back
-from mcp_workflows.tasks.cancel import Cancelling
+from mcp_workflows.tasks.cancel import Cancellation, Look
+
+logger = logging.getLogger(__name__)
 
 EVERY = timedelta(hours=12)  # engines keep what has ended for a day at least
-YOUNG = timedelta(hours=6)  # younger ones are seen in the next round
-PACE = 1.0  # seconds from one look to the next: it is nobody's hurry
+YOUNG = timedelta(hours=6)  # younger tasks are seen in the next round
+PACE = 1.0  # seconds from one look to the next
 _PAGE = 100  # rows
 _ROUND: Final = "keep"  # the name of the lease
+HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle belong to no call in progress
+HEAL_EVERY = 5.0  # seconds
+HEAL_BATCH = 100  # rows of one engine
+HEAL_AT_ONCE = 8  # starts at one engine: each writes the row, and many at once would hold up all requests
+SWEEP_EVERY = 5.0  # seconds
+SWEEP_LEASE = timedelta(seconds=20)  # longer than the interval, so that one replica goes on sweeping
+KEEP_EVERY = 60.0  # seconds between two checks for a due round
+CLOCK_EVERY = 5.0  # seconds
+INTEGRITY_EVERY = 60.0  # seconds between two requests; the store decides if a check is due
+JUMP = 5.0  # seconds between the wall clock and the uptime that show that the clock was set
+LONGEST_DISTRUST = 3600.0  # seconds after which a clock that stays set is trusted
+SCANNED = 100  # rows at once
+ATTEND_EVERY = 1.0  # seconds
+ATTEND_BATCH = 100  # rows of one engine
+ATTEND_AT_ONCE = 8  # calls to one engine
+_SWEEP: Final = "sweep"  # names of leases
+_ATTEND: Final = "attend "
 
 
-class Keeping:
-    """One slow round over all tasks that have not ended, twice a day, by one of all replicas that share the store."""
+class RetentionScan:
+    """A slow round over all tasks that have not ended, twice a day, by one of the replicas that share the store.
 
-    def __init__(
-        self, store: Store, leases: Leases, look: Callable[[Task], Awaitable[Task]], clock: Callable[[], datetime]
-    ) -> None:
+    Engines forget executions some time after they end; the round sees each end before that.
+    """
+
+    def __init__(self, store: Store, leases: Leases, look: Look, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._leases = leases
         self._look = look
@@ -45,7 +61,7 @@ class Keeping:
         self._next: datetime | None = None
 
     async def round(self) -> None:
-        """Look at each, if it is time for that and nobody else does; an engine without an answer is left out."""
+        """Look at each task, if it is time and no other replica does; an engine without an answer is skipped."""
         now = self._clock()
         if self._next is not None and timedelta() < self._next - now <= EVERY:  # longer: the clock was set back
             return
@@ -71,47 +87,24 @@ class Keeping:
             before = page[-1].created
 
 
-logger = logging.getLogger(__name__)
-
-HEAL_AFTER = timedelta(seconds=5)  # older rows without a handle are nobody's work in hand any more
-HEAL_EVERY = 5.0  # seconds
-HEAL_BATCH = 100  # rows of one engine
-HEAL_AT_ONCE = 8  # starts at one engine: each writes the row, and many at once would hold up all requests
-SWEEP_EVERY = 5.0  # seconds
-SWEEP_LEASE = timedelta(seconds=20)  # who sweeps goes on doing so
-KEEP_EVERY = 60.0  # seconds until it is asked again whether it is time
-CLOCK_EVERY = 5.0  # seconds
-INTEGRITY_EVERY = 60.0  # seconds until the store is asked again; it knows when it is time
-JUMP = 5.0  # seconds between the wall clock and the uptime since the last look: somebody has set the clock
-LONGEST_DISTRUST = 3600.0  # seconds: a clock that stays set for so long is believed
-SCANNED = 100  # rows at once
-ATTEND_EVERY = 1.0  # seconds
-ATTEND_BATCH = 100  # rows of one engine
-ATTEND_AT_ONCE = 8  # calls to one engine
-_SWEEP: Final = "sweep"  # names of leases
-_ATTEND: Final = "attend "
-
-Look = Callable[[Task], Awaitable[Task]]
-
-
 def uptime() -> float:
-    """Seconds that pass evenly, whatever is done to the wall clock; on Linux also while the machine is suspended."""
+    """Return seconds that pass evenly, even if the wall clock is set; on Linux also while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Jump:
-    """The wall clock was set: by how much it is ahead of the uptime since, and when that was seen, in uptime."""
+    """A jump of the wall clock: seconds ahead of the uptime, and the uptime when that was seen."""
 
     ahead: float
     since: float
 
 
 class ClockCheck:
-    """Whether the wall clock can be believed: it passes as the uptime does.
+    """Compares the wall clock with the uptime to find out if it was set.
 
-    A clock that was set is not believed for as long as it was moved, up to an hour; at once if it is set back to where
-    it was. A clock that was wrong already when the process started cannot be told from a right one.
+    A clock that was set is not trusted for as long as it was moved, up to an hour; it is trusted at once if it is set
+    back to its earlier time. A clock that was wrong when the process started cannot be told from a right one.
     """
 
     def __init__(self, clock: Callable[[], datetime], uptime: Callable[[], float] = uptime) -> None:
@@ -121,11 +114,11 @@ class ClockCheck:
         self._jump: _Jump | None = None
 
     def ahead(self) -> float:
-        """Seconds from the uptime to the wall clock."""
+        """Return the seconds from the uptime to the wall clock."""
         return self._clock().timestamp() - self._uptime()
 
     def is_steady(self) -> bool:
-        """Whether it can be believed now; a line in the log says when that changes."""
+        """Return True if the clock can be trusted now; changes are logged."""
         ahead, now = self.ahead(), self._uptime()
         moved = ahead - self._believed
         if abs(moved) > JUMP:
@@ -146,11 +139,12 @@ class ClockCheck:
         return True
 
 
-class Housekeeping:
-    """The chores of one process. `heal` is one look at a task, `look` a fresh one.
+class Maintenance:
+    """The background work of one process. `heal` is one look at a task, `look` a fresh one.
 
-    Replicas that share a store share them out by leases, one replica at a time for each engine. But healing all do: one
-    key is one execution however many try, and a start shall not wait for a replica that cannot reach the engine.
+    Replicas that share a store divide the work by leases, one replica at a time for each engine. All replicas heal
+    starts: one key is one execution however many try, and a start must not wait for a replica that cannot reach the
+    engine.
     """
 
     def __init__(
@@ -160,7 +154,7 @@ class Housekeeping:
         engines: Engines,
         heal: Look,
         look: Look,
-        cancelling: Cancelling,
+        cancellation: Cancellation,
         retention: timedelta,
         clock: Callable[[], datetime],
         clock_check: ClockCheck,
@@ -169,28 +163,28 @@ class Housekeeping:
         self._engines = engines
         self._heal = heal
         self._look = look
-        self._cancelling = cancelling
+        self._cancellation = cancellation
         self._retention = retention
         self._clock = clock
         self._leases = Leases(store, clock)
-        self._keeping = Keeping(store, self._leases, heal, clock)
+        self._retention_scan = RetentionScan(store, self._leases, heal, clock)
         self._clock_check = clock_check
-        self._ahead = float("inf")  # of the uptime, when it was looked at last whether the clock was set back
-        self._attended: set[str] = set()  # engines whose turn goes on
+        self._ahead = float("inf")  # seconds from the uptime to the clock at the last check for a clock set back
+        self._engines_in_progress: set[str] = set()
 
     async def run(self) -> None:
-        """Do all of it, each at its own pace; for ever."""
+        """Run all background work, each part at its own interval, for ever."""
         async with anyio.create_task_group() as group:
             group.start_soon(_repeat, self._heal_all, HEAL_EVERY)
             group.start_soon(_repeat, self._sweep, SWEEP_EVERY)
-            group.start_soon(_repeat, self._keeping.round, KEEP_EVERY)
+            group.start_soon(_repeat, self._retention_scan.round, KEEP_EVERY)
             group.start_soon(_repeat, partial(self._attend_all, group), ATTEND_EVERY)
             group.start_soon(_repeat, self._notice_set_back, CLOCK_EVERY)
             if isinstance(self._store, ChecksIntegrity):
                 group.start_soon(_repeat, self._store.check_integrity, INTEGRITY_EVERY)
 
     async def _sweep(self) -> None:
-        """Sweep, if no other process does and the clock was not just set. Two sweeps at once do no harm."""
+        """Delete expired rows, unless another process does or the clock was just set; twice at once does no harm."""
         if self._clock_check.is_steady() and await self._leases.holds(_SWEEP, SWEEP_LEASE):
             now = self._clock()
             await self._store.sweep(now, now - self._retention)
@@ -198,14 +192,14 @@ class Housekeeping:
     # --- a clock that was set back
 
     async def _notice_set_back(self) -> None:
-        """At the start, as nobody knows what the clock was before, and whenever it was set back since."""
+        """Check the rows at the start, when the earlier clock is unknown, and whenever the clock was set back since."""
         ahead = self._clock_check.ahead()
         if ahead < self._ahead - JUMP:
             await self._set_back()
         self._ahead = ahead
 
     async def _set_back(self) -> None:
-        """Go through all that works: a cancellation must not wait until it is as late as it was."""
+        """Correct all tasks that have not ended, so that no cancellation waits as long as the clock was set back."""
         before: datetime | None = None
         while page := await self._store.everyones(limit=SCANNED, before=before):
             now = self._clock()
@@ -228,7 +222,7 @@ class Housekeeping:
                     group.start_soon(self._heal_engine, engine, rows)
 
     async def _heal_engine(self, engine: str, rows: Sequence[Task]) -> None:
-        """Start what can be; of an engine that is known to be silent, the rest waits for the next round."""
+        """Start the tasks of one engine; if the engine is silent, the rest waits for the next round."""
         turns = anyio.Semaphore(HEAL_AT_ONCE)
         async with anyio.create_task_group() as group:
             for row in rows:
@@ -246,20 +240,20 @@ class Housekeeping:
         finally:
             turn.release()
 
-    # --- what is due
+    # --- due cancellations and terminations
 
     async def _attend_all(self, group: TaskGroup) -> None:
-        """Each engine by itself: one that gives no answer keeps no other waiting."""
+        """Work on each engine by itself, so that one without an answer delays no other."""
         for engine in self._engines.names:
-            if engine not in self._attended and await self._store.due(engine, self._clock(), 1):
-                self._attended.add(engine)
+            if engine not in self._engines_in_progress and await self._store.due(engine, self._clock(), 1):
+                self._engines_in_progress.add(engine)
                 group.start_soon(self._attend_engine, engine)
 
     async def _attend_engine(self, engine: str) -> None:
         try:
             await _guarded(partial(self._leases.alone, f"{_ATTEND}{engine}", partial(self._attend_batch, engine)))
         finally:
-            self._attended.discard(engine)
+            self._engines_in_progress.discard(engine)
 
     async def _attend_batch(self, engine: str) -> None:
         turns, steady = anyio.Semaphore(ATTEND_AT_ONCE), self._clock_check.is_steady()
@@ -271,24 +265,21 @@ class Housekeeping:
                 group.start_soon(self._attend_one, row, turns)
 
     async def _attend_one(self, task: Task, turn: anyio.Semaphore) -> None:
-        """What does not work is put off, so that it keeps no other waiting; it must never end the server."""
+        """Do the due step of a task; postpone it after an error, so that it delays no other task."""
         try:
-            await self._cancelling.attend(task, self._look)
-            return
-        except WorkflowsError as error:
-            logger.warning("a %s task does not end yet, engine %r: %s", task.tool, task.engine, error)
-        except Exception:  # see docs/decisions/0002
-            logger.exception("the housekeeping of a %s task failed", task.tool)
+            chore = partial(self._cancellation.attend, task, self._look)
+            done = await _guarded(chore, f"a {task.tool} task does not end yet, engine {task.engine!r}")
         finally:
             turn.release()
-        await _guarded(partial(self._postpone, task))
+        if not done:
+            await _guarded(partial(self._postpone, task))
 
     async def _postpone(self, task: Task) -> None:
         await changed(self._store, task, lambda row: postpone(row, self._clock()))
 
 
 def _is_wanted(task: Task) -> bool:
-    """Whether what is due for it was asked for, whatever the time is: its cancellation is to be delivered."""
+    """Return True if the due step is a cancellation that a client asked for: it does not depend on the clock."""
     return task.cancel_requested is not None and not task.cancel_delivered
 
 
@@ -298,11 +289,16 @@ async def _repeat(chore: Callable[[], Awaitable[None]], every: float) -> None:
         await anyio.sleep(every)
 
 
-async def _guarded(chore: Callable[[], Awaitable[None]]) -> None:
-    """What fails is tried again; it must never end the server: see docs/decisions/0002."""
+async def _guarded(
+    chore: Callable[[], Awaitable[None]], trouble: str = "housekeeping failed, will be tried again"
+) -> bool:
+    """Run a chore; return True if it worked. No error may end the server: see docs/decisions/0002."""
     try:
         await chore()
     except WorkflowsError as error:
-        logger.warning("housekeeping failed, will be tried again: %s", error)
-    except Exception:
-        logger.exception("housekeeping failed, will be tried again")
+        logger.warning("%s: %s", trouble, error)
+    except Exception:  # work in the background must not end the server: docs/decisions/0002
+        logger.exception("%s", trouble)
+    else:
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""How many tasks there may be: the caps of a new one, what is said at one that is reached, and a look for room."""
+"""Quotas of tasks and limits of size: the caps for a new task, and the bytes of arguments and results."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tools.tool import Tool
 
 WINDOW: Final = timedelta(minutes=1)  # in which creations count
-LOOKED_AT: Final = 20  # tasks, the oldest: what ended without anybody looking is among them first
+LOOKED_AT: Final = 20  # tasks, the oldest: those have most likely ended unseen
 LOOKED_FOR: Final = 3.0  # seconds
-LOOK_EVERY: Final = 5.0  # seconds for the same owner and tool: who goes on calling must not make work for engines
+LOOK_EVERY: Final = 5.0  # seconds for the same owner and tool: repeated calls must not load engines
 _MOST_KNOWN: Final = 1000  # of these
-
 _WAIT: Final = "wait until one has ended, or cancel one"
-_SAID: Final[Mapping[str, str]] = {
+_MESSAGES: Final[Mapping[str, str]] = {
     "live_of_owner": f"at most {{cap}} tasks of one caller may go on at the same time: {_WAIT}",
     "live_of_tool": "at most {cap} tasks of {tool} may go on at the same time, of all callers together: try later",
     "live_of_owner_and_tool": f"at most {{cap}} tasks of {{tool}} of one caller may go on at the same time: {_WAIT}",
     "created_of_owner": "at most {cap} tasks of one caller may be created in a minute: try again",
     "created_of_tool": "at most {cap} tasks of {tool} may be created in a minute, by all callers together: try again",
 }
-"""What each field of `Caps` says when it is reached."""
-_WHOSE: Final[Mapping[str, tuple[bool, bool]]] = {
+"""The message for each field of `Caps`."""
+_COUNTED_BY: Final[Mapping[str, tuple[bool, bool]]] = {
     "live_of_owner": (True, False),
     "live_of_tool": (False, True),
     "live_of_owner_and_tool": (True, True),
 }
-"""Which rows count for it: those of the owner, those of the tool."""
-
-NO_MORE: Final = Caps(created_of_owner=0)  # not one more; what an idempotency key already stands for is found
+"""The rows that count for a cap: those of the owner, those of the tool."""
+NO_MORE: Final = Caps(created_of_owner=0)  # no new task; a task with the same idempotency key is still found
+_MARKS: Final = (b",", b"[", b"{")  # each stands before a value
+_SHOWN: Final = 2000  # characters of a failure that is too large to be kept
 
 
 def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
-    """The caps for one more task of this tool."""
+    """Return the caps for one more task of this tool."""
     own = tool.limits
     return Caps(
         live_of_owner=limits.tasks_per_principal,
@@ -62,16 +62,16 @@ def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
 
 
 def limit_reached(reached: CapReached, caps: Caps, tool: str, now: datetime) -> LimitReached:
-    """What the caller hears: which limit, how much it is, what to do. Nothing of whose tasks these are."""
-    text = _SAID[reached.cap].format(cap=getattr(caps, reached.cap), tool=tool)
+    """Return the error for the caller: the limit, its value, and advice. It tells nothing about the other tasks."""
+    text = _MESSAGES[reached.cap].format(cap=getattr(caps, reached.cap), tool=tool)
     if reached.again is None:
         return LimitReached(f"{text}; nothing was started")
     after = max(1.0, (reached.again - now).total_seconds())
     return LimitReached(f"{text} in {ceil(after)} s; nothing was started", retry_after=after)
 
 
-class Room:
-    """Room for one more task: rows count as live until somebody looks and sees that they have ended."""
+class TaskQuota:
+    """Enforces the caps; looks at the oldest tasks first, as rows count as live until a look sees their end."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Room:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` asks the engine, within what that allows; `clock` counts seconds."""
+        """`look` asks the engine, within its limits; `clock` counts seconds."""
         self._store = store
         self._look = look
         self._now = now
@@ -88,10 +88,10 @@ class Room:
         self._looked: OrderedDict[tuple[str | None, str | None], float] = OrderedDict()
 
     async def within(self, caps: Caps, create: Callable[[], Awaitable[Task]], *, owner: str, tool: str) -> Task:
-        """What `create` makes under these caps, after a look at the oldest that count if there is no room.
+        """Return the task that `create` makes within these caps; first look at the oldest tasks if needed.
 
         Raises:
-            LimitReached: there is none.
+            LimitReached: a cap is reached.
         """
         try:
             return await create()
@@ -104,19 +104,19 @@ class Room:
             raise limit_reached(reached, caps, tool, self._now()) from None
 
     async def _made(self, cap: str, owner: str, tool: str) -> bool:
-        """Whether one of the oldest that count for this cap has ended."""
-        if cap not in _WHOSE:
-            return False  # of creations only time makes room
-        by_owner, by_tool = _WHOSE[cap]
-        whose = (owner if by_owner else None, tool if by_tool else None)
-        if not self._may_look(whose):
+        """Look at the oldest tasks that count for this cap; return True if one of them has ended."""
+        if cap not in _COUNTED_BY:
+            return False  # caps on creations depend on time only
+        by_owner, by_tool = _COUNTED_BY[cap]
+        counted = (owner if by_owner else None, tool if by_tool else None)
+        if not self._may_look(counted):
             return False
         now = self._now()
-        rows = await self._store.longest_live(owner=whose[0], tool=whose[1], now=now, limit=LOOKED_AT)
+        rows = await self._store.longest_live(owner=counted[0], tool=counted[1], now=now, limit=LOOKED_AT)
         seen: list[Task] = []
 
         async def look(row: Task) -> None:
-            with suppress(WorkflowsError):  # or nobody knows, and it counts
+            with suppress(WorkflowsError):  # without an answer the task counts
                 seen.append(await self._look(row))
 
         with anyio.move_on_after(LOOKED_FOR):
@@ -126,39 +126,28 @@ class Room:
                         group.start_soon(look, row)
         return any(row.ended for row in seen)
 
-    def _may_look(self, whose: tuple[str | None, str | None]) -> bool:
+    def _may_look(self, counted: tuple[str | None, str | None]) -> bool:
         now = self._clock()
-        last = self._looked.get(whose)
+        last = self._looked.get(counted)
         if last is not None and now - last < LOOK_EVERY:
             return False
-        self._looked[whose] = now
-        self._looked.move_to_end(whose)
+        self._looked[counted] = now
+        self._looked.move_to_end(counted)
         if len(self._looked) > _MOST_KNOWN:
             self._looked.popitem(last=False)
         return True
 
 
-_MARKS: Final = (b",", b"[", b"{")  # each stands before a value
-_SHOWN: Final = 2000  # characters of a failure that is too large to be kept
-
-
 def size_of(value: JSON) -> int:
-    """Return the bytes of it as JSON."""
+    """Return the size of a value in bytes of JSON."""
     return len(_dump(value))
 
 
-def _dump(value: JSON) -> bytes:
-    try:
-        return to_json(value, inf_nan_mode="constants")  # five times as fast as `json` with a large value
-    except PydanticSerializationError:  # half a surrogate pair, in the output of an engine
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
 def check_size(what: str, value: JSON, most: int | None, most_values: int | None = None) -> None:
-    """Make sure that it has no more bytes than `most`, and no more JSON values than `most_values`.
+    """Check that a value has at most `most` bytes of JSON and `most_values` JSON values.
 
     Raises:
-        LimitReached: it is too large; time does not help.
+        LimitReached: it is too large; a later try cannot help.
     """
     if most is None and most_values is None:
         return
@@ -174,9 +163,9 @@ def check_size(what: str, value: JSON, most: int | None, most_values: int | None
 
 
 def has_more_values(text: bytes, most: int) -> bool:
-    """Whether JSON holds more than `most` values, told without parsing it.
+    """Return True if the JSON text holds more than `most` values; the text is not parsed.
 
-    Each list and object that is not empty has one value more than commas. What texts hold does not count.
+    Each list and object that is not empty has one value more than commas. Commas and brackets in strings do not count.
     """
     if _count_marks(text) < most:
         return False
@@ -189,14 +178,10 @@ def has_more_values(text: bytes, most: int) -> bool:
     return _count_marks(outside) - outside.count(b"[]") - outside.count(b"{}") >= most
 
 
-def _count_marks(text: bytes) -> int:
-    return sum(text.count(mark) for mark in _MARKS)
-
-
 def keepable(execution: Execution, most: int | None) -> Execution:
-    """The execution, with a note in place of an output or a failure that is too large to be kept.
+    """Return the execution with a note instead of an output or failure that is too large to be stored.
 
-    It ended as it ended: only what came of it is not here, but in the engine.
+    Its status stays: only the content is left in the engine.
     """
     failure = execution.failure
     if most is None or not execution.terminal:
@@ -212,3 +197,14 @@ def keepable(execution: Execution, most: int | None) -> Execution:
         f"it can be read in the engine only{where}."
     )
     return replace(execution, output=tool_error(text))
+
+
+def _dump(value: JSON) -> bytes:
+    try:
+        return to_json(value, inf_nan_mode="constants")  # five times as fast as `json` with a large value
+    except PydanticSerializationError:  # half a surrogate pair, in the output of an engine
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _count_marks(text: bytes) -> int:
+    return sum(text.count(mark) for mark in _MARKS)

@@ -1,4 +1,4 @@
-"""The tasks we hold: rows joined with looks at the engine, answers and cancellation."""
+"""The tasks of this server: rows of the store, refreshed by looks at the engines, with answers and cancellation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, silent, status_record
 from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status, digest
-from mcp_workflows.engines.polling.poller import Listener, Watch
+from mcp_workflows.engines.polling.poller import Listener, Poller
 from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
-from mcp_workflows.engines.registry import Engines, Sight, ref_of, sound
+from mcp_workflows.engines.registry import Engines, ref_of, validated
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -33,43 +33,43 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
-from mcp_workflows.tasks.adopt import Adopted, Adoption
+from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers, undelivered
-from mcp_workflows.tasks.cancel import Cancelling
+from mcp_workflows.tasks.cancel import Cancellation
 from mcp_workflows.tasks.cursors import read_cursor, write_cursor
-from mcp_workflows.tasks.maintenance import ClockCheck, Housekeeping, uptime
-from mcp_workflows.tasks.quotas import Room, keepable
-from mcp_workflows.tasks.start import Creation, Window
+from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
+from mcp_workflows.tasks.quotas import TaskQuota, keepable
+from mcp_workflows.tasks.start import DedupeWindow, TaskCreation
 from mcp_workflows.telemetry import about
 
 logger = logging.getLogger(__name__)
 
 LATE = 10.0  # seconds of age from which an answer says how old it is
 PATIENCE = 3.0  # seconds until a read is answered, whatever engines and the store do
-_FOR_A_PROBE = 0.1  # seconds for a look at an engine that is known to be silent: enough if it is back
+_FOR_A_PROBE = 0.1  # seconds for a look at an engine that is known to be silent: enough if it answers again
 _FOR_THE_STORE = 0.25  # seconds of these reserved for reading the stored state after a look took too long
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 EXPIRED = "Task expired: its time to live is over"
-_START_KEYS = "start-keys"  # the name of their salt in the store
-_CURSORS = "cursors"  # likewise, of what seals them
+_START_KEYS = "start-keys"  # name of their salt in the store
+_CURSORS = "cursors"  # name of their key in the store
 _BEYOND = "beyond "  # before the reader's name in a cursor of other owners' tasks
 
-Known: TypeAlias = tuple[Task, str | None]
-"""A task, and what is wrong with what is told of it: it is old, or not saved."""
+TaskAndWarning: TypeAlias = tuple[Task, str | None]
+"""A task, and a warning if its state is old or not saved."""
 
 
 def utc_now() -> datetime:
-    """The clock."""
+    """Return the time, UTC."""
     return datetime.now(UTC)
 
 
 def expired() -> RequestError:
-    """What who asks for a task hears once it cannot be read any more."""
+    """Return the error for a task that has expired."""
     return RequestError(INVALID_PARAMS, EXPIRED)
 
 
-class Ledger:
-    """Tasks by id and owner; entered, it also heals and sweeps in the background."""
+class TaskRepository:
+    """Tasks by id and owner. Enter it to run the background work."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Ledger:
         steady: Callable[[], float] | None = None,
         audit: Audit = silent,
     ) -> None:
-        """`steady` counts the seconds that pass, however the clock is set; given `clock` alone, that is never set."""
+        """`steady` counts seconds evenly, even if the clock is set. A `clock` given without it counts as never set."""
         steady = steady or (uptime if clock is utc_now else lambda: clock().timestamp())
         self._store = store
         self._engines = engines
@@ -91,18 +91,18 @@ class Ledger:
         self._audit = audit
         clock_check = ClockCheck(clock, steady)
         self._is_steady = clock_check.is_steady
-        self._creation = Creation(store, engines, clock, self._is_steady)
-        self.adoption = Adoption(store, engines, clock)  # of what was started elsewhere
-        self._watch = Watch(self._look, Sight(engines), pacing)
+        self._creation = TaskCreation(store, engines, clock, self._is_steady)
+        self.adoption = Adoption(store, engines, clock)
+        self._poller = Poller(self._look, engines, pacing)
         self._limits = limits
-        self._room = Room(store, self._watch.look, clock)
-        self._cancelling = Cancelling(store, engines, clock, audit=audit)
-        self._housekeeping = Housekeeping(
+        self._quota = TaskQuota(store, self._poller.look, clock)
+        self._cancellation = Cancellation(store, engines, clock, audit=audit)
+        self._maintenance = Maintenance(
             store=store,
             engines=engines,
-            heal=self._watch.look,
+            heal=self._poller.look,
             look=self._looked_afresh,
-            cancelling=self._cancelling,
+            cancellation=self._cancellation,
             retention=retention,
             clock=clock,
             clock_check=clock_check,
@@ -116,10 +116,10 @@ class Ledger:
         self._salt = await self._store.secret(_START_KEYS)
         self._cursor_key = await self._store.secret(_CURSORS)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._watch)
+            await stack.enter_async_context(self._poller)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
-            group.start_soon(self._housekeeping.run)
+            group.start_soon(self._maintenance.run)
             self._stack = stack.pop_all()
         return self
 
@@ -129,50 +129,50 @@ class Ledger:
         return await self._stack.__aexit__(kind, error, trace)
 
     def now(self) -> datetime:
-        """The time, UTC."""
+        """Return the time, UTC."""
         return self._clock()
 
     def start_key(self, task_id: str, tool: str, owner: str, idempotency_key: str | None) -> str:
-        """One key, one execution: from the client's own key if it sent one, or else from the task's id.
+        """Return the key of an execution: from the client's idempotency key, or else from the task's id.
 
-        Salted with a secret of the store: other deployments on the same engine never meet our keys, and nobody can
-        guess the name of an execution to come.
+        It is salted with a secret of the store, so that other deployments on the same engine never have the same key,
+        and the name of a future execution cannot be guessed.
         """
         parts = [task_id] if idempotency_key is None else [owner, tool, idempotency_key]
         return f"{tool}-{digest([self._salt.hex(), *parts])}"
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: Window | None = None) -> Task:
-        """The task, durable and started, or the one its idempotency key already stands for.
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: DedupeWindow | None = None) -> Task:
+        """Return the new task, stored and started, or the task that its idempotency key already stands for.
 
-        An ambiguous outcome is a task too: still starting, to be healed under its key.
+        With an ambiguous outcome the task is still starting, and is healed under its key.
 
         Raises:
-            LimitReached: there may be no more of these; an idempotency key that stands for a task counts for none.
+            LimitReached: a quota is reached; an existing task with this idempotency key needs none.
             RequestError: the idempotency key stands for another call.
-            EngineRefused: a definite no; nothing was started.
+            EngineRefused: the engine refused; nothing was started.
             EngineUnavailable: the engine cannot be reached; nothing was started.
         """
         create = partial(self._creation.create, task, caps, window=window)
-        return await self._room.within(caps, create, owner=task.owner, tool=task.tool)
+        return await self._quota.within(caps, create, owner=task.owner, tool=task.tool)
 
-    async def adopt(self, adopted: Adopted, caps: Caps = NO_CAPS) -> Task:
-        """The task of an execution that was started elsewhere, which has been found.
+    async def adopt(self, adopted: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:
+        """Return the task for an execution that was started elsewhere and has been found.
 
         Raises:
-            LimitReached: there may be no more.
-            MappingError: see `Adoption.take`.
+            LimitReached: a quota is reached.
+            MappingError: see `Adoption.create`.
         """
-        take = partial(self.adoption.take, adopted, caps)
-        return await self._room.within(caps, take, owner=adopted.owner.id, tool=adopted.tool.name)
+        take = partial(self.adoption.create, adopted, caps)
+        return await self._quota.within(caps, take, owner=adopted.owner.id, tool=adopted.tool.name)
 
     def deadline(self) -> float:
-        """Return when a read that begins now must be answered, on the event loop's clock."""
+        """Return the time by which a read that begins now must be answered, on the event loop's clock."""
         return anyio.current_time() + PATIENCE
 
     async def found(
         self, task_id: str, owner: str, beyond: Sequence[str] = (), *, by: float = float("inf")
     ) -> Task | None:
-        """The task, if it is this owner's, or anybody's of the tools `beyond`; it may have expired, if it is theirs.
+        """Return the task of this owner, or of any owner if its tool is in `beyond`; an owner's may have expired.
 
         Raises:
             StoreUnavailable: it cannot be read, or not until the deadline `by`.
@@ -185,25 +185,25 @@ class Ledger:
             return None if others is None or others.expired(self._clock()) else others
 
     def over(self, task: Task) -> bool:
-        """Whether it cannot be read any more."""
+        """Return True if the task has expired."""
         return task.expired(self._clock())
 
-    def left(self, task: Task) -> float:
-        """Seconds for which it can still be read."""
+    def seconds_left(self, task: Task) -> float:
+        """Return the seconds until the task expires."""
         return float("inf") if task.expires is None else (task.expires - self._clock()).total_seconds()
 
-    async def page(self, owner: str, cursor: str | None, limit: int) -> tuple[Sequence[Known], str | None]:
-        """One page of the owner's tasks that can be read, newest first, each as by `current`; where the next begins.
+    async def page(self, owner: str, cursor: str | None, limit: int) -> tuple[Sequence[TaskAndWarning], str | None]:
+        """Return a page of the owner's tasks, newest first, each as by `current`, and the cursor of the next page.
 
-        What is pending is left out: it may be deleted yet, and then nobody shall have seen it.
+        Pending rows are left out, as they may still be deleted.
 
         Raises:
-            RequestError: the cursor is not one of ours for this owner.
+            RequestError: the cursor was not made here for this owner.
         """
         return await self._page(owner, cursor, limit, partial(self._store.owned_by, owner))
 
-    async def _looked_at(self, rows: Sequence[Task], by: float) -> Sequence[Known]:
-        looked: dict[str, Known] = {}
+    async def _looked_at(self, rows: Sequence[Task], by: float) -> Sequence[TaskAndWarning]:
+        looked: dict[str, TaskAndWarning] = {}
 
         async def look(row: Task) -> None:
             looked[row.id] = await self.current(row, by=by)
@@ -215,17 +215,17 @@ class Ledger:
 
     async def page_of(
         self, tools: Sequence[str], reader: str, cursor: str | None, limit: int
-    ) -> tuple[Sequence[Known], str | None]:
-        """One page of anybody's tasks of these tools that still work, likewise; for whom their rules let see them.
+    ) -> tuple[Sequence[TaskAndWarning], str | None]:
+        """Return a page of all owners' live tasks of these tools, likewise; for principals with rules that allow it.
 
         Raises:
-            RequestError: the cursor is not one of ours for this reader.
+            RequestError: the cursor was not made here for this reader.
         """
         return await self._page(f"{_BEYOND}{reader}", cursor, limit, partial(self._store.of_tools, tools))
 
     async def _page(
         self, reader: str, cursor: str | None, limit: int, rows_of: Callable[..., Awaitable[Sequence[Task]]]
-    ) -> tuple[Sequence[Known], str | None]:
+    ) -> tuple[Sequence[TaskAndWarning], str | None]:
         by = self.deadline()
         before = None if cursor is None else read_cursor(self._cursor_key, reader, cursor)
         now = self._clock()
@@ -237,10 +237,10 @@ class Ledger:
             following = write_cursor(self._cursor_key, reader, (shown[-1].created, shown[-1].id))
         return await self._looked_at([row for row in shown if not row.pending(now)], by), following
 
-    async def current(self, task: Task, *, by: float | None = None) -> Known:
-        """The task after a look, or as it was known last if there is no answer by then (or within 3 s), and why.
+    async def current(self, task: Task, *, by: float | None = None) -> TaskAndWarning:
+        """Return the task after a look; without an answer in time (3 s by default), the last known state and a warning.
 
-        An engine that is known to be silent is hardly waited for.
+        A look at an engine that is known to be silent gets a tenth of a second.
         """
         about(task.tool, task.context)
         if task.ended:
@@ -252,44 +252,44 @@ class Ledger:
             latest = by - _FOR_THE_STORE
             # the look goes on in the background after its deadline, as the probe
             with anyio.CancelScope(deadline=min(latest, anyio.current_time() + _FOR_A_PROBE) if silence else latest):
-                seen = await self._watch.look(task)
-                return seen, self._watch.unsaved(seen) or self._lateness(seen)
+                seen = await self._poller.look(task)
+                return seen, self._poller.unsaved(seen) or self._lateness(seen)
         except EngineError as error:
             trouble = f"engine {task.engine}: {silence or error}"
         except StoreError as error:
             trouble = str(error)
         with anyio.CancelScope(deadline=by), suppress(StoreError):
             task = await self._store.get(task.id, task.owner) or task
-        return self._watch.latest(task), trouble
+        return self._poller.latest(task), trouble
 
     def unsaved(self, task: Task) -> str | None:
-        """Why this state of it is not in the store, where a restart would lose it; None: it is."""
-        return self._watch.unsaved(task)
+        """Return the reason why this state is not in the store and would be lost by a restart, or None."""
+        return self._poller.unsaved(task)
 
     def _lateness(self, task: Task) -> str | None:
-        """How old what is known is, when an engine is asked for so many that it shows."""
-        age = self._watch.age(task)
+        """Return a warning if the state is old, because too many looks at the engine are due."""
+        age = self._poller.age(task)
         return None if age < LATE else f"engine {task.engine} is asked for many tasks: as of {age:.0f} s ago"
 
     def pace(self, task: Task) -> timedelta:
-        """How often it is worth asking for it."""
-        return timedelta(seconds=self._watch.pace(task))
+        """Return the poll interval of a task."""
+        return timedelta(seconds=self._poller.pace(task))
 
     async def follow(self, task: Task, on_change: Listener, *, patience: float = float("inf")) -> Task:
         """Call `on_change` now and at each change, until the task has ended or `on_change` returned True.
 
         Raises:
-            EngineError: for `patience` seconds the engine gave no answer.
+            EngineError: the engine gave no answer for `patience` seconds.
         """
-        return await self._watch.follow(task, on_change, patience=patience)
+        return await self._poller.follow(task, on_change, patience=patience)
 
     async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> tuple[Task, bool]:
-        """Deliver what answers an open question, and return whether anything did; ignore the rest, as the spec says.
+        """Deliver responses to open questions, return True if there were any; ignore the others (MCP, `tasks/update`).
 
         Raises:
             RequestError: an answer does not fit its question, or the engine did not take it; nothing was applied.
         """
-        async with self._answering.setdefault(task.id, anyio.Lock()):  # an answer and its contrary: one at a time
+        async with self._answering.setdefault(task.id, anyio.Lock()):  # contradicting answers come one at a time
             row = await self._store.get(task.id, task.owner) or task
             return await self._answer(row, responses, principal)
 
@@ -306,42 +306,42 @@ class Ledger:
         try:
             return await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock), True
         finally:
-            self._watch.nudge(task.id)
+            self._poller.refresh_now(task.id)
 
-    async def cancel(self, task: Task, *, told: bool = False) -> Task:
-        """Ask the engine to cancel; what comes of it shows in the status.
+    async def cancel(self, task: Task, *, is_final: bool = False) -> Task:
+        """Ask the engine to cancel; the status shows the outcome.
 
-        What the engine does not take now is kept and delivered with a later look. `told`: the client hears that it is
-        cancelled already, which is final to its era (2025-11-25).
+        If the engine does not take the cancellation now, a later look delivers it. `is_final`: the client is told
+        at once that the task is cancelled, which is final in 2025-11-25.
 
         Raises:
-            RequestError: it may not be cancelled by who watches it.
+            RequestError: the tool only watches, so the task cannot be cancelled.
         """
         if task.ended:
             return task
         if not task.may_cancel:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be cancelled here")
-        change = tell_cancelled if told else request_cancel
+        change = tell_cancelled if is_final else request_cancel
         try:
             task = await changed(self._store, task, lambda row: change(row, self._clock()))
         except StoreError as error:
             raise RequestError(INTERNAL_ERROR, f"not cancelled: {error}; the task goes on, try again") from None
-        self._watch.note(task)
+        self._poller.note(task)
         if task.handle is not None and not task.ended:
-            task = await self._cancelling.deliver(task, task.handle)
-            self._watch.note(task)
-        self._watch.nudge(task.id)
+            task = await self._cancellation.deliver(task, task.handle)
+            self._poller.note(task)
+        self._poller.refresh_now(task.id)
         return task
 
     def stop(self) -> None:
-        """End all waiting: the server is about to stop."""
-        self._watch.stop()
+        """End all waiting, as the server is about to stop."""
+        self._poller.stop()
         for scope in tuple(self._until_stop):
             scope.cancel()
 
     @contextmanager
     def until_stop(self) -> Generator[None]:
-        """What goes on in here ends when the server is about to stop; what follows goes on."""
+        """Cancel the body when the server is about to stop; the code after it still runs."""
         with anyio.CancelScope() as scope:
             self._until_stop.add(scope)
             if self.stopping:
@@ -353,32 +353,32 @@ class Ledger:
 
     @property
     def stopping(self) -> bool:
-        """Whether it is."""
-        return self._watch.stopped
+        """True after `stop`."""
+        return self._poller.stopped
 
     # --- looks
 
     async def _looked_afresh(self, task: Task) -> Task:
-        self._watch.note(task)
-        self._watch.nudge(task.id)
-        return await self._watch.look(task, urgent=True)
+        self._poller.note(task)
+        self._poller.refresh_now(task.id)
+        return await self._poller.look(task, urgent=True)
 
     async def _looked(self, task: Task) -> Task:
         try:
-            return await self._watch.look(task, urgent=True)
+            return await self._poller.look(task, urgent=True)
         except EngineError as error:
             raise undelivered(task, error) from None
 
-    async def _look(self, task: Task, row: Task | None, asks: Callable[[], None]) -> Known:
-        """One look, kept: the only place where executions are described; `row` is the row if it was read just now.
+    async def _look(self, task: Task, row: Task | None, asks: Callable[[], None]) -> TaskAndWarning:
+        """Look at an execution and store the result; `row` is the row if it was just read.
 
-        Returns the task, and why what was seen is not in the store, if it could not be saved.
+        Returns the task, and the reason if the result could not be saved.
         """
         row = row or await self._store.get(task.id, task.owner) or task
         if row.tombstone and task.handle is not None:
             row = task  # it expired; a plain call that still waits for it gets its result
         if row.cancelled and not task.cancelled:
-            self._watch.note(row)  # another replica told a client so: that holds whatever the engine says
+            self._poller.note(row)  # another replica told a client so, which is final
         if not row.ended and row.handle is None:
             with self._engines.admitted(row.engine):
                 row = await self._creation.started(row)
@@ -387,25 +387,27 @@ class Ledger:
         if row.ended or (handle := row.handle) is None:
             return row, None
         if task.ended and not row.tombstone:
-            return await self._observed(row, task.execution, task.updated)  # clients may have seen this end: it stays
+            return await self._observed(
+                row, task.execution, task.updated
+            )  # clients may have seen this end, so it stays
         if row.cancel_requested and not row.cancel_delivered:
-            delivered = await self._cancelling.deliver_again(row, handle)
+            delivered = await self._cancellation.deliver_again(row, handle)
             row = row if delivered.tombstone else delivered
         asks()
         execution = await self._describe(row, handle)
         if observe(row, execution, row.updated) is row:
             return row, None
-        kept = keepable(sound(execution), self._limits.max_kept_result)
+        kept = keepable(validated(execution), self._limits.max_kept_result)
         return await self._observed(row, kept, task.updated if task.execution == kept else self._clock())
 
-    async def _observed(self, row: Task, execution: Execution, at: datetime) -> Known:
-        """The row with what was seen; of all replicas, the one whose transaction changes the status records that."""
-        told = False
+    async def _observed(self, row: Task, execution: Execution, at: datetime) -> TaskAndWarning:
+        """Store an execution in its row. One replica's transaction changes the status, and that replica records it."""
+        is_new_status = False
 
         def see(task: Task) -> Task:
-            nonlocal told
+            nonlocal is_new_status
             after = observe(task, execution, at)
-            told = after.execution.status is not task.execution.status
+            is_new_status = after.execution.status is not task.execution.status
             return after
 
         try:
@@ -414,7 +416,7 @@ class Ledger:
             return observe(row, execution, at), f"not saved: {error}"
         if seen.tombstone:
             return observe(row, execution, at), None
-        if told:
+        if is_new_status:
             self._record_status(seen)
         return seen, None
 
@@ -437,7 +439,7 @@ class Ledger:
 
 @contextmanager
 def _until(by: float) -> Generator[None]:
-    """Bound the reads of the store in here by a deadline of the event loop's clock."""
+    """Bound the store's reads in the body by a deadline of the event loop's clock."""
     with anyio.CancelScope(deadline=by) as scope:
         yield
     if scope.cancelled_caught:

@@ -1,4 +1,4 @@
-"""What a workflow returned, or how it failed, as an MCP `CallToolResult` (a plain dict, of no era)."""
+"""Results of workflows, and their failures, as an MCP `CallToolResult`: a plain dict for every revision."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "r
 
 
 def tool_result(output: JSON) -> dict[str, Any]:
-    """Any JSON as a result: a `CallToolResult` passes through, an object becomes structured content plus text.
+    """Return any JSON as a result: a `CallToolResult` stays, an object becomes structured content and text.
 
-    A text stays a text, null is empty content; other JSON is written as text and wrapped as `{"result": ...}`.
+    A string becomes text, null empty content; other JSON becomes text and is wrapped as `{"result": ...}`.
     """
     if _is_tool_result(output):
         return {"isError": False, **{key: value for key, value in output.items() if key != "resultType"}}
@@ -32,31 +32,31 @@ def tool_result(output: JSON) -> dict[str, Any]:
     if isinstance(output, str):
         return {"content": [_text(output)], "isError": False}
     structured: JSON = cast("JSON", output) if isinstance(output, Mapping) else {"result": output}
-    return {"content": [_text(_dump(output))], "structuredContent": structured, "isError": False}
+    return {"content": [_text(document(output))], "structuredContent": structured, "isError": False}
 
 
 def tool_error(text: str) -> dict[str, Any]:
-    """A failure the model can read and react to (spec: tool execution errors are results with `isError`)."""
+    """Return an error that the model can read (spec: tool execution errors are results with `isError`)."""
     return {"content": [_text(text)], "isError": True}
 
 
 def limit_result(reached: LimitReached) -> dict[str, Any]:
-    """A limit that a call has reached, as a result the model reads: it can wait, cancel something, or tell the user.
+    """Return a reached limit as a result, so that the model can wait, cancel a task, or tell the user.
 
     Source: MCP, tools, error handling: clients SHOULD give errors of execution to the model, and MAY those of the
-    protocol. A program finds the time in `_meta`.
+    protocol. Programs find the time in `_meta`.
     """
     result = tool_error(reached.message)
     return result if reached.data is None else {**result, "_meta": {RETRY_AFTER: reached.data["retryAfterMs"]}}
 
 
 def failure_result(failure: Failure | None) -> dict[str, Any]:
-    """The failure of a workflow as a result with `isError`."""
+    """Return the failure of a workflow as a result with `isError`."""
     return tool_error(failure.text if failure and failure.text else "The workflow failed without saying why.")
 
 
 def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[str, Any]:
-    """The result, if it is what the tool's output schema promised; otherwise an error that still holds it.
+    """Return the result if it conforms to the tool's output schema; otherwise an error that includes it.
 
     Source: MCP, tools, output schema: servers MUST provide structured results that conform to it.
     """
@@ -71,7 +71,7 @@ def checked(result: dict[str, Any], schema: Mapping[str, JSON] | None) -> dict[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Large:
-    """How a result over its limit is offered: the address of the whole and the limit in bytes."""
+    """The address of a result over the limit, and the limit in bytes."""
 
     uri: str
     limit: int
@@ -79,8 +79,8 @@ class Large:
 
 
 def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | None) -> dict[str, Any]:
-    """The result itself up to the limit (bytes of its JSON), above it a resource link to the whole."""
-    size = len(_dump(result).encode())
+    """Return the result if its JSON is within the limit (bytes), or else a resource link to it."""
+    size = len(document(result).encode())
     if size <= large.limit:
         return result
     link = {
@@ -98,27 +98,27 @@ def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | No
 
 
 def _promised(whole: JSON, large: Large, schema: Mapping[str, JSON]) -> JSON:
-    """An output schema is a promise, and SDK clients raise when it is broken: the address if it may stand for it."""
+    """Return the address as structured content if the schema allows it, or else the whole: SDK clients validate it."""
     stand_in = {"uri": large.uri}
     return whole if violations(schema, stand_in) else stand_in
 
 
 def result_uri(task_id: str) -> str:
-    """The address of a task's whole result."""
+    """Return the address of a task's whole result."""
     return f"{URI_SCHEME}://tasks/{task_id}/result"
 
 
 def task_of(uri: str) -> str | None:
-    """The task id in such an address, or None if it is not one of ours."""
+    """Return the task id in such an address, or None if it is not one of ours."""
     prefix, suffix = f"{URI_SCHEME}://tasks/", "/result"
     if not uri.startswith(prefix) or not uri.endswith(suffix) or len(uri) <= len(prefix) + len(suffix):
         return None
     return uri[len(prefix) : -len(suffix)]
 
 
-def document(result: Mapping[str, JSON]) -> str:
-    """The whole result as the JSON text of its resource."""
-    return _dump(result)
+def document(value: JSON) -> str:
+    """Return a whole result, or any other value, as JSON text."""
+    return _JSON.encode(value)
 
 
 def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
@@ -136,7 +136,3 @@ def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def _dump(value: JSON) -> str:
-    return _JSON.encode(value)

@@ -1,4 +1,4 @@
-"""command -> access -> store -> adapter -> outcome: what each command does."""
+"""The task service: the commands of MCP clients, each on behalf of a principal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mcp_workflows.access.rate_limits import Meters
 from mcp_workflows.adapter import Status
 from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.authorization import NO_RIGHTS, Door, Guard, Rights, not_found
-from mcp_workflows.tasks.call import Calls
-from mcp_workflows.tasks.refresh import Ledger, expired
+from mcp_workflows.tasks.authorization import NO_RIGHTS, Authorization, Rights, TaskAccess, not_found
+from mcp_workflows.tasks.call import ToolCalls
+from mcp_workflows.tasks.refresh import TaskRepository, expired
 from mcp_workflows.tasks.view import protocol_error, whole_result
 from mcp_workflows.tasks.wait import Report
 from mcp_workflows.tools.tool import Tool
@@ -43,41 +43,52 @@ PAGE = 50  # tasks of one `tasks/list`
 OnView = Callable[[TaskView], Awaitable[bool | None]]
 
 
-class Bridge:
-    """The commands of every era, on behalf of a principal."""
+class TaskService:
+    """The commands of every revision."""
 
     def __init__(
         self,
         *,
         tools: Mapping[str, Tool],
-        ledger: Ledger,
+        repository: TaskRepository,
         retention: timedelta,
-        guard: Guard | None = None,
+        authorization: Authorization | None = None,
         audit: Audit = silent,
         limits: Limits = UNLIMITED,
         meters: Meters | None = None,
     ) -> None:
-        guard, meters = guard or Guard(tools, audit=audit), meters or Meters(limits, audit=audit)
-        door = Door(ledger=ledger, guard=guard, meters=meters, limits=limits, audit=audit)
-        self._calls = Calls(
-            tools=tools, ledger=ledger, retention=retention, guard=guard, meters=meters, limits=limits, door=door
+        authorization, meters = (
+            authorization or Authorization(tools, audit=audit),
+            meters or Meters(limits, audit=audit),
+        )
+        access = TaskAccess(
+            repository=repository, authorization=authorization, meters=meters, limits=limits, audit=audit
+        )
+        self._calls = ToolCalls(
+            tools=tools,
+            repository=repository,
+            retention=retention,
+            authorization=authorization,
+            meters=meters,
+            limits=limits,
+            access=access,
         )
         self._tools = tools
-        self._ledger = ledger
-        self._guard = guard
-        self._door = door
+        self._repository = repository
+        self._authorization = authorization
+        self._access = access
 
     # --- tools/call
 
     async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """`tools/call`: questions first, then a task or, for who takes none, the plain result.
+        """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
 
-        `report` hears each change while the call waits.
+        `report` is called with each change while the call waits.
         """
         return await self._calls.call(call, principal, report)
 
     def asking(self, call: Call, asked: Questions, principal: Principal) -> AbstractAsyncContextManager[None]:
-        """While a receiver puts these questions to the person at the client, which may leave, as may we.
+        """Wrap the time in which a receiver puts these questions to a person; the client or the server may end it.
 
         Raises:
             RequestError: the server is stopping, and nothing was started.
@@ -85,123 +96,128 @@ class Bridge:
         return self._calls.asking(call, asked, principal)
 
     async def offers(self, name: str, principal: Principal) -> bool:
-        """Whether a tool of this name is there for them."""
-        return await self._guard.offers(name, principal)
+        """Return True if the principal may call a tool of this name."""
+        return await self._authorization.offers(name, principal)
 
     async def offered(self, principal: Principal) -> frozenset[str]:
-        """The tools that are."""
-        return await self._guard.offered(principal)
+        """Return the tools that the principal may call."""
+        return await self._authorization.offered(principal)
 
     def approves(self, principal: Principal) -> bool:
-        """Whether tasks of others may be waiting for this principal's answer."""
-        return bool(self._guard.beyond(principal))
+        """Return True if tasks of others may be waiting for this principal's answer."""
+        return bool(self._authorization.beyond(principal))
 
     # --- tasks/*
 
     async def get(self, command: Get, principal: Principal) -> Described:
-        """`tasks/get`: the task after a look, or as it was known last when the engine gives no answer."""
-        by = self._ledger.deadline()
-        task, rights = await self._door.found(command.task_id, principal, by=by)
+        """`tasks/get`: return the task after a look, or its last known state if the engine does not answer."""
+        by = self._repository.deadline()
+        task, rights = await self._access.found(command.task_id, principal, by=by)
         found = await self._described(task, rights, principal, by)
         if found is None:
             raise not_found()
         return found
 
     async def answered(self, command: Get, principal: Principal) -> Described | None:
-        """The task after an answer of theirs; None: it asked them, and is none of theirs otherwise.
+        """Return the task after the principal's own answer, or None if the principal may see no more of it.
 
-        Unlike `get` that is no denial: somebody who approved has done nothing wrong.
+        Unlike `get` this records no refusal: an approver did nothing wrong.
         """
-        by = self._ledger.deadline()
-        task = await self._ledger.found(command.task_id, principal.id, self._guard.beyond(principal), by=by)
-        if task is None or self._ledger.over(task):
+        by = self._repository.deadline()
+        task = await self._repository.found(command.task_id, principal.id, self._authorization.beyond(principal), by=by)
+        if task is None or self._repository.over(task):
             return None
-        return await self._described(task, await self._guard.rights(task, principal), principal, by)
+        return await self._described(task, await self._authorization.rights(task, principal), principal, by)
 
     async def _described(self, task: Task, rights: Rights, principal: Principal, by: float) -> Described | None:
-        task, trouble = await self._ledger.current(task, by=by)
+        task, warning = await self._repository.current(task, by=by)
         if not rights.reads(task):
             return None
-        seen = self._door.view(task, rights, principal)
+        seen = self._access.view(task, rights, principal)
         if task.ended:
-            self._door.record(Event.RETRIEVE, principal, task)
-        return Described(task=_with_trouble(seen, trouble), is_saved=self._ledger.unsaved(task) is None)
+            self._access.record(Event.RETRIEVE, principal, task)
+        return Described(task=_with_warning(seen, warning), is_saved=self._repository.unsaved(task) is None)
 
     async def may_answer(self, command: Get, principal: Principal) -> None:
-        """Whether they may answer what this task asks, now or later.
+        """Check that the principal may answer questions of this task, now or later.
 
         Raises:
-            RequestError: they may not.
+            RequestError: it may not.
         """
-        await self._door.found(command.task_id, principal, Verb.ANSWER)
+        await self._access.found(command.task_id, principal, Verb.ANSWER)
 
     async def update(self, command: Update, principal: Principal) -> Acknowledged:
-        """`tasks/update`: deliver answers; all of them fit their questions, or none is applied."""
-        task, _ = await self._door.found(command.task_id, principal, Verb.ANSWER)
-        await self._door.answer(task, command.responses, principal)
+        """`tasks/update`: deliver answers; either all of them fit their questions, or none is applied."""
+        task, _ = await self._access.found(command.task_id, principal, Verb.ANSWER)
+        await self._access.answer(task, command.responses, principal)
         return Acknowledged()
 
     async def cancel(self, command: Cancel, principal: Principal) -> Acknowledged:
-        """`tasks/cancel`: ask the engine to; what comes of it shows in the status."""
-        task, _ = await self._door.found(command.task_id, principal, Verb.CANCEL)
-        await self._ledger.cancel(task)
-        self._door.record(Event.CANCEL, principal, task, outcome="ended" if task.ended else "ok")
+        """`tasks/cancel`: ask the engine to cancel; the status shows the outcome."""
+        task, _ = await self._access.found(command.task_id, principal, Verb.CANCEL)
+        await self._repository.cancel(task)
+        self._access.record(Event.CANCEL, principal, task, outcome="ended" if task.ended else "ok")
         return Acknowledged()
 
     async def withdraw(self, command: Cancel, principal: Principal) -> Described:
-        """`tasks/cancel` of 2025-11-25: cancelled before the reply and for ever, whatever the engine makes of it.
+        """`tasks/cancel` of 2025-11-25: the task is cancelled before the reply and for ever, whatever the engine does.
 
         Raises:
             RequestError: it has ended already.
         """
-        by = self._ledger.deadline()
-        found, rights = await self._door.found(command.task_id, principal, Verb.CANCEL, by=by)
-        task, _ = await self._ledger.current(found, by=by)
-        heard = task.cancelled is None and (task := await self._ledger.cancel(task, told=True)).cancelled is not None
-        if not heard:
+        by = self._repository.deadline()
+        found, rights = await self._access.found(command.task_id, principal, Verb.CANCEL, by=by)
+        task, _ = await self._repository.current(found, by=by)
+        is_cancelled = (
+            task.cancelled is None
+            and (task := await self._repository.cancel(task, is_final=True)).cancelled is not None
+        )
+        if not is_cancelled:
             raise RequestError(INVALID_PARAMS, "Cannot cancel task: it has ended already")
-        self._door.record(Event.CANCEL, principal, task)
-        return Described(task=self._door.view(task, rights, principal))
+        self._access.record(Event.CANCEL, principal, task)
+        return Described(task=self._access.view(task, rights, principal))
 
     async def tasks(self, command: List, principal: Principal) -> Listed:
-        """`tasks/list`: the caller's own tasks, all that `get` finds, newest first.
+        """`tasks/list`: return the caller's own tasks that `get` finds, newest first.
 
         Raises:
-            RequestError: the caller is anonymous, or the cursor is not one of ours.
+            RequestError: the caller is anonymous, or the cursor was not made here.
         """
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
-        rows, following = await self._ledger.page(principal.id, command.cursor, PAGE)
-        seen = [(row, trouble, await self._guard.rights(row, principal)) for row, trouble in rows]
+        rows, following = await self._repository.page(principal.id, command.cursor, PAGE)
+        seen = [(row, warning, await self._authorization.rights(row, principal)) for row, warning in rows]
         shown = [
-            _with_trouble(self._door.view(row, rights, principal), trouble)
-            for row, trouble, rights in seen
+            _with_warning(self._access.view(row, rights, principal), warning)
+            for row, warning, rights in seen
             if rights.reads(row)
         ]
         return Listed(tasks=shown, next_cursor=following)
 
     async def questions(self, command: List, principal: Principal) -> Listed:
-        """What tasks of others ask that this principal may answer, newest first; perhaps nothing on a page.
+        """Return questions of others' tasks that this principal may answer, newest first; a page may be empty.
 
         Raises:
-            RequestError: the cursor is not one of ours.
+            RequestError: the cursor was not made here.
         """
-        tools = self._guard.beyond(principal)
-        rows, following = await self._ledger.page_of(tools, principal.id, command.cursor, PAGE) if tools else ((), None)
+        tools = self._authorization.beyond(principal)
+        rows, following = (
+            await self._repository.page_of(tools, principal.id, command.cursor, PAGE) if tools else ((), None)
+        )
         open_rows = [row for row, _ in rows if row.seen.status is Status.INPUT_REQUIRED]
-        seen = [(row, await self._guard.rights(row, principal)) for row in open_rows]
-        shown = [self._door.view(row, rights, principal) for row, rights in seen if rights.answer]
+        seen = [(row, await self._authorization.rights(row, principal)) for row in open_rows]
+        shown = [self._access.view(row, rights, principal) for row, rights in seen if rights.answer]
         return Listed(tasks=shown, next_cursor=following)
 
     async def listen(self, command: Listen, principal: Principal) -> Sequence[Task]:
-        """The tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
-        by = self._ledger.deadline()
+        """Return the tasks of `subscriptions/listen` that this principal may see; the others are left out silently."""
+        by = self._repository.deadline()
         found: dict[str, Task] = {}
         unread: list[StoreError] = []
 
         async def find(task_id: str) -> None:
             try:
-                found[task_id], _ = await self._door.found(task_id, principal, by=by)
+                found[task_id], _ = await self._access.found(task_id, principal, by=by)
             except StoreError as error:
                 unread.append(error)
             except RequestError:
@@ -217,61 +233,61 @@ class Bridge:
     async def follow(self, task: Task, on_change: OnView, principal: Principal) -> None:
         """Call `on_change` with each state of the task, until it has ended or `on_change` returned True.
 
-        Before each it is asked again whether this principal may see it, and would still be let in.
+        Before each call the rights of the principal are checked, and its token, too.
 
         Raises:
-            RequestError: its time to live is over, or it is not to be seen by them any more.
-            ServerStopping: it is.
+            RequestError: the task has expired, or the principal may not see it any more.
+            ServerStopping: the server is stopping.
         """
 
         async def tell(current: Task) -> bool | None:
-            now = await principal.renewed(self._ledger.now())
-            rights = NO_RIGHTS if now is None else await self._guard.rights(current, now)
+            now = await principal.renewed(self._repository.now())
+            rights = NO_RIGHTS if now is None else await self._authorization.rights(current, now)
             if not rights.reads(current):
-                self._guard.denied(principal, task=current, reason="may not see it any more")
+                self._authorization.denied(principal, task=current, reason="may not see it any more")
                 raise not_found()
             if current.ended:
-                self._door.record(Event.RETRIEVE, principal, current)
-            seen = self._door.view(current, rights, principal)
-            return await on_change(_with_trouble(seen, self._ledger.unsaved(current)))
+                self._access.record(Event.RETRIEVE, principal, current)
+            seen = self._access.view(current, rights, principal)
+            return await on_change(_with_warning(seen, self._repository.unsaved(current)))
 
-        left = self._ledger.left(task)
-        admitted = left if principal.expires is None else (principal.expires - self._ledger.now()).total_seconds()
+        left = self._repository.seconds_left(task)
+        admitted = left if principal.expires is None else (principal.expires - self._repository.now()).total_seconds()
         with anyio.move_on_after(min(left, admitted)):
-            await self._ledger.follow(task, tell)
+            await self._repository.follow(task, tell)
             return
         raise expired() if left <= admitted else not_found()
 
     async def owned(self, task_id: str, principal: Principal) -> Task:
-        """The task, to be followed.
+        """Return a task to follow.
 
         Raises:
-            RequestError: it is not this principal's to see, or not to be read any more.
+            RequestError: the principal may not see it, or it has expired.
         """
-        return (await self._door.found(task_id, principal))[0]
+        return (await self._access.found(task_id, principal))[0]
 
     async def read(self, command: Read, principal: Principal) -> Document:
-        """`resources/read` of a task's whole result, with the same check of ownership."""
-        by = self._ledger.deadline()
-        task, rights = await self._door.found(command.task_id, principal, by=by)
-        task, _ = await self._ledger.current(task, by=by)
+        """`resources/read` of a task's whole result, with the same authorization."""
+        by = self._repository.deadline()
+        task, rights = await self._access.found(command.task_id, principal, by=by)
+        task, _ = await self._repository.current(task, by=by)
         if not rights.reads(task):
             raise not_found()
         if task.execution.status not in {Status.SUCCEEDED, Status.FAILED} or protocol_error(task.execution):
             raise RequestError(INVALID_PARAMS, "Resource not found: the task has no result (yet)")
-        self._door.record(Event.RETRIEVE, principal, task)
+        self._access.record(Event.RETRIEVE, principal, task)
         return whole_result(task)
 
     async def rereads(self, task: TaskView, principal: Principal) -> bool:
-        """Whether the owner of an ended task may be given again what was rendered for them before; put on record."""
-        if task.tool not in self._tools or not await self._guard.sees_own(task.tool, task.task_id, principal):
+        """Return True if the owner may get the rendered result of an ended task again; record it."""
+        if task.tool not in self._tools or not await self._authorization.sees_own(task.tool, task.task_id, principal):
             return False
-        self._door.record_again(principal, task)
+        self._access.record_again(principal, task)
         return True
 
 
-def _with_trouble(task: TaskView, trouble: str | None) -> TaskView:
-    """The task with a message that says what is wrong with what is told of it."""
-    if trouble is None:
+def _with_warning(task: TaskView, warning: str | None) -> TaskView:
+    """Return the task with a message that includes the warning."""
+    if warning is None:
         return task
-    return replace(task, message=f"{trouble}; last known: {task.message or task.status}")
+    return replace(task, message=f"{warning}; last known: {task.message or task.status}")

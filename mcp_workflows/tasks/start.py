@@ -1,9 +1,9 @@
-"""Durable, retry-safe creation: the row first, its attempt noted, then the start, then the handle is bound.
+"""Durable, retry-safe starts: the row first, its attempt noted, then the start, then the handle is bound.
 
-A crash between any two loses nothing: a row without a handle is healed by starting again under the same key, or, where
-the engine does not dedupe by key, by looking for its execution first. A row that a call is answered with before it is
-known to be started is marked as acknowledged: whatever becomes of the attempts so far, it is started later. A row that
-nobody knows of is deleted if nothing was started. See docs/decisions/0014.
+A crash between any two steps loses nothing. A row without a handle is healed: it is started again under the same key,
+or, if the engine does not dedupe by key, its execution is searched for first. A row that was returned to a client
+before its start is certain is marked as acknowledged: if no attempt has started it, it is started later. Other rows are
+deleted if nothing was started. See docs/decisions/0014.
 """
 
 from __future__ import annotations
@@ -43,18 +43,25 @@ from mcp_workflows.task import (
     retract,
 )
 
-FIND_EVERY = 3.0  # seconds: no task's execution is looked for more often than that by one process
-LOOK_BACK = timedelta(days=1)  # for the execution of a row that a clock has dated which was ahead
+logger = logging.getLogger(__name__)
+
+FIND_EVERY = 3.0  # seconds between two searches for the execution of one task by one process
+LOOK_BACK = timedelta(days=1)  # of a search for a row with a creation time in the future
 NOT_KNOWN = "not known yet whether it was started"
+NOT_STARTED = "NotStarted"  # kind of the failure of a row whose start the engine refused
+_GONE = "there is no such task any more: its start was given up, or it expired; call again"
+OUTCOME_UNKNOWN = Failure(
+    text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
+)
 
 
 def not_known(why: str | None = None, *, throttled: bool = True) -> EngineUnavailable:
-    """Whether it was started; `throttled` as long as the engine answers: then who waits for it waits on."""
+    """Return the error for an unknown outcome; `throttled` while the engine answers: callers then keep waiting."""
     return EngineUnavailable(f"{NOT_KNOWN}: {why}" if why else NOT_KNOWN, throttled=throttled)
 
 
 def order_of(task: Task) -> Start:
-    """What an adapter is told to start, or to look for."""
+    """Return the order to start, or to search for."""
     return Start(
         workflow=task.workflow,
         arguments=task.arguments,
@@ -66,9 +73,9 @@ def order_of(task: Task) -> Start:
 
 
 def promised(adapter: Adapter | None, row: Task) -> StartGuarantee:
-    """What is known about starting this row twice; who says FINDABLE and cannot find knows no more than ONCE."""
+    """Return the start guarantee of this row; an adapter that says FINDABLE and cannot search counts as ONCE."""
     if adapter is None:
-        return StartGuarantee.KEYED  # nothing is started as long as its engine is not there
+        return StartGuarantee.KEYED  # nothing is started while its engine is not configured
     if is_fleeting(adapter, row.options):
         return StartGuarantee.ONCE
     if adapter.starts is StartGuarantee.FINDABLE and not isinstance(adapter, Finds):
@@ -77,10 +84,10 @@ def promised(adapter: Adapter | None, row: Task) -> StartGuarantee:
 
 
 def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:
-    """Others count on an attempt being over when it has settled: one that was held up is not made any more.
+    """Check that this attempt is not late: others assume that an attempt is over when it has settled.
 
     Raises:
-        EngineUnavailable: it was; the next look decides.
+        EngineUnavailable: it is late; the next look decides.
     """
     if promised(adapter, row) is not StartGuarantee.FINDABLE or not isinstance(adapter, Finds):
         return
@@ -89,32 +96,32 @@ def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Vain:
-    """A search that told nothing, and why."""
+class _FailedSearch:
+    """A search without an answer, and its error."""
 
     at: float  # of the event loop's clock
     error: EngineUnavailable
 
 
-class Searching:
-    """Where the engines can be searched; at most once in `FIND_EVERY` seconds for each task, but for its own starts."""
+class ExecutionSearch:
+    """Searches engines for executions; at most once in `FIND_EVERY` seconds for each task, its own starts aside."""
 
     def __init__(self, engines: Engines, clock: Callable[[], datetime]) -> None:
         self._engines = engines
         self._clock = clock
-        self._vain: dict[str, _Vain] = {}  # of the last few seconds, by task id
+        self._failed: dict[str, _FailedSearch] = {}  # of the last few seconds, by task id
 
     def settled(self, row: Task, at: datetime) -> bool:
-        """Whether a search that began then sees all attempts there were."""
+        """Return True if a search that began then sees all earlier attempts."""
         adapter = self._engines.get(row.engine)
         return isinstance(adapter, Finds) and at >= (row.attempted or row.created) + adapter.settling
 
     async def find(self, row: Task) -> str | None:
-        """The handle of its execution, if one is seen.
+        """Return the handle of the execution, if one is found.
 
         Raises:
-            StartConflict: its key is another's.
-            EngineUnavailable: it cannot be told, for whatever reason: what was started may be there all the same.
+            StartConflict: the key belongs to another execution.
+            EngineUnavailable: the search failed; an execution may exist all the same.
         """
         try:
             async with self._engines.calling(row.engine, api="find") as adapter:
@@ -133,37 +140,28 @@ class Searching:
         return replace(order, created=now - LOOK_BACK) if is_ahead(order.created, now) else order
 
     def check_not_too_often(self, row: Task) -> None:
-        """Raise what came of the last search again, if that was just now."""
+        """Raise the error of the last search again, if that was a moment ago."""
         now = anyio.current_time()
-        self._vain = {name: each for name, each in self._vain.items() if now - each.at < FIND_EVERY}
-        if last := self._vain.get(row.id):
+        self._failed = {name: each for name, each in self._failed.items() if now - each.at < FIND_EVERY}
+        if last := self._failed.get(row.id):
             raise EngineUnavailable(str(last.error), throttled=last.error.throttled)
 
-    def note_vain(self, row: Task, error: EngineUnavailable) -> None:
-        """It told nothing."""
-        self._vain[row.id] = _Vain(at=anyio.current_time(), error=error)
-
-
-logger = logging.getLogger(__name__)
-
-NOT_STARTED = "NotStarted"  # the kind of failure of a row that was closed, as its engine refused to start anything
-_GONE = "there is no such task any more: its start was given up, or it expired; call again"
-OUTCOME_UNKNOWN = Failure(
-    text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
-)
+    def note_failure(self, row: Task, error: EngineUnavailable) -> None:
+        """Remember a search that failed."""
+        self._failed[row.id] = _FailedSearch(at=anyio.current_time(), error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """For how long a key that is made of the arguments stands for the task that opened it."""
+class DedupeWindow:
+    """The time in which a key made of arguments stands for the task that opened it."""
 
     length: timedelta
-    since: datetime | None = None  # when the call's first question went out: whatever it started is younger
+    since: datetime | None = None  # time of the call's first question, before any task that it started
 
     def covers(self, row: Task, now: datetime) -> bool:
-        """Whether this call is the one that row stands for; a call that went through questions starts once.
+        """Return True if this call stands for that row; a call with several rounds of questions starts once.
 
-        A row whose time is ahead, as the clock was set back since, stands for it until it has ended.
+        A row from the future, written before the clock was set back, stands for its calls until it has ended.
         """
         if is_ahead(row.created, now):
             return not row.ended
@@ -172,8 +170,8 @@ class Window:
         return self.since is not None and row.created >= self.since - CLOCKS_DIFFER
 
 
-class Creation:
-    """From a new row to a bound handle, once, however many ask and whatever dies in between."""
+class TaskCreation:
+    """Creates rows and starts their executions, once, with any number of callers and after any crash."""
 
     def __init__(
         self,
@@ -182,41 +180,41 @@ class Creation:
         clock: Callable[[], datetime],
         is_steady: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_steady`: whether the clock can be believed now, or was just set."""
+        """`is_steady` returns True if the clock can be trusted now, and was not just set."""
         self._store = store
         self._engines = engines
         self._clock = clock
         self._is_steady = is_steady
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._searching = Searching(engines, clock)
+        self._search = ExecutionSearch(engines, clock)
         self._again: Mapping[StartGuarantee, Callable[[Task], Awaitable[Task]]] = {
             StartGuarantee.KEYED: self._restarted,
             StartGuarantee.FINDABLE: self._sought,
             StartGuarantee.ONCE: self._resolved,
         }
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: Window | None = None) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: DedupeWindow | None = None) -> Task:
         """Insert the row and start it, or return the task that this idempotency key already stands for.
 
         Raises:
-            CapReached: there may be no more; nothing was started.
+            CapReached: a quota is reached; nothing was started.
             RequestError: the key stands for another call, or for a task that has expired.
             EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
-            EngineUnavailable: likewise: the engine cannot be reached.
+            EngineUnavailable: the engine cannot be reached; likewise.
         """
         while (row := await self._inserted(task, caps)).id != task.id:
             if window is not None and not window.covers(row, self._clock()):
                 await changed(self._store, row, release_key)
-                continue  # whoever inserts first now opens the next window, for all replicas
+                continue  # the first insertion opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
             begun = await self._begun(row, self.started)
             if begun is not None and not _closed(begun):
                 self._engines.telemetry.prevented(row.engine, row.tool)
-                return begun  # or else the key is free again: it was not started
+                return begun  # otherwise it was not started, and the key is free again
         return row
 
     async def _inserted(self, task: Task, caps: Caps) -> Task:
-        """The task, started, or the one that has its idempotency key; whoever finds it meanwhile waits."""
+        """Return the task, started, or the one that has its idempotency key; callers with the same key wait for it."""
         row = task
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
@@ -235,9 +233,9 @@ class Creation:
             return await self._store.change(row.id, row.owner, acknowledge)
 
     async def started(self, task: Task) -> Task:
-        """The task with its handle, started or found under its key if it has none yet; single flight per task.
+        """Return the task with its handle, started or found under its key if it has none; one call at a time per task.
 
-        Shielded: who asked may go away, but a start is not left half done; each call in it is bounded.
+        It is shielded: a cancelled request does not leave a start half done. Each call in it is bounded.
 
         Raises:
             EngineRefused, EngineUnavailable: see `create`.
@@ -252,15 +250,15 @@ class Creation:
         return row
 
     async def _restarted(self, task: Task) -> Task:
-        """KEYED: the task, started again under its key."""
+        """KEYED: start the task again under its key."""
         row = _live(await self._store.change(task.id, task.owner, lambda row: attempt(row, self._clock())))
         return row if row.handle is not None or row.ended else self._healed(await self._start(row))
 
     async def _resolved(self, task: Task) -> Task:
-        """ONCE: the task, started if no attempt can have started it; lost, if one can that is over.
+        """ONCE: start the task if no attempt can have started it; close it as unknown if an attempt may have.
 
         Raises:
-            EngineUnavailable: one is under way, or may be, as the clock was just set.
+            EngineUnavailable: an attempt is in progress, or may be, as the clock was just set.
         """
         row = _live(await self._store.get(task.id, task.owner))
         if row.handle is not None or row.ended:
@@ -286,7 +284,7 @@ class Creation:
         return self._locks.setdefault(task_id, anyio.Lock())
 
     async def _start(self, row: Task) -> Task:
-        """The row, whose attempt is noted, with its handle; a bind that a power cut undoes heals under the key."""
+        """Start a row whose attempt is noted; if a crash loses the handle, the row is healed under its key."""
         promise = promised(self._engines.get(row.engine), row)
         try:
             async with self._engines.calling(row.engine, api="start") as adapter:
@@ -308,11 +306,13 @@ class Creation:
                 raise
             raise EngineUnavailable(str(error), throttled=error.throttled) from None
         if promise is StartGuarantee.FINDABLE and row.attempts > 1:
-            handle = await self._find(row) or handle  # an earlier attempt may have been very late: the oldest counts
+            handle = (
+                await self._find(row) or handle
+            )  # an earlier attempt may have been very late, and the oldest counts
         return await self._bind(row, handle, promise)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:
-        """The row with its handle; if that is another one by now, ours is a duplicate: finding it cancels it.
+        """Store the handle; if the row has another one by now, this execution is a duplicate, and a search cancels it.
 
         Raises:
             EngineUnavailable: the row is gone.
@@ -320,7 +320,7 @@ class Creation:
         now, durable = self._clock(), promise is not StartGuarantee.KEYED
         bound = await self._store.change(row.id, row.owner, lambda task: bind(task, handle, now), durable=durable)
         if bound is None:
-            raise EngineUnavailable(_GONE)  # what was found is of a later call with its key, which has a row of its own
+            raise EngineUnavailable(_GONE)  # a later call with this key has a row of its own
         if promise is StartGuarantee.FINDABLE and bound.handle not in (None, handle):
             try:
                 await self._find(row)
@@ -331,31 +331,31 @@ class Creation:
     # --- FINDABLE
 
     async def _sought(self, task: Task) -> Task:
-        """The task with its handle: found, or started again once no earlier attempt can have escaped notice.
+        """FINDABLE: find the execution, or start it again once every earlier attempt would have been found.
 
         Raises:
-            EngineUnavailable: not known yet; nothing was noted, so that looking puts nothing off.
+            EngineUnavailable: not known yet; nothing was stored, so searches postpone nothing.
         """
         row = _live(await self._store.get(task.id, task.owner))
         if row.handle is not None or row.ended:
             return row
-        self._searching.check_not_too_often(row)
+        self._search.check_not_too_often(row)
         try:
             began = self._clock()
             if (handle := await self._find(row)) is not None:
                 self._engines.telemetry.prevented(row.engine, row.tool)
                 return self._healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
-            if not (self._is_steady() and self._searching.settled(row, began)):
+            if not (self._is_steady() and self._search.settled(row, began)):
                 raise not_known()
             return self._healed(await self._start(await self._claimed(row)))
         except EngineUnavailable as error:
-            self._searching.note_vain(row, error)
+            self._search.note_failure(row, error)
             raise
 
     async def _find(self, row: Task) -> str | None:
-        """See `Searching.find`; a row whose key is another's is closed."""
+        """Search, see `ExecutionSearch.find`; close a row whose key belongs to another execution."""
         try:
-            return await self._searching.find(row)
+            return await self._search.find(row)
         except StartConflict as conflict:
             closed = await self._store.change(row.id, row.owner, self._refusal(conflict))
             if closed is not None and _closed(closed):
@@ -363,10 +363,10 @@ class Creation:
             raise not_known(str(conflict)) from None
 
     async def _claimed(self, row: Task) -> Task:
-        """The row with one more attempt noted: of all replicas that looked, the store lets one have it.
+        """Note one more attempt; if several replicas try, the store lets one of them do it.
 
         Raises:
-            EngineUnavailable: another has it, or the row is gone.
+            EngineUnavailable: another replica does, or the row is gone.
         """
         ours = False
 
@@ -385,9 +385,10 @@ class Creation:
         return partial(refuse, failure=failure, at=self._clock(), final=error.final)
 
     async def _dropped(self, task: Task, otherwise: Callable[[Task], Task]) -> bool:
-        """Give up our attempt, which certainly started nothing; True if the key is free now.
+        """Give up our attempt, which certainly started nothing; return True if the key is free now.
 
-        A row nobody knows of is deleted, but only `CREATING / 2` before others may see it: clocks differ.
+        A row that was returned to no client is deleted, but only `CREATING / 2` before others may see it: clocks
+        differ.
         """
 
         def drop(row: Task) -> Task | None:
@@ -403,7 +404,7 @@ def _closed(task: Task) -> bool:
 
 
 def _live(row: Task | None) -> Task:
-    """The row, if it is still there to be started."""
+    """Return the row, if it can still be started."""
     if row is None or row.tombstone:
         raise EngineUnavailable(_GONE)
     return row

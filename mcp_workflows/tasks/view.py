@@ -1,4 +1,4 @@
-"""A task as its owner may see it: row -> TaskView, in no era's words yet."""
+"""The view of a task for its owner: from the row to a `TaskView`, the same for all revisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ META_PREFIX = "mcp-workflows/"
 
 
 def view(task: Task, pace: timedelta) -> TaskView:
-    """The task, to be asked for at this pace; its result as a `CallToolResult`, as a link when it is too large."""
+    """Return the task with this poll interval; its result is a `CallToolResult`, or a link if it is too large."""
     seen = task.seen
     error = protocol_error(seen)
     return TaskView(
@@ -48,7 +48,7 @@ def view(task: Task, pace: timedelta) -> TaskView:
 
 
 def _result(task: Task) -> Mapping[str, JSON] | None:
-    """What the call returns: a `CallToolResult` if the task ended with one, not over the tool's limit."""
+    """Return the `CallToolResult` if the task ended with one, within the tool's limit."""
     match task.execution.status:
         case Status.SUCCEEDED | Status.FAILED:
             large = Large(uri=result_uri(task.id), limit=task.max_result, name=f"{task.tool} result")
@@ -58,7 +58,7 @@ def _result(task: Task) -> Mapping[str, JSON] | None:
 
 
 def final_result(task: TaskView) -> Mapping[str, JSON]:
-    """What the call would have returned without a task: a CallToolResult.
+    """Return the `CallToolResult` that the call would have returned without a task.
 
     Raises:
         RequestError: the workflow asked for this JSON-RPC error.
@@ -69,12 +69,12 @@ def final_result(task: TaskView) -> Mapping[str, JSON]:
 
 
 def withdrawn_result(task: TaskView) -> Mapping[str, JSON]:
-    """What it would have returned when it was cancelled, to the era in which that is final at once."""
+    """Return the result of a cancelled task in 2025-11-25, where a cancellation is final at once."""
     return tool_error(f"Task {task.task_id} was cancelled by request")
 
 
 def protocol_error(execution: Execution) -> ProtocolError | None:
-    """The JSON-RPC error an execution ended with, if its workflow asked for one."""
+    """Return the JSON-RPC error that the workflow asked for at its end, if any."""
     failure = execution.failure
     if execution.status is not Status.FAILED or failure is None or failure.code is None:
         return None
@@ -82,7 +82,7 @@ def protocol_error(execution: Execution) -> ProtocolError | None:
 
 
 def whole_result(task: Task) -> Document:
-    """The result as a resource, however large."""
+    """Return the result as a resource, however large."""
     return Document(uri=result_uri(task.id), mime_type="application/json", text=document(_whole(task)))
 
 

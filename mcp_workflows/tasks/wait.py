@@ -1,4 +1,4 @@
-"""Plain calls: a client waits within one request for what comes of a workflow, for as long as the tool says."""
+"""Waiting calls: a client waits within one request for the result of a workflow, as long as the tool allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import Ledger
+from mcp_workflows.tasks.refresh import TaskRepository
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.view import final_result, view
 from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
@@ -25,39 +25,39 @@ Report = Callable[[Execution], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who waits, as far as a plain call has to know."""
+class CallObserver:
+    """The view of a waiting caller on its task, and the records of its end."""
 
-    lens: Callable[[Task], Awaitable[Task]]  # the task as they may see it now; raises `RequestError` if not at all
-    given: Callable[[Task], None]  # hears that its result is given out
-    left: Callable[[Task], None]  # hears that it was cancelled because they left
+    view: Callable[[Task], Awaitable[Task]]  # the task within the caller's rights now; may raise `RequestError`
+    on_result: Callable[[Task], None]  # called when its result is returned
+    on_disconnect: Callable[[Task], None]  # called when it was cancelled, as the client left
 
 
-class PlainCalls:
-    """Calls that are answered with a result, or with a handle, and with no task."""
+class BlockingCalls:
+    """Calls that return a result or a task id in text, and no task."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, repository: TaskRepository) -> None:
+        self._repository = repository
 
-    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, caller: Caller) -> CallOutcome:
-        """The plain result, for a client without tasks; a handle, if the tool hands over and it takes too long.
+    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, observer: CallObserver) -> CallOutcome:
+        """Return the result to a client without tasks, or the unfinished task if the tool hands over in time.
 
         Raises:
-            RequestError: what the caller's `lens` raises.
+            RequestError: raised by `observer.view`.
         """
         try:
-            task = await self.patiently(tool, task, report, caller, within=_within(tool, call))
+            task = await self.patiently(tool, task, report, observer, within=_within(tool, call))
         except EngineError as trouble:
             if tool.hands_over:
                 said = f"engine {task.engine} gives no answer: {trouble}"
-                return Unfinished(task=replace(self._view(await caller.lens(task)), message=said))
+                return Unfinished(task=replace(self._view(await observer.view(task)), message=said))
             text = f"Engine {task.engine} gives no answer, what was started there goes on: {trouble}"
             return Finished(result=tool_error(text))
         except ServerStopping:
             return Finished(result=tool_error(_left_behind(task)))
-        task = await caller.lens(task)
+        task = await observer.view(task)
         if task.ended:
-            caller.given(task)
+            observer.on_result(task)
             return finished(task)
         asks = task.seen.status is Status.INPUT_REQUIRED
         if asks and call.takes_questions:
@@ -67,63 +67,63 @@ class PlainCalls:
         return _unanswerable(task)
 
     async def patiently(
-        self, tool: Tool, task: Task, report: Report, caller: Caller, *, within: timedelta | None
+        self, tool: Tool, task: Task, report: Report, observer: CallObserver, *, within: timedelta | None
     ) -> Task:
-        """The task when it has ended or asks, or after that time; no time: however long it takes.
+        """Return the task when it has ended or asks, or after `within`; None is no limit.
 
-        Whatever becomes of the client, the workflow goes on; unless the tool says `cancel_on_disconnect`.
+        The workflow goes on without the client, unless the tool says `cancel_on_disconnect`.
         """
         latest = task
 
         async def on_change(current: Task) -> bool:
             nonlocal latest
             latest = current
-            seen = (await caller.lens(current)).seen
+            seen = (await observer.view(current)).seen
             if seen.status is Status.INPUT_REQUIRED:
                 return True
             await report(seen)
             return False
 
         try:
-            async with self.attended(tool, task, caller):
+            async with self.attended(tool, task, observer):
                 with anyio.move_on_after(None if within is None else within.total_seconds()):
-                    await self._ledger.follow(task, on_change, patience=PATIENCE)
+                    await self._repository.follow(task, on_change, patience=PATIENCE)
         except ServerStopping:
             if within is None:
                 raise
         return latest
 
     @asynccontextmanager
-    async def attended(self, tool: Tool, task: Task, caller: Caller) -> AsyncGenerator[None]:
-        """A client that leaves in here leaves the workflow alone, or cancels it if the tool says so.
+    async def attended(self, tool: Tool, task: Task, observer: CallObserver) -> AsyncGenerator[None]:
+        """Cancel the workflow if the client leaves during the body and the tool says so.
 
-        A server that stops is no client that leaves.
+        A stopping server does not count as a client that leaves.
         """
         try:
             yield
         except anyio.get_cancelled_exc_class():
-            if tool.cancel_on_disconnect and not self._ledger.stopping and not task.ended:
+            if tool.cancel_on_disconnect and not self._repository.stopping and not task.ended:
                 with anyio.move_on_after(ABANDONING, shield=True), suppress(WorkflowsError):
-                    caller.left(await self._ledger.cancel(task))
+                    observer.on_disconnect(await self._repository.cancel(task))
             raise
 
     def _view(self, task: Task) -> TaskView:
-        return view(task, self._ledger.pace(task))
+        return view(task, self._repository.pace(task))
 
 
 def finished(task: Task) -> Finished:
-    """What a plain call of a task that has ended returns."""
+    """Return the result of a task that has ended."""
     return Finished(result=final_result(view(task, timedelta())))
 
 
 def _unanswerable(task: Task) -> Finished:
-    """A workflow asks, and the client has neither a task to read the question from nor a way to ask a person."""
+    """Return the error for a question that the client can neither read from a task nor put to a person."""
     text = f"{_workflow(task)} waits for an answer this client cannot give: {asked(task.seen.requests)}"
     return Finished(result=tool_error(text))
 
 
 def _left_behind(task: Task) -> str:
-    """For who has no way back to it, and must not start it again."""
+    """Return the text for a client that cannot come back to the task and must not start it again."""
     return (
         f"The server is stopping, so its result cannot be waited for. {_workflow(task)} goes on by itself: "
         f"do not call {task.tool} again, that would start it twice."
@@ -131,10 +131,10 @@ def _left_behind(task: Task) -> str:
 
 
 def _workflow(task: Task) -> str:
-    """How people find it again."""
+    """Return words by which people find the execution in the engine."""
     return "The workflow" + (f" (execution {task.execution.execution_id})" if task.execution.execution_id else "")
 
 
 def _within(tool: Tool, call: Call) -> timedelta | None:
-    """How much longer a plain call may take; None: as long as it does."""
+    """Return the remaining time of a waiting call; None is no limit."""
     return max(tool.wait - call.waited, timedelta()) if tool.hands_over else None

@@ -130,7 +130,7 @@ async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: 
                 while (await here.get(task_id)).status is not Status.INPUT_REQUIRED:
                     await anyio.sleep(0.02)
             response = {"question": {"action": "accept", "content": {"answer": "yes"}}}
-            await here.bridge.update(Update(task_id=task_id, responses=response), ANONYMOUS)
+            await here.service.update(Update(task_id=task_id, responses=response), ANONYMOUS)
             assert (await here.get(task_id)).status is Status.SUCCEEDED
             await until(lambda: here.ended([task_id]) == 1, within=1)
 
@@ -219,7 +219,7 @@ async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told
         async with here.listening([task_id]):
             await engine.looking.wait()
             (row,) = await here.tasks([task_id])
-            await here.ledger.cancel(row)  # it nudges, while the look that will see the end is under way
+            await here.repository.cancel(row)  # it nudges, while the look that will see the end is under way
             engine.go_on.set()
             await until(lambda: here.ended([task_id]) == 1, within=5)
 
@@ -234,7 +234,7 @@ async def test_who_follows_is_never_told_again_what_was_before(tmp_path: Path) -
             engine.looking, engine.go_on = anyio.Event(), anyio.Event()
             await engine.looking.wait()
             response = {"first": {"action": "accept", "content": {"answer": "yes"}}}
-            await here.bridge.update(Update(task_id=task_id, responses=response), ANONYMOUS)
+            await here.service.update(Update(task_id=task_id, responses=response), ANONYMOUS)
             engine.go_on.set()  # the look that took off before the answer lands after it
             await until(lambda: asked(here, task_id) == {"second"})
         statuses = [view.status for view in here.told[task_id]]

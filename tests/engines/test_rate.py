@@ -71,7 +71,7 @@ def engine_of(kind: type[Limited], folder: Path, looks: float = 7.5) -> Limited:
 
 async def told_to_ask_every(here: Place, task: Task, seconds: float) -> None:
     """What clients are told changes when the quotas have been read again."""
-    await until(lambda: here.ledger.pace(task).total_seconds() == seconds)
+    await until(lambda: here.repository.pace(task).total_seconds() == seconds)
 
 
 # --- looks
@@ -203,7 +203,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
         async def quiet(_: Execution) -> None:
             """Nobody asked for progress."""
 
-        outcome = await here.bridge.call(command, ANONYMOUS, quiet)
+        outcome = await here.service.call(command, ANONYMOUS, quiet)
         assert isinstance(outcome, Finished)
         results.append(outcome)
 
@@ -222,7 +222,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
             await anyio.sleep(0.5)  # more than a plain call is patient
             assert results == []
             assert [told.status for told in here.told[task_id]] == [Status.INPUT_REQUIRED]  # nothing failed, either
-            withdrawn = await here.bridge.withdraw(Cancel(task_id=task_id), ANONYMOUS)  # of 2025-11-25
+            withdrawn = await here.service.withdraw(Cancel(task_id=task_id), ANONYMOUS)  # of 2025-11-25
             assert withdrawn.task.cancelled
             engine.throttling = False
         assert results[0].result["structuredContent"] == {"slept": 0.0}

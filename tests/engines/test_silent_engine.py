@@ -117,8 +117,8 @@ async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent
         await known_silent(here, asks)
         (another,) = await here.start("forever", 1)
         answer = {"question": {"action": "accept", "content": {"answer": "yes"}}}
-        await here.bridge.update(Update(task_id=asks, responses=answer), ANONYMOUS)
-        await here.bridge.cancel(Cancel(task_id=goes_on), ANONYMOUS)
+        await here.service.update(Update(task_id=asks, responses=answer), ANONYMOUS)
+        await here.service.cancel(Cancel(task_id=goes_on), ANONYMOUS)
         assert (engine.calls["start"], engine.calls["answer"], engine.calls["cancel"]) == (3, 1, 1)
         engine.thaw()
         await heard_again(here, another)
@@ -240,7 +240,7 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
             with pytest.raises(StoreUnavailable, match="the store did not answer within"):
                 await here.get(task_id)
             with pytest.raises(StoreUnavailable, match="the store did not answer within"):
-                await here.bridge.listen(Listen(task_ids=(task_id,)), ANONYMOUS)
+                await here.service.listen(Listen(task_ids=(task_id,)), ANONYMOUS)
             assert seconds() < 1.8
 
 

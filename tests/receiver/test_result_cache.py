@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.receiver.result_cache import LARGEST, MOST, Ended
+from mcp_workflows.receiver.result_cache import LARGEST, MOST, ResultCache
 from mcp_workflows.wire.commands import TaskView
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ VIEW = TaskView(
 
 
 def test_an_ended_task_is_found_by_its_owner_alone() -> None:
-    ended = Ended()
+    ended = ResultCache()
     ended.keep(VIEW, "me", {"taskId": "t"})
     found = ended.find("t", "me", LATER)
     assert found is not None
@@ -39,19 +39,19 @@ def test_an_ended_task_is_found_by_its_owner_alone() -> None:
 
 
 def test_an_ended_task_is_not_found_once_it_has_expired() -> None:
-    ended = Ended()
+    ended = ResultCache()
     ended.keep(VIEW, "me", {"taskId": "t"})
     assert ended.find("t", "me", CREATED + timedelta(seconds=60)) is None
 
 
 def test_a_task_that_goes_on_is_not_kept() -> None:
-    ended = Ended()
+    ended = ResultCache()
     ended.keep(replace(VIEW, status=Status.RUNNING), "me", {"taskId": "t"})
     assert ended.find("t", "me", LATER) is None
 
 
 def test_what_was_given_out_can_be_changed_without_changing_what_is_kept() -> None:
-    ended = Ended()
+    ended = ResultCache()
     ended.keep(VIEW, "me", {"taskId": "t"})
     found = ended.find("t", "me", LATER)
     assert found is not None
@@ -60,7 +60,7 @@ def test_what_was_given_out_can_be_changed_without_changing_what_is_kept() -> No
 
 
 def test_memory_is_bounded_by_number_and_size() -> None:
-    ended = Ended()
+    ended = ResultCache()
     for number in range(MOST + 1):
         ended.keep(replace(VIEW, task_id=str(number)), "me", {"taskId": str(number)})
     ended.keep(replace(VIEW, task_id="large"), "me", {"text": "x" * LARGEST})

@@ -15,7 +15,7 @@ import pytest
 from mcp_workflows import Ask, Tool
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.v2025_11_25 import elicitation as asking
-from mcp_workflows.tasks import service as bridge
+from mcp_workflows.tasks import service
 from tests.support import client_2025
 from tests.support.client_2025 import RELATED_TASK, Message, Session, accept, hold
 from tests.support.served import Site, memory_tools, peer, site
@@ -383,7 +383,7 @@ async def test_the_first_task_of_a_session_takes_the_companion_tools_away(served
 
 
 async def test_tasks_are_listed_page_by_page_newest_first(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "PAGE", 3)
+    monkeypatch.setattr(service, "PAGE", 3)
     async with session(served.url) as client:
         created = [await _start(client, "echo", {"n": n}) for n in range(5)]
         first = (await client.request("tasks/list", {})).result

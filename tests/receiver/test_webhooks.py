@@ -24,7 +24,7 @@ from starlette.routing import Mount
 from mcp_workflows import attach
 from mcp_workflows.adapter import Notes
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.receiver.webhooks import MAX_BODY, Inbound
+from mcp_workflows.receiver.webhooks import MAX_BODY, Webhooks
 from mcp_workflows.sidecar.app import Sidecar, build, http_app
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.load import load_config
@@ -342,7 +342,7 @@ async def test_an_engine_swapped_while_a_token_is_looked_at_is_to_be_called_agai
     settings = CalledSettings(keys_url=key_server.publish(f"swapped-{tmp_path.name}", GOOD))
     async with Swapped({"here": CalledAdapter(settings)}) as engines:
         engines.before = Engines({"here": CalledAdapter(settings)}).routes
-        app = Starlette(routes=[Mount("/engines", Inbound(lambda: engines))])
+        app = Starlette(routes=[Mount("/engines", Webhooks(lambda: engines))])
         headers = {"authorization": f"Bearer {GOOD.token()}"}
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://sidecar") as http:
             answer = await http.post("/engines/here/input", json={}, headers=headers)

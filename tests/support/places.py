@@ -20,8 +20,8 @@ from mcp_workflows.engines.registry import PATIENCE, Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
 from tests.support.served import memory_tools
@@ -93,8 +93,8 @@ class Slow(MemoryAdapter):
 class Place:
     """A sidecar's inside, and what was told to those who listen."""
 
-    bridge: Bridge
-    ledger: Ledger
+    service: TaskService
+    repository: TaskRepository
     engines: Engines
     told: dict[str, list[TaskView]]
 
@@ -106,7 +106,7 @@ class Place:
 
         async def one() -> None:
             command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
-            outcome = await self.bridge.call(command, ANONYMOUS, quiet)
+            outcome = await self.service.call(command, ANONYMOUS, quiet)
             assert isinstance(outcome, Created)
             ids.append(outcome.task.task_id)
 
@@ -117,11 +117,11 @@ class Place:
 
     async def get(self, task_id: str) -> TaskView:
         """`tasks/get`."""
-        return (await self.bridge.get(Get(task_id=task_id), ANONYMOUS)).task
+        return (await self.service.get(Get(task_id=task_id), ANONYMOUS)).task
 
     async def tasks(self, ids: Sequence[str]) -> Sequence[Task]:
         """Their rows."""
-        return await self.bridge.listen(Listen(task_ids=tuple(ids)), ANONYMOUS)
+        return await self.service.listen(Listen(task_ids=tuple(ids)), ANONYMOUS)
 
     @asynccontextmanager
     async def listening(self, ids: Sequence[str]) -> AsyncGenerator[None]:
@@ -131,7 +131,7 @@ class Place:
             async def on_change(seen: TaskView) -> None:
                 self.told.setdefault(task.id, []).append(seen)
 
-            await self.bridge.follow(task, on_change, ANONYMOUS)
+            await self.service.follow(task, on_change, ANONYMOUS)
 
         async with anyio.create_task_group() as group:
             for task in await self.tasks(ids):
@@ -157,15 +157,15 @@ async def place(
     patience: float = PATIENCE,
     store: Store | None = None,
 ) -> AsyncGenerator[Place]:
-    """A ledger with this engine."""
+    """A repository with this engine."""
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(store or open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}, patience=patience))
-        ledger = await stack.enter_async_context(
-            Ledger(store=opened, engines=engines, retention=RETENTION, pacing=pacing)
+        repository = await stack.enter_async_context(
+            TaskRepository(store=opened, engines=engines, retention=RETENTION, pacing=pacing)
         )
         tools = {tool.name: tool for tool in (*memory_tools(), *more)}
-        yield Place(Bridge(tools=tools, ledger=ledger, retention=RETENTION), ledger, engines, {})
+        yield Place(TaskService(tools=tools, repository=repository, retention=RETENTION), repository, engines, {})
 
 
 async def until(condition: Callable[[], bool], within: float = 20) -> None:

@@ -23,8 +23,8 @@ from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, Created, Get, TaskView
 from samples.conformance.workflows import ALL
 from tests.support.dev_server import DevServer
@@ -149,32 +149,32 @@ async def throttled(server: DevServer) -> bool:
 
 
 @asynccontextmanager
-async def clocked(server: DevServer, folder: Path, clock: Callable[[], datetime]) -> AsyncGenerator[Bridge]:
+async def clocked(server: DevServer, folder: Path, clock: Callable[[], datetime]) -> AsyncGenerator[TaskService]:
     """The inside of a sidecar whose clock is ours."""
     adapter = TemporalAdapter(TemporalSettings(address=server.address, task_queue=f"q-{uuid.uuid4().hex}"))
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"temporal": adapter}))
-        ledger = Ledger(store=store, engines=engines, retention=RETENTION, clock=clock)
-        await stack.enter_async_context(ledger)
-        yield Bridge(tools={"slow": SLOW}, ledger=ledger, retention=RETENTION)
+        repository = TaskRepository(store=store, engines=engines, retention=RETENTION, clock=clock)
+        await stack.enter_async_context(repository)
+        yield TaskService(tools={"slow": SLOW}, repository=repository, retention=RETENTION)
 
 
 async def _quiet(_: object) -> None:
     """Nobody asked for progress."""
 
 
-async def begin(bridge: Bridge) -> TaskView:
-    outcome = await bridge.call(
+async def begin(service: TaskService) -> TaskView:
+    outcome = await service.call(
         Call(tool="slow", arguments=CALL, takes_tasks=True, takes_questions=True), ANONYMOUS, _quiet
     )
     assert isinstance(outcome, Created), outcome
     return outcome.task
 
 
-async def until(bridge: Bridge, task_id: str, wanted: Callable[[TaskView], bool]) -> TaskView:
+async def until(service: TaskService, task_id: str, wanted: Callable[[TaskView], bool]) -> TaskView:
     with anyio.fail_after(60):
-        while not wanted(seen := (await bridge.get(Get(task_id=task_id), ANONYMOUS)).task):
+        while not wanted(seen := (await service.get(Get(task_id=task_id), ANONYMOUS)).task):
             await anyio.sleep(0.1)
     return seen
 
@@ -183,33 +183,33 @@ async def test_an_execution_that_is_deleted_is_a_task_whose_outcome_is_not_known
     dev_server: DevServer, tmp_path: Path
 ) -> None:
     ahead = timedelta(0)
-    async with clocked(dev_server, tmp_path, lambda: datetime.now(UTC) + ahead) as bridge:
-        task = await begin(bridge)
-        seen = await until(bridge, task.task_id, lambda seen: "mcp-workflows/executionId" in seen.meta)
+    async with clocked(dev_server, tmp_path, lambda: datetime.now(UTC) + ahead) as service:
+        task = await begin(service)
+        seen = await until(service, task.task_id, lambda seen: "mcp-workflows/executionId" in seen.meta)
         temporal = await connect(dev_server)
         execution = WorkflowExecution(workflow_id=seen.meta["mcp-workflows/executionId"])
         request = DeleteWorkflowExecutionRequest(namespace="default", workflow_execution=execution)
         await temporal.workflow_service.delete_workflow_execution(request)
-        seen = await until(bridge, task.task_id, lambda seen: "does not show the execution" in (seen.message or ""))
+        seen = await until(service, task.task_id, lambda seen: "does not show the execution" in (seen.message or ""))
         assert seen.error is None, "a new execution may only be late"
         ahead = timedelta(minutes=2)
-        gone = await until(bridge, task.task_id, lambda seen: seen.error is not None)
+        gone = await until(service, task.task_id, lambda seen: seen.error is not None)
     assert gone.error is not None
     assert "its outcome is not known" in gone.error.message
 
 
 async def test_a_clock_that_is_set_back_ends_nothing_and_forgets_nothing(dev_server: DevServer, tmp_path: Path) -> None:
     ahead = timedelta(0)
-    async with clocked(dev_server, tmp_path, lambda: datetime.now(UTC) + ahead) as bridge:
-        task = await begin(bridge)
+    async with clocked(dev_server, tmp_path, lambda: datetime.now(UTC) + ahead) as service:
+        task = await begin(service)
         ahead = -timedelta(hours=3)
-        seen = await until(bridge, task.task_id, lambda seen: "mcp-workflows/executionId" in seen.meta)
+        seen = await until(service, task.task_id, lambda seen: "mcp-workflows/executionId" in seen.meta)
         assert seen.error is None
         assert seen.poll_interval_ms > 0
-        another = await begin(bridge)
+        another = await begin(service)
         assert another.task_id != task.task_id
         ahead = timedelta(0)
-        assert (await bridge.get(Get(task_id=another.task_id), ANONYMOUS)).task.error is None
+        assert (await service.get(Get(task_id=another.task_id), ANONYMOUS)).task.error is None
 
 
 async def test_a_permission_that_is_taken_away_ends_no_task(dev_server: DevServer, tmp_path: Path) -> None:

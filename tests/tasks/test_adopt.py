@@ -34,8 +34,8 @@ from mcp_workflows.sidecar.cli.serve import warn_of_hidden_tools
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import WATCH_INPUT, Kind
 from mcp_workflows.wire.commands import (
@@ -101,7 +101,7 @@ class Clock:
 class House:
     """What a sidecar has inside, and the engine behind it."""
 
-    bridge: Bridge
+    service: TaskService
     engine: MemoryAdapter
     store: Store
     operator: Operator
@@ -115,7 +115,7 @@ class House:
     async def call(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"takes_tasks": True, "takes_questions": True, **more}
         command = Call(tool=tool, arguments={"execution_id": execution_id}, **settings)
-        return await self.bridge.call(command, who, _quiet)
+        return await self.service.call(command, who, _quiet)
 
     async def watched(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> TaskView:
         outcome = await self.call(tool, execution_id, who, **more)
@@ -129,7 +129,7 @@ class House:
         return outcome.result["content"][0]["text"]
 
     async def get(self, task: TaskView, who: Principal = ANN) -> TaskView:
-        return (await self.bridge.get(Get(task_id=task.task_id), who)).task
+        return (await self.service.get(Get(task_id=task.task_id), who)).task
 
     async def until(self, task: TaskView, *statuses: Status) -> TaskView:
         with anyio.fail_after(20):
@@ -148,11 +148,11 @@ async def house(folder: Path, kind: type[MemoryAdapter] = MemoryAdapter, *tools:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}, patience=0.5))
-        ledger = Ledger(store=store, engines=engines, retention=DAY, clock=clock)
-        ledger = await stack.enter_async_context(ledger)
-        bridge = Bridge(tools={tool.name: tool for tool in tools or TOOLS}, ledger=ledger, retention=DAY)
+        repository = TaskRepository(store=store, engines=engines, retention=DAY, clock=clock)
+        repository = await stack.enter_async_context(repository)
+        service = TaskService(tools={tool.name: tool for tool in tools or TOOLS}, repository=repository, retention=DAY)
         operator = Operator(store=store, engines=engines, clock=clock)
-        yield House(bridge=bridge, engine=engine, store=store, operator=operator, clock=clock)
+        yield House(service=service, engine=engine, store=store, operator=operator, clock=clock)
 
 
 @pytest.fixture
@@ -221,12 +221,12 @@ async def test_two_callers_watching_one_execution_have_two_tasks_and_each_sees_t
     assert anns.task_id != bens.task_id
     with pytest.raises(RequestError, match="not found"):
         await here.get(bens, ANN)
-    listed = await here.bridge.tasks(List(), ANN)
+    listed = await here.service.tasks(List(), ANN)
     assert [task.task_id for task in listed.tasks] == [anns.task_id]
 
 
 async def test_what_another_owner_started_here_can_be_watched_and_their_task_stays_theirs(here: House) -> None:
-    outcome = await here.bridge.call(
+    outcome = await here.service.call(
         Call(tool="start", arguments={}, takes_tasks=True, takes_questions=True), BEN, _quiet
     )
     assert isinstance(outcome, Created)
@@ -260,9 +260,9 @@ async def test_a_tool_whose_permissions_changed_makes_a_new_task(tmp_path: Path)
     async with house(tmp_path, MemoryAdapter, watch("it", "forever", allow_cancel=True)) as after:
         second = await after.watched("it", execution_id)
         assert second.task_id != first.task_id
-        await after.bridge.cancel(Cancel(task_id=second.task_id), ANN)
+        await after.service.cancel(Cancel(task_id=second.task_id), ANN)
         with pytest.raises(RequestError, match="only watches"):
-            await after.bridge.cancel(Cancel(task_id=first.task_id), ANN)
+            await after.service.cancel(Cancel(task_id=first.task_id), ANN)
 
 
 async def test_the_operator_and_the_caller_get_one_task(here: House) -> None:
@@ -295,7 +295,7 @@ async def test_all_that_cannot_be_watched_is_refused_in_the_same_words(tmp_path:
             assert anyio.current_time() - began >= 0.25  # or how long it takes would tell what is there
             words = "Engine memory shows no execution {} of workflow forever that can be watched"
             assert said == words.format(repr(execution_id))
-        assert (await here.bridge.tasks(List(), ANN)).tasks == []
+        assert (await here.service.tasks(List(), ANN)).tasks == []
 
 
 async def test_why_it_cannot_be_watched_is_for_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -333,7 +333,7 @@ async def test_only_identified_callers_see_it_listed(here: House) -> None:
 @pytest.mark.parametrize("arguments", [{}, {"execution_id": ""}, {"execution_id": 7}, {"execution_id": "x", "y": 1}])
 async def test_wrong_arguments_are_said(here: House, arguments: Mapping[str, Any]) -> None:
     command = Call(tool="billing", arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await here.bridge.call(command, ANN, _quiet)
+    outcome = await here.service.call(command, ANN, _quiet)
     assert isinstance(outcome, Finished)
     assert "Wrong arguments for billing" in outcome.result["content"][0]["text"]
     assert here.engine.calls["adopt"] == 0
@@ -362,7 +362,7 @@ async def test_without_allow_answer_the_question_is_somebody_elses(here: House) 
         assert seen.message == f"waits for somebody else's answer: {asked.format(execution_id)}"
         answers = {"question": {"action": "accept", "content": {"answer": "x"}}, "close.1": YES}
         with pytest.raises(RequestError, match="only watches"):
-            await here.bridge.update(Update(task_id=task.task_id, responses=answers), ANN)
+            await here.service.update(Update(task_id=task.task_id, responses=answers), ANN)
     assert here.engine.calls["answer"] == 0
 
 
@@ -370,14 +370,14 @@ async def test_with_allow_answer_questions_and_gates_are_answered(here: House) -
     asking = await here.watched("answering", await here.running("ask"))
     await here.until(asking, Status.INPUT_REQUIRED)
     answer = {"question": {"action": "accept", "content": {"answer": "blue"}}}
-    await here.bridge.update(Update(task_id=asking.task_id, responses=answer), ANN)
+    await here.service.update(Update(task_id=asking.task_id, responses=answer), ANN)
     assert (await here.until(asking, Status.SUCCEEDED)).result
 
     execution_id = await here.running("gated")
     closing = await here.watched("closing", execution_id)
     seen = await here.until(closing, Status.INPUT_REQUIRED)
     assert seen.requests["close.1"].params["message"] == f"Close «{execution_id}»?"
-    await here.bridge.update(Update(task_id=closing.task_id, responses={"close.1": YES}), ANN)
+    await here.service.update(Update(task_id=closing.task_id, responses={"close.1": YES}), ANN)
     done = await here.until(closing, Status.SUCCEEDED)
     assert done.result is not None
     assert done.result["structuredContent"] == {"close": [True, execution_id]}
@@ -386,7 +386,7 @@ async def test_with_allow_answer_questions_and_gates_are_answered(here: House) -
 async def test_without_allow_cancel_no_era_cancels(here: House) -> None:
     execution_id = await here.running("forever")
     task = await here.watched("billing", execution_id)
-    for cancel in (here.bridge.cancel, here.bridge.withdraw):
+    for cancel in (here.service.cancel, here.service.withdraw):
         with pytest.raises(RequestError, match="nothing can be cancelled here") as caught:
             await cancel(Cancel(task_id=task.task_id), ANN)
         assert caught.value.code == -32602
@@ -396,7 +396,7 @@ async def test_without_allow_cancel_no_era_cancels(here: House) -> None:
 
 async def test_with_allow_cancel_the_execution_is_cancelled(here: House) -> None:
     task = await here.watched("mine", await here.running("forever"))
-    await here.bridge.cancel(Cancel(task_id=task.task_id), ANN)
+    await here.service.cancel(Cancel(task_id=task.task_id), ANN)
     assert (await here.until(task, Status.CANCELLED)).status is Status.CANCELLED
 
 

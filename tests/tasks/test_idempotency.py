@@ -24,8 +24,8 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.idempotency import SHORTEST_SECRET
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.questions import Ask
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, Questions
@@ -63,13 +63,13 @@ class Clock:
 class Here:
     """One replica and its engine."""
 
-    bridge: Bridge
+    service: TaskService
     engine: MemoryAdapter
     clock: Clock = field(default_factory=Clock)
 
     async def outcome(self, tool: str, who: Principal = ADA, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"arguments": {"a": 1}, "takes_tasks": True, "takes_questions": True, **more}
-        return await self.bridge.call(Call(tool=tool, **settings), who, _quiet)
+        return await self.service.call(Call(tool=tool, **settings), who, _quiet)
 
     async def task(self, tool: str, who: Principal = ADA, **more: Any) -> str:
         outcome = await self.outcome(tool, who, **more)
@@ -79,7 +79,7 @@ class Here:
     async def meant(self, meta: Mapping[str, Any], who: Principal = ADA, paths: Sequence[KeyPath] = KEY_PATHS) -> str:
         """The task of a call with this `_meta`."""
         params = {"name": "forever", "arguments": {"a": 1}, "_meta": meta}
-        outcome = await self.bridge.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, _quiet)
+        outcome = await self.service.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, _quiet)
         assert isinstance(outcome, Created), outcome
         return outcome.task.task_id
 
@@ -97,9 +97,11 @@ async def replica(folder: Path, clock: Clock | None = None, tools: Sequence[Tool
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}))
         retention = timedelta(days=90)
-        ledger = await stack.enter_async_context(Ledger(store=store, engines=engines, retention=retention, clock=clock))
-        bridge = Bridge(tools={tool.name: tool for tool in tools}, ledger=ledger, retention=retention)
-        yield Here(bridge=bridge, engine=engine, clock=clock)
+        repository = await stack.enter_async_context(
+            TaskRepository(store=store, engines=engines, retention=retention, clock=clock)
+        )
+        service = TaskService(tools={tool.name: tool for tool in tools}, repository=repository, retention=retention)
+        yield Here(service=service, engine=engine, clock=clock)
 
 
 # --- keys of hosts
@@ -223,9 +225,9 @@ async def test_a_window_of_a_clock_that_was_ahead_ends_with_its_task(tmp_path: P
         first = await here.task("deduped")
         here.clock.now -= timedelta(days=91)
         assert await here.task("deduped") == first
-        await here.bridge.cancel(Cancel(task_id=first), ADA)
+        await here.service.cancel(Cancel(task_id=first), ADA)
         with anyio.fail_after(20):
-            while (await here.bridge.get(Get(task_id=first), ADA)).task.status is not Status.CANCELLED:
+            while (await here.service.get(Get(task_id=first), ADA)).task.status is not Status.CANCELLED:
                 await anyio.sleep(0.01)
         assert await here.task("deduped") != first
 

@@ -27,7 +27,7 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.store.protocol import NO_CAPS, Caps
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.start import NOT_STARTED, OUTCOME_UNKNOWN, Creation
+from mcp_workflows.tasks.start import NOT_STARTED, OUTCOME_UNKNOWN, TaskCreation
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
 pytestmark = pytest.mark.anyio
@@ -255,9 +255,9 @@ class Stage:
         self.time += timedelta(microseconds=1)
         return self.time
 
-    def process(self) -> Creation:
+    def process(self) -> TaskCreation:
         """One more of those that share the store."""
-        return Creation(self.store, self.engines, self.clock)
+        return TaskCreation(self.store, self.engines, self.clock)
 
     def new_task(self) -> Task:
         """What each call of this key wants to make."""
@@ -312,7 +312,7 @@ class Heard:
     error: EngineError | None = None
 
 
-async def call(stage: Stage, creation: Creation, heard: Heard) -> None:
+async def call(stage: Stage, creation: TaskCreation, heard: Heard) -> None:
     """One `tools/call` up to its answer, which may never leave."""
     task: Task | None = None
     error: EngineError | None = None
@@ -324,7 +324,7 @@ async def call(stage: Stage, creation: Creation, heard: Heard) -> None:
     heard.task, heard.error = task, error
 
 
-async def heal(stage: Stage, creation: Creation) -> bool:
+async def heal(stage: Stage, creation: TaskCreation) -> bool:
     """One round of the background, of one process; whether there was something to do."""
     rows = await stage.store.unbound("memory", stage.clock(), 100)
     for row in rows:

@@ -38,8 +38,8 @@ from mcp_workflows.task import (
     tell_cancelled,
 )
 from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
 from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Read, TaskView, Update
 
@@ -116,8 +116,8 @@ TOOLS = [
 class House:
     """What a sidecar has inside, and the engines behind it."""
 
-    bridge: Bridge
-    ledger: Ledger
+    service: TaskService
+    repository: TaskRepository
     engine: Noting
     elsewhere: Noting
     store: Store
@@ -127,18 +127,18 @@ class House:
     async def call(self, name: str, **arguments: Any) -> Task:
         """A task of ann's, with its handle."""
         command = Call(tool=name, arguments=arguments, takes_tasks=True, takes_questions=True)
-        outcome = await self.bridge.call(command, ANN, _quiet)
+        outcome = await self.service.call(command, ANN, _quiet)
         assert isinstance(outcome, Created), outcome
         return await self.row(outcome.task.task_id)
 
     async def cancelled(self, name: str, **arguments: Any) -> Task:
         """One that was asked to cancel."""
         task = await self.call(name, **{"seconds": 1e6, **arguments})
-        await self.bridge.cancel(Cancel(task_id=task.id), ANN)
+        await self.service.cancel(Cancel(task_id=task.id), ANN)
         return await self.row(task.id)
 
     async def get(self, task: Task) -> TaskView:
-        return (await self.bridge.get(Get(task_id=task.id), ANN)).task
+        return (await self.service.get(Get(task_id=task.id), ANN)).task
 
     async def row(self, task_id: str) -> Task:
         found = await self.store.get(task_id, ANN.id)
@@ -166,14 +166,14 @@ async def house(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Hous
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         adapters = {"memory": engine, "elsewhere": elsewhere}
         engines = await stack.enter_async_context(Engines(adapters, patience=0.5))
-        made = Ledger(
+        made = TaskRepository(
             store=store, engines=engines, retention=DAY, clock=clock, steady=clock.uptime, audit=records.append
         )
-        ledger = await stack.enter_async_context(made)
-        bridge = Bridge(tools={tool.name: tool for tool in TOOLS}, ledger=ledger, retention=DAY)
+        repository = await stack.enter_async_context(made)
+        service = TaskService(tools={tool.name: tool for tool in TOOLS}, repository=repository, retention=DAY)
         yield House(
-            bridge=bridge,
-            ledger=ledger,
+            service=service,
+            repository=repository,
             engine=engine,
             elsewhere=elsewhere,
             store=store,
@@ -253,7 +253,7 @@ async def test_the_grace_begins_when_the_engine_has_taken_the_cancellation(here:
 
 async def test_what_2025_11_25_was_told_is_cancelled_is_terminated_behind_it(here: House) -> None:
     task = await here.call("stubborn", seconds=1e6)
-    told = (await here.bridge.withdraw(Cancel(task_id=task.id), ANN)).task
+    told = (await here.service.withdraw(Cancel(task_id=task.id), ANN)).task
     assert told.cancelled
     here.clock.now += seconds(30)
     row = await here.until(task, lambda row: row.ended)
@@ -264,7 +264,7 @@ async def test_a_watched_execution_is_terminated_likewise(here: House) -> None:
     other = await here.call("patient", seconds=1e6)
     task = await here.call("watch", execution_id=other.handle)
     assert task.handle == other.handle
-    await here.bridge.cancel(Cancel(task_id=task.id), ANN)
+    await here.service.cancel(Cancel(task_id=task.id), ANN)
     here.clock.now += seconds(30)
     assert (await here.until(task, lambda row: row.ended)).execution.message == OVER
 
@@ -453,7 +453,7 @@ async def gone_round(here: House, times: int = 3) -> None:
     for _ in range(times):
         task = await here.call("there")
         here.elsewhere.faults.unavailable = frozenset({"cancel"})
-        await here.bridge.cancel(Cancel(task_id=task.id), ANN)
+        await here.service.cancel(Cancel(task_id=task.id), ANN)
         here.elsewhere.faults.unavailable = frozenset()
         here.clock.now += DELIVERING
         await here.until(task, lambda row: row.cancel_delivered)
@@ -527,7 +527,7 @@ async def test_a_cancellation_asked_for_while_the_clock_was_ahead_is_delivered_o
         task = await here.call("plain")
         clock.moved = timedelta(hours=20)
         here.engine.faults.unavailable = frozenset({"cancel"})
-        await here.bridge.cancel(Cancel(task_id=task.id), ANN)
+        await here.service.cancel(Cancel(task_id=task.id), ANN)
         if not restarted:
             clock.moved = timedelta()
             here.engine.faults.unavailable = frozenset()
@@ -623,13 +623,13 @@ def test_what_is_put_off_as_usual_is_not_due_sooner_by_a_clock_that_is_right() -
 
 # --- expired, or never there
 
-VERBS: Mapping[str, Callable[[Bridge, str, Principal], Any]] = {  # Any: what they return is not looked at
-    "get": lambda bridge, task_id, who: bridge.get(Get(task_id=task_id), who),
-    "update": lambda bridge, task_id, who: bridge.update(Update(task_id=task_id, responses={}), who),
-    "cancel": lambda bridge, task_id, who: bridge.cancel(Cancel(task_id=task_id), who),
-    "withdraw": lambda bridge, task_id, who: bridge.withdraw(Cancel(task_id=task_id), who),
-    "read": lambda bridge, task_id, who: bridge.read(Read(task_id=task_id), who),
-    "owned": lambda bridge, task_id, who: bridge.owned(task_id, who),
+VERBS: Mapping[str, Callable[[TaskService, str, Principal], Any]] = {  # Any: what they return is not looked at
+    "get": lambda service, task_id, who: service.get(Get(task_id=task_id), who),
+    "update": lambda service, task_id, who: service.update(Update(task_id=task_id, responses={}), who),
+    "cancel": lambda service, task_id, who: service.cancel(Cancel(task_id=task_id), who),
+    "withdraw": lambda service, task_id, who: service.withdraw(Cancel(task_id=task_id), who),
+    "read": lambda service, task_id, who: service.read(Read(task_id=task_id), who),
+    "owned": lambda service, task_id, who: service.owned(task_id, who),
 }
 
 
@@ -639,7 +639,7 @@ async def test_only_its_owner_hears_that_a_task_has_expired_and_only_while_that_
 
     async def said(task_id: str, who: Principal) -> str:
         with pytest.raises(RequestError) as caught:
-            await VERBS[verb](here.bridge, task_id, who)
+            await VERBS[verb](here.service, task_id, who)
         assert caught.value.code == -32602
         return caught.value.message
 

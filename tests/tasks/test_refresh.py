@@ -1,4 +1,4 @@
-"""The ledger with the engine in memory: never twice, never lost, one look for all."""
+"""The repository with the engine in memory: never twice, never lost, one look for all."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task, observe
 from mcp_workflows.tasks import cancel as cancelling
-from mcp_workflows.tasks.refresh import SETTLING, Ledger
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.refresh import SETTLING, TaskRepository
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
 from tests.support.served import memory_tools
 
@@ -45,15 +45,15 @@ async def replica(
     engine: MemoryAdapter | None = None,
     more: Mapping[str, MemoryAdapter] | None = None,
     options: str = "",
-) -> AsyncGenerator[tuple[Bridge, MemoryAdapter]]:
+) -> AsyncGenerator[tuple[TaskService, MemoryAdapter]]:
     """One sidecar's inside; replicas of one folder share the store and the engine."""
     engine = engine or MemoryAdapter(MemorySettings(name=str(folder)))
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db{options}"))
         engines = await stack.enter_async_context(Engines({"memory": engine, **(more or {})}, patience=patience))
-        ledger = await stack.enter_async_context(Ledger(store=store, engines=engines, retention=RETENTION))
+        repository = await stack.enter_async_context(TaskRepository(store=store, engines=engines, retention=RETENTION))
         named = {tool.name: tool for tool in tools or memory_tools()}
-        yield Bridge(tools=named, ledger=ledger, retention=RETENTION), engine
+        yield TaskService(tools=named, repository=repository, retention=RETENTION), engine
 
 
 async def _quiet(_: Execution) -> None:
@@ -61,29 +61,29 @@ async def _quiet(_: Execution) -> None:
 
 
 async def call(
-    bridge: Bridge, tool: str, *, key: str | None = None, owner: Principal = ANONYMOUS, **arguments: Any
+    service: TaskService, tool: str, *, key: str | None = None, owner: Principal = ANONYMOUS, **arguments: Any
 ) -> TaskView:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True, idempotency_key=key)
-    outcome = await bridge.call(command, owner, _quiet)
+    outcome = await service.call(command, owner, _quiet)
     assert isinstance(outcome, Created), outcome
     return outcome.task
 
 
-async def refused(bridge: Bridge, tool: str, **arguments: Any) -> str:
+async def refused(service: TaskService, tool: str, **arguments: Any) -> str:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await bridge.call(command, ANONYMOUS, _quiet)
+    outcome = await service.call(command, ANONYMOUS, _quiet)
     assert isinstance(outcome, Finished), outcome
     assert outcome.result["isError"]
     return str(outcome.result["content"][0]["text"])
 
 
-async def get(bridge: Bridge, task_id: str) -> TaskView:
-    return (await bridge.get(Get(task_id=task_id), ANONYMOUS)).task
+async def get(service: TaskService, task_id: str) -> TaskView:
+    return (await service.get(Get(task_id=task_id), ANONYMOUS)).task
 
 
-async def until(bridge: Bridge, task_id: str, *statuses: Status) -> TaskView:
+async def until(service: TaskService, task_id: str, *statuses: Status) -> TaskView:
     with anyio.fail_after(20):
-        while (seen := await get(bridge, task_id)).status not in statuses:
+        while (seen := await get(service, task_id)).status not in statuses:
             await anyio.sleep(0.02)
     return seen
 
@@ -95,8 +95,8 @@ async def test_one_key_is_one_task_on_two_replicas_however_many_call_at_once(tmp
     async with replica(tmp_path) as (one, engine), replica(tmp_path) as (two, _):
         ids: list[str] = []
 
-        async def ask(bridge: Bridge) -> None:
-            ids.append((await call(bridge, "forever", key="k" * 32, a=1)).task_id)
+        async def ask(service: TaskService) -> None:
+            ids.append((await call(service, "forever", key="k" * 32, a=1)).task_id)
 
         async with anyio.create_task_group() as group:
             for number in range(100):
@@ -107,42 +107,42 @@ async def test_one_key_is_one_task_on_two_replicas_however_many_call_at_once(tmp
 
 
 async def test_a_key_with_other_arguments_is_refused_and_starts_nothing(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        await call(bridge, "forever", key="k" * 32, a=1)
+    async with replica(tmp_path) as (service, engine):
+        await call(service, "forever", key="k" * 32, a=1)
         with pytest.raises(RequestError, match="other arguments"):
-            await call(bridge, "forever", key="k" * 32, a=2)
+            await call(service, "forever", key="k" * 32, a=2)
         assert len(engine.handles) == 1
 
 
 async def test_a_key_counts_per_principal_and_tool(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        mine = await call(bridge, "forever", key="k" * 32)
-        theirs = await call(bridge, "forever", key="k" * 32, owner=Principal(id="somebody"))
-        other = await call(bridge, "sleep", key="k" * 32)
+    async with replica(tmp_path) as (service, engine):
+        mine = await call(service, "forever", key="k" * 32)
+        theirs = await call(service, "forever", key="k" * 32, owner=Principal(id="somebody"))
+        other = await call(service, "sleep", key="k" * 32)
         assert len({mine.task_id, theirs.task_id, other.task_id}) == 3
         assert len(engine.handles) == 3
 
 
 async def test_calls_without_a_key_are_different_calls(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        assert (await call(bridge, "forever")).task_id != (await call(bridge, "forever")).task_id
+    async with replica(tmp_path) as (service, engine):
+        assert (await call(service, "forever")).task_id != (await call(service, "forever")).task_id
         assert len(engine.handles) == 2
 
 
 async def test_a_key_of_an_expired_task_starts_nothing_again(tmp_path: Path) -> None:
     tool = Tool.model_validate({"name": "brief", "engine": "memory", "workflow": "forever", "ttl": "100ms"})
-    async with replica(tmp_path, tools=[tool]) as (bridge, engine):
-        await call(bridge, "brief", key="k" * 32)
+    async with replica(tmp_path, tools=[tool]) as (service, engine):
+        await call(service, "brief", key="k" * 32)
         with anyio.fail_after(10):
-            while (await call_or_error(bridge, "brief", "k" * 32)) is None:
+            while (await call_or_error(service, "brief", "k" * 32)) is None:
                 await anyio.sleep(0.02)
-        assert "expired" in str(await call_or_error(bridge, "brief", "k" * 32))
+        assert "expired" in str(await call_or_error(service, "brief", "k" * 32))
         assert len(engine.handles) == 1
 
 
-async def call_or_error(bridge: Bridge, tool: str, key: str) -> RequestError | None:
+async def call_or_error(service: TaskService, tool: str, key: str) -> RequestError | None:
     try:
-        await call(bridge, tool, key=key)
+        await call(service, tool, key=key)
     except RequestError as error:
         return error
     return None
@@ -158,10 +158,10 @@ async def test_an_engine_that_is_down_keeps_no_other_engines_rows_waiting(
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_BATCH", 2)
     tools = [*memory_tools(), Tool(name="elsewhere", engine="down", workflow="forever")]
     down = MemoryAdapter(MemorySettings(name=f"{tmp_path}-down"))
-    async with replica(tmp_path, patience=0.1, tools=tools, more={"down": down}) as (bridge, engine):
+    async with replica(tmp_path, patience=0.1, tools=tools, more={"down": down}) as (service, engine):
         down.faults.silent = engine.faults.silent = frozenset({"start"})
         for tool in ("elsewhere", "elsewhere", "elsewhere", "forever"):
-            await call(bridge, tool)
+            await call(service, tool)
     async with replica(tmp_path, patience=0.1, tools=tools, more={"down": down}) as (_, engine):
         engine.faults.silent = frozenset()
         with anyio.fail_after(20):
@@ -171,30 +171,30 @@ async def test_an_engine_that_is_down_keeps_no_other_engines_rows_waiting(
 
 async def test_arguments_a_template_cannot_take_are_told_and_start_nothing(tmp_path: Path) -> None:
     tool = Tool(name="measured", engine="memory", workflow="echo", args=["{{length(n)}}"])
-    async with replica(tmp_path, tools=[tool]) as (bridge, engine):
-        assert "{{length(n)}}" in await refused(bridge, "measured", n=1)
+    async with replica(tmp_path, tools=[tool]) as (service, engine):
+        assert "{{length(n)}}" in await refused(service, "measured", n=1)
         assert not engine.handles
 
 
 async def test_a_start_whose_reply_is_lost_is_a_task_and_starts_once(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
+    async with replica(tmp_path) as (service, engine):
         engine.faults.lost_start_replies = 1
-        task = await call(bridge, "sleep", seconds=0.1)
+        task = await call(service, "sleep", seconds=0.1)
         assert (task.status, task.message) == (Status.RUNNING, "starting")
-        assert (await until(bridge, task.task_id, Status.SUCCEEDED)).result is not None
+        assert (await until(service, task.task_id, Status.SUCCEEDED)).result is not None
         assert len(engine.handles) == 1
 
 
 async def test_a_start_with_no_answer_at_all_is_healed_under_its_key(tmp_path: Path) -> None:
-    async with replica(tmp_path, patience=0.2) as (bridge, engine):
+    async with replica(tmp_path, patience=0.2) as (service, engine):
         engine.faults.silent = frozenset({"start"})
-        task = await call(bridge, "sleep", seconds=0.1)
+        task = await call(service, "sleep", seconds=0.1)
         assert task.status is Status.RUNNING
-        seen = await get(bridge, task.task_id)
+        seen = await get(service, task.task_id)
         assert seen.status is Status.RUNNING
         assert "no answer within 0.2 s" in str(seen.message)
         engine.faults.silent = frozenset()
-        assert (await until(bridge, task.task_id, Status.SUCCEEDED)).error is None
+        assert (await until(service, task.task_id, Status.SUCCEEDED)).error is None
         assert len(engine.handles) == 1
 
 
@@ -202,9 +202,9 @@ async def test_a_row_nobody_asks_for_is_healed_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
-    async with replica(tmp_path, patience=0.1) as (bridge, engine):
+    async with replica(tmp_path, patience=0.1) as (service, engine):
         engine.faults.silent = frozenset({"start"})
-        await call(bridge, "forever")
+        await call(service, "forever")
     async with replica(tmp_path) as (_, engine):
         engine.faults.silent = frozenset()
         with anyio.fail_after(20):
@@ -214,34 +214,34 @@ async def test_a_row_nobody_asks_for_is_healed_in_the_background(
 
 
 async def test_an_engine_that_cannot_be_reached_starts_nothing_and_the_key_stays_free(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
+    async with replica(tmp_path) as (service, engine):
         engine.faults.unavailable = frozenset({"start"})
         command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True, idempotency_key="k" * 32)
-        outcome = await bridge.call(command, ANONYMOUS, _quiet)
+        outcome = await service.call(command, ANONYMOUS, _quiet)
         assert isinstance(outcome, Finished)
         assert "cannot be reached, nothing was started" in outcome.result["content"][0]["text"]
         engine.faults.unavailable = frozenset()
-        assert isinstance(await bridge.call(command, ANONYMOUS, _quiet), Created)
+        assert isinstance(await service.call(command, ANONYMOUS, _quiet), Created)
         assert len(engine.handles) == 1
 
 
 async def test_a_refused_start_is_told_and_the_key_stays_free(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
+    async with replica(tmp_path) as (service, engine):
         engine.faults.refused_starts = 1
-        assert "refused" in await refused(bridge, "forever")
-        assert (await call(bridge, "forever", key="k" * 32)).status is Status.RUNNING
+        assert "refused" in await refused(service, "forever")
+        assert (await call(service, "forever", key="k" * 32)).status is Status.RUNNING
 
 
 async def test_tasks_and_answers_survive_a_restart(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, _):
-        task = await call(bridge, "ask_two")
-        await until(bridge, task.task_id, Status.INPUT_REQUIRED)
-        await bridge.update(Update(task_id=task.task_id, responses={"first": _accept("a")}), ANONYMOUS)
-    async with replica(tmp_path) as (bridge, _):
-        seen = await get(bridge, task.task_id)
+    async with replica(tmp_path) as (service, _):
+        task = await call(service, "ask_two")
+        await until(service, task.task_id, Status.INPUT_REQUIRED)
+        await service.update(Update(task_id=task.task_id, responses={"first": _accept("a")}), ANONYMOUS)
+    async with replica(tmp_path) as (service, _):
+        seen = await get(service, task.task_id)
         assert set(seen.requests) == {"second"}
-        await bridge.update(Update(task_id=task.task_id, responses={"second": _accept("b")}), ANONYMOUS)
-        assert (await until(bridge, task.task_id, Status.SUCCEEDED)).result
+        await service.update(Update(task_id=task.task_id, responses={"second": _accept("b")}), ANONYMOUS)
+        assert (await until(service, task.task_id, Status.SUCCEEDED)).result
 
 
 def _accept(answer: str) -> Mapping[str, Any]:
@@ -249,24 +249,24 @@ def _accept(answer: str) -> Mapping[str, Any]:
 
 
 async def test_a_cancellation_before_the_start_is_known_is_delivered_with_it(tmp_path: Path) -> None:
-    async with replica(tmp_path, patience=0.1) as (bridge, engine):
+    async with replica(tmp_path, patience=0.1) as (service, engine):
         engine.faults.silent = frozenset({"start"})
-        task = await call(bridge, "forever")
-        await bridge.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
+        task = await call(service, "forever")
+        await service.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
         engine.faults.silent = frozenset()
-        assert (await until(bridge, task.task_id, Status.CANCELLED)).result is None
+        assert (await until(service, task.task_id, Status.CANCELLED)).result is None
 
 
 async def test_a_cancellation_the_engine_did_not_take_is_delivered_later(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "forever")
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "forever")
         engine.faults.unavailable = frozenset({"cancel"})
-        await bridge.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
-        assert (await get(bridge, task.task_id)).status is Status.RUNNING
+        await service.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
+        assert (await get(service, task.task_id)).status is Status.RUNNING
         engine.faults.unavailable = frozenset()
-        await until(bridge, task.task_id, Status.CANCELLED)
+        await until(service, task.task_id, Status.CANCELLED)
         delivered = engine.calls["cancel"]
-        await get(bridge, task.task_id)
+        await get(service, task.task_id)
         assert engine.calls["cancel"] == delivered
 
 
@@ -286,19 +286,19 @@ async def test_a_cancellation_that_is_refused_is_not_sent_with_each_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Unwilling(MemorySettings(name=str(tmp_path)))
-    async with replica(tmp_path, engine=engine) as (bridge, _):
-        task = await call(bridge, "forever")
+    async with replica(tmp_path, engine=engine) as (service, _):
+        task = await call(service, "forever")
         for times in (1, 2):  # a person who asks again is told the truth of that moment
-            await bridge.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
+            await service.cancel(Cancel(task_id=task.task_id), ANONYMOUS)
             looks = engine.calls["describe"]
             with anyio.fail_after(10):
                 while engine.calls["describe"] < looks + 2:
-                    assert (await get(bridge, task.task_id)).status is Status.RUNNING
+                    assert (await get(service, task.task_id)).status is Status.RUNNING
                     await anyio.sleep(0.02)
             assert engine.calls["refused"] == times
         engine.willing = True
         monkeypatch.setattr(cancelling, "REFUSED_FOR", 0.0)
-        await until(bridge, task.task_id, Status.CANCELLED)
+        await until(service, task.task_id, Status.CANCELLED)
 
 
 class Flaky(MemoryAdapter):
@@ -333,12 +333,12 @@ TOO_LARGE = EngineRefused("the input is too large", final=True)
 @pytest.mark.parametrize("then", [UNSENT, EXPIRED], ids=["unreachable", "refused"])
 async def test_what_may_have_been_started_is_never_closed_by_a_later_attempt(tmp_path: Path, then: EngineError) -> None:
     flaky = Flaky(MemorySettings(name=str(tmp_path)), ("after", LOST), ("before", then), ("before", then))
-    async with replica(tmp_path, engine=flaky) as (bridge, engine):
-        task = await call(bridge, "forever", key="k" * 32)
-        again = await call(bridge, "forever", key="k" * 32)
+    async with replica(tmp_path, engine=flaky) as (service, engine):
+        task = await call(service, "forever", key="k" * 32)
+        again = await call(service, "forever", key="k" * 32)
         assert (again.task_id, again.status) == (task.task_id, Status.RUNNING)
         with anyio.fail_after(20):
-            while not (seen := await get(bridge, task.task_id)).meta.get("mcp-workflows/executionId"):
+            while not (seen := await get(service, task.task_id)).meta.get("mcp-workflows/executionId"):
                 assert seen.status is Status.RUNNING
                 await anyio.sleep(0.05)
         assert len(engine.handles) == 1
@@ -346,9 +346,9 @@ async def test_what_may_have_been_started_is_never_closed_by_a_later_attempt(tmp
 
 async def test_an_input_that_no_attempt_can_have_sent_closes_the_task(tmp_path: Path) -> None:
     flaky = Flaky(MemorySettings(name=str(tmp_path)), ("before", LOST), ("before", TOO_LARGE))
-    async with replica(tmp_path, engine=flaky) as (bridge, _):
-        task = await call(bridge, "forever")
-        failed = await until(bridge, task.task_id, Status.FAILED)
+    async with replica(tmp_path, engine=flaky) as (service, _):
+        task = await call(service, "forever")
+        failed = await until(service, task.task_id, Status.FAILED)
         assert failed.error is not None
         assert "too large" in failed.error.message
 
@@ -362,8 +362,8 @@ async def test_a_replica_that_cannot_start_closes_nothing_that_another_is_starti
     async with replica(tmp_path, engine=slow) as (one, engine), replica(tmp_path, engine=bad) as (two, _):
         ids: list[TaskView] = []
 
-        async def ask(bridge: Bridge) -> None:
-            ids.append(await call(bridge, "forever", key="k" * 32))
+        async def ask(service: TaskService) -> None:
+            ids.append(await call(service, "forever", key="k" * 32))
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask, one)
@@ -383,21 +383,21 @@ async def test_no_list_has_a_task_that_may_turn_out_to_be_none(tmp_path: Path, e
             command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True)
             group.start_soon(one.call, command, ANNA, _quiet)
             await slow.entered.wait()
-            for bridge in (one, two):
-                assert (await bridge.tasks(List(), ANNA)).tasks == []
+            for service in (one, two):
+                assert (await service.tasks(List(), ANNA)).tasks == []
             slow.script.append(("before", LOST))  # what looks for it afterwards is not told either
             slow.go_on.set()
-        for bridge in (one, two):
-            assert len((await bridge.tasks(List(), ANNA)).tasks) == (0 if error in {UNSENT, EXPIRED} else 1)
+        for service in (one, two):
+            assert len((await service.tasks(List(), ANNA)).tasks) == (0 if error in {UNSENT, EXPIRED} else 1)
 
 
 async def test_of_an_answer_and_its_contrary_at_once_the_engine_gets_one(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "ask")
-        await until(bridge, task.task_id, Status.INPUT_REQUIRED)
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "ask")
+        await until(service, task.task_id, Status.INPUT_REQUIRED)
 
         async def answer(response: Mapping[str, Any]) -> None:
-            await bridge.update(Update(task_id=task.task_id, responses={"question": response}), ANONYMOUS)
+            await service.update(Update(task_id=task.task_id, responses={"question": response}), ANONYMOUS)
 
         async with anyio.create_task_group() as group:
             group.start_soon(answer, _accept("yes"))
@@ -422,11 +422,11 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.wait.PATIENCE", 0.5)
     tools = [Tool(name="forever", engine="memory", workflow="forever", fallback=fallback)]
-    async with replica(tmp_path, patience=0.1, tools=tools) as (bridge, engine):
+    async with replica(tmp_path, patience=0.1, tools=tools) as (service, engine):
         engine.faults.silent = frozenset({verb})
         command = Call(tool="forever", arguments={}, takes_tasks=False, takes_questions=False)
         with anyio.fail_after(10):
-            outcome = outcome_in_text(await bridge.call(command, ANONYMOUS, _quiet))
+            outcome = outcome_in_text(await service.call(command, ANONYMOUS, _quiet))
         assert isinstance(outcome, Finished)
         said = outcome.result["content"][0]["text"]
         assert ("gives no answer" in said, told in said) == (True, True)
@@ -438,7 +438,7 @@ async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_EVERY", 0.05)
     ttl = timedelta(seconds=0.2)
     tools = [Tool(name="nap", engine="memory", workflow="sleep", ttl=ttl, fallback=Fallback.WAIT)]
-    async with replica(tmp_path, tools=tools) as (bridge, _):
+    async with replica(tmp_path, tools=tools) as (service, _):
         for key in (None, "k" * 32):  # which leaves a tombstone
             command = Call(
                 tool="nap",
@@ -448,7 +448,7 @@ async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
                 idempotency_key=key,
             )
             with anyio.fail_after(10):
-                outcome = await bridge.call(command, ANONYMOUS, _quiet)
+                outcome = await service.call(command, ANONYMOUS, _quiet)
             assert isinstance(outcome, Finished)
             assert outcome.result["structuredContent"] == {"slept": 0.8}
 
@@ -501,22 +501,22 @@ async def test_an_adapter_that_says_what_cannot_be_kept_hurts_only_its_own_task(
 ) -> None:
     odd = Odd(MemorySettings(name=f"{tmp_path}-odd"))
     tools = [*memory_tools(), Tool(name="odd", engine="odd", workflow="forever")]
-    async with replica(tmp_path, tools=tools, more={"odd": odd}) as (bridge, _):
+    async with replica(tmp_path, tools=tools, more={"odd": odd}) as (service, _):
         with caplog.at_level(logging.CRITICAL):
             odd.said = said
-            task = await call(bridge, "odd")
+            task = await call(service, "odd")
             for _ in range(2):
-                assert (await until(bridge, task.task_id, status)).status is status
-            other = await call(bridge, "echo", a=1)
-            assert (await until(bridge, other.task_id, Status.SUCCEEDED)).result
+                assert (await until(service, task.task_id, status)).status is status
+            other = await call(service, "echo", a=1)
+            assert (await until(service, other.task_id, Status.SUCCEEDED)).result
 
 
 async def test_a_store_that_is_locked_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_EVERY", 0.05)
-    async with replica(tmp_path, patience=0.1, options="?busy_timeout_ms=50") as (bridge, engine):
+    async with replica(tmp_path, patience=0.1, options="?busy_timeout_ms=50") as (service, engine):
         engine.faults.silent = frozenset({"start"})
-        await call(bridge, "forever")
+        await call(service, "forever")
         engine.faults.silent = frozenset()
         lock = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
@@ -526,8 +526,8 @@ async def test_a_store_that_is_locked_ends_nothing(tmp_path: Path, monkeypatch: 
         with anyio.fail_after(20):
             while not engine.handles:
                 await anyio.sleep(0.02)
-        task = await call(bridge, "echo", a=1)
-        assert (await until(bridge, task.task_id, Status.SUCCEEDED)).result
+        task = await call(service, "echo", a=1)
+        assert (await until(service, task.task_id, Status.SUCCEEDED)).result
 
 
 # --- an engine that is down or slow
@@ -535,70 +535,70 @@ async def test_a_store_that_is_locked_ends_nothing(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("fault", ["unavailable", "silent"])
 async def test_an_engine_that_is_down_or_slow_never_ends_a_task(tmp_path: Path, fault: str) -> None:
-    async with replica(tmp_path, patience=0.2) as (bridge, engine):
-        task = await call(bridge, "ask")
-        asked = await until(bridge, task.task_id, Status.INPUT_REQUIRED)
+    async with replica(tmp_path, patience=0.2) as (service, engine):
+        task = await call(service, "ask")
+        asked = await until(service, task.task_id, Status.INPUT_REQUIRED)
         setattr(engine.faults, fault, frozenset({"start", "describe", "answer", "cancel"}))
         with anyio.fail_after(10):
-            while "engine memory" not in str((seen := await get(bridge, task.task_id)).message):
+            while "engine memory" not in str((seen := await get(service, task.task_id)).message):
                 await anyio.sleep(0.02)
         assert seen.status is Status.INPUT_REQUIRED
         assert seen.requests == asked.requests
         with pytest.raises(RequestError, match="did not take the answer"):
-            await bridge.update(Update(task_id=task.task_id, responses={"question": _accept("a")}), ANONYMOUS)
+            await service.update(Update(task_id=task.task_id, responses={"question": _accept("a")}), ANONYMOUS)
         setattr(engine.faults, fault, frozenset())
-        await bridge.update(Update(task_id=task.task_id, responses={"question": _accept("a")}), ANONYMOUS)
-        assert (await until(bridge, task.task_id, Status.SUCCEEDED)).result
+        await service.update(Update(task_id=task.task_id, responses={"question": _accept("a")}), ANONYMOUS)
+        assert (await until(service, task.task_id, Status.SUCCEEDED)).result
 
 
 async def test_an_engine_that_is_down_takes_no_ended_task_with_it(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "echo", a=1)
-        done = await until(bridge, task.task_id, Status.SUCCEEDED)
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "echo", a=1)
+        done = await until(service, task.task_id, Status.SUCCEEDED)
         engine.faults.unavailable = frozenset({"describe"})
-        assert await get(bridge, task.task_id) == done
+        assert await get(service, task.task_id) == done
 
 
 async def test_a_terminal_outcome_never_changes_and_is_never_asked_for_again(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "echo", a=1)
-        done = await until(bridge, task.task_id, Status.SUCCEEDED)
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "echo", a=1)
+        done = await until(service, task.task_id, Status.SUCCEEDED)
         looks = engine.calls["describe"]
         engine.forget(engine.handles[0])
-        assert await get(bridge, task.task_id) == done
+        assert await get(service, task.task_id) == done
         assert engine.calls["describe"] == looks
 
 
 async def test_an_execution_its_engine_has_forgotten_is_an_error_not_a_mystery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "forever")
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "forever")
         engine.forget(engine.handles[0])
-        seen = await get(bridge, task.task_id)
+        seen = await get(service, task.task_id)
         assert (seen.status, seen.error) == (Status.RUNNING, None)  # it may not show it yet
         monkeypatch.setattr("mcp_workflows.tasks.refresh.SETTLING", timedelta(0))
-        gone = await until(bridge, task.task_id, Status.FAILED)
+        gone = await until(service, task.task_id, Status.FAILED)
         assert gone.error is not None
         assert "no such execution any more" in gone.error.message
 
 
 async def test_an_execution_that_was_started_late_may_not_show_yet(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "forever")
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "forever")
         engine.forget(engine.handles[0])
         async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:  # the engine was down when it was called
             await store.change(task.task_id, ANONYMOUS.id, lambda row: replace(row, created=row.created - 5 * SETTLING))
-        seen = await get(bridge, task.task_id)
+        seen = await get(service, task.task_id)
         assert (seen.status, seen.error) == (Status.RUNNING, None)
 
 
 async def test_an_answered_question_is_never_shown_again(tmp_path: Path) -> None:
     now = datetime.now(UTC)
-    async with replica(tmp_path) as (bridge, _):
-        task_id = (await call(bridge, "ask")).task_id
-        asked = await until(bridge, task_id, Status.INPUT_REQUIRED)
-        await bridge.update(Update(task_id=task_id, responses={"question": _accept("a")}), ANONYMOUS)
+    async with replica(tmp_path) as (service, _):
+        task_id = (await call(service, "ask")).task_id
+        asked = await until(service, task_id, Status.INPUT_REQUIRED)
+        await service.update(Update(task_id=task_id, responses={"question": _accept("a")}), ANONYMOUS)
         async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
             late = Execution(status=Status.INPUT_REQUIRED, requests=asked.requests)
 
@@ -614,13 +614,13 @@ async def test_an_answered_question_is_never_shown_again(tmp_path: Path) -> None
 
 
 async def test_200_pollers_of_one_task_are_one_look_at_a_time(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "forever")
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "forever")
         began, looks = anyio.current_time(), engine.calls["describe"]
 
         async def poll() -> None:
             for _ in range(5):
-                assert (await get(bridge, task.task_id)).status is Status.RUNNING
+                assert (await get(service, task.task_id)).status is Status.RUNNING
 
         async with anyio.create_task_group() as group:
             for _ in range(200):
@@ -630,9 +630,9 @@ async def test_200_pollers_of_one_task_are_one_look_at_a_time(tmp_path: Path) ->
 
 
 async def test_pollers_waiters_and_listeners_of_one_task_share_their_looks(tmp_path: Path) -> None:
-    async with replica(tmp_path) as (bridge, engine):
-        task = await call(bridge, "sleep", seconds=1)
-        rows = [row for _ in range(50) for row in await _listen(bridge, task.task_id)]
+    async with replica(tmp_path) as (service, engine):
+        task = await call(service, "sleep", seconds=1)
+        rows = [row for _ in range(50) for row in await _listen(service, task.task_id)]
         ended: list[TaskView] = []
 
         async def hear(seen: TaskView) -> None:
@@ -641,13 +641,13 @@ async def test_pollers_waiters_and_listeners_of_one_task_share_their_looks(tmp_p
 
         async with anyio.create_task_group() as group:
             for row in rows:
-                group.start_soon(bridge.follow, row, hear, ANONYMOUS)
+                group.start_soon(service.follow, row, hear, ANONYMOUS)
         assert len(ended) == 50
         assert engine.calls["describe"] <= 12  # a second at one look each 250 ms, and a little
 
 
-async def _listen(bridge: Bridge, task_id: str) -> list[Task]:
-    return list(await bridge.listen(Listen(task_ids=[task_id]), ANONYMOUS))
+async def _listen(service: TaskService, task_id: str) -> list[Task]:
+    return list(await service.listen(Listen(task_ids=[task_id]), ANONYMOUS))
 
 
 class Broken(MemoryAdapter):
@@ -661,10 +661,10 @@ class Broken(MemoryAdapter):
 async def test_an_adapter_that_breaks_the_contract_takes_nothing_with_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with replica(tmp_path, engine=Broken(MemorySettings(name=str(tmp_path)))) as (bridge, _):
-        task = await call(bridge, "forever")
+    async with replica(tmp_path, engine=Broken(MemorySettings(name=str(tmp_path)))) as (service, _):
+        task = await call(service, "forever")
         with caplog.at_level(logging.CRITICAL):
             for _ in range(2):
-                seen = await get(bridge, task.task_id)
+                seen = await get(service, task.task_id)
                 assert seen.status is Status.RUNNING
                 assert "its adapter failed (KeyError)" in str(seen.message)

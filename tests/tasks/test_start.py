@@ -18,8 +18,8 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt
-from mcp_workflows.tasks.refresh import Ledger
-from mcp_workflows.tasks.start import OUTCOME_UNKNOWN, Creation, order_of
+from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.start import OUTCOME_UNKNOWN, TaskCreation, order_of
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ def settings(folder: Path) -> FindableMemorySettings:
 class Replica:
     """What creates tasks in one sidecar."""
 
-    def __init__(self, store: Store, creation: Creation, engine: MemoryAdapter) -> None:
+    def __init__(self, store: Store, creation: TaskCreation, engine: MemoryAdapter) -> None:
         self.store = store
         self.create = creation.create
         self.started = creation.started
@@ -99,7 +99,7 @@ async def replica(folder: Path, clock: Clock, engine: MemoryAdapter | None = Non
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": adapter}))
-        yield Replica(store, Creation(store, engines, clock), adapter)
+        yield Replica(store, TaskCreation(store, engines, clock), adapter)
 
 
 def new_task(clock: Clock, **changes: Any) -> Task:  # Any: any field of Task
@@ -196,7 +196,10 @@ async def test_what_nobody_asks_for_is_found_in_the_background(tmp_path: Path, c
         task = await died(here, clock, started=True)
         clock.time += timedelta(minutes=1)
         engines = Engines({"memory": here.engine})
-        async with engines, Ledger(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock):
+        async with (
+            engines,
+            TaskRepository(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock),
+        ):
             with anyio.fail_after(10):
                 while (await here.row(task)).handle is None:
                     await anyio.sleep(0.02)
@@ -213,7 +216,7 @@ async def test_a_clock_that_jumps_ahead_starts_nothing_again_that_cannot_be_seen
         here.engine.faults.lost_start_replies, here.engine.faults.lag = 1, 3600
         task = await here.create(new_task(clock, expires=None))
         engines, steady = Engines({"memory": here.engine}), clock.time.timestamp()
-        made = Ledger(
+        made = TaskRepository(
             store=here.store, engines=engines, retention=timedelta(days=90), clock=clock, steady=lambda: steady
         )
         async with engines, made as one:
@@ -583,7 +586,10 @@ async def test_who_waits_for_a_task_waits_on_until_it_is_found(tmp_path: Path, c
         task = await died(here, clock, started=True)
         here.engine.faults.lag = 3600
         engines = Engines({"memory": here.engine})
-        async with engines, Ledger(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock) as one:
+        async with (
+            engines,
+            TaskRepository(store=here.store, engines=engines, retention=timedelta(days=90), clock=clock) as one,
+        ):
             assert await one.current(task) == (task, f"engine memory: {NOT_KNOWN}")
 
             async def enough(seen: Task) -> bool:
@@ -635,7 +641,7 @@ async def test_a_start_that_is_under_way_elsewhere_is_not_given_up_by_a_clock_th
     held = HeldOnce(settings(tmp_path))
     async with replica(tmp_path, clock, held) as there, replica(tmp_path, clock) as here:
         engines, steady = Engines({"memory": HeldOnce(settings(tmp_path))}), clock.time.timestamp()
-        made = Ledger(
+        made = TaskRepository(
             store=here.store, engines=engines, retention=timedelta(days=90), clock=clock, steady=lambda: steady
         )
         task = new_task(clock, expires=None)

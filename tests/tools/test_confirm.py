@@ -14,7 +14,7 @@ from mcp_workflows import Kind, Tool
 from mcp_workflows.access import ANONYMOUS, LOCAL, Principal
 from mcp_workflows.adapter import Start
 from mcp_workflows.errors import RequestError
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire import v2026_07_28
 from mcp_workflows.wire.commands import Capability, CapabilityNeeded, Finished, Questions
 from tests.support.in_memory import MODERN, entered, line
@@ -246,7 +246,7 @@ async def test_a_server_refuses_clients_that_cannot_ask(tmp_path: Path, version:
         async with line(server, version) as client:
             reply = await client.call("charge", ORDER)
             assert "confirmation" in str(reply)
-        assert isinstance(workflows.bridge, Bridge)
+        assert isinstance(workflows.service, TaskService)
 
 
 async def test_a_tool_that_watches_asks_first_too(tmp_path: Path) -> None:

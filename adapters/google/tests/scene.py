@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from mcp_workflows.adapter import Notes
 from mcp_workflows.engines.registry import Engines
-from mcp_workflows.receiver.webhooks import MOUNTED_AT, Inbound
+from mcp_workflows.receiver.webhooks import MOUNTED_AT, Webhooks
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
 from tests.support.served import serving
 
@@ -43,6 +43,6 @@ def environment(port: int) -> Mapping[str, str]:
 async def called_at(port: int, receiving: GoogleAdapter) -> AsyncGenerator[None]:
     """What workflows tell the engine `google` at this port comes to this adapter, which is opened for that."""
     async with Engines({"google": receiving}) as engines:
-        app = Starlette(routes=[Mount(MOUNTED_AT, Inbound(lambda: engines))])
+        app = Starlette(routes=[Mount(MOUNTED_AT, Webhooks(lambda: engines))])
         async with serving(app, port=port):
             yield

@@ -1,1 +1,1 @@
-"""Polling: one look at a time per execution, shared by all who wait for it."""
+"""Polling: one look at a time per execution, shared by all requests."""

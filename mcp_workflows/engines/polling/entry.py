@@ -1,4 +1,4 @@
-"""What is known of one execution, and who wants to know."""
+"""The cache entry of one execution: the last look at it, and the interest in it."""
 
 from __future__ import annotations
 
@@ -15,78 +15,78 @@ FOREVER: Final = float("inf")
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
+class CacheEntry:
     """One execution; all times are seconds of the event loop's clock. There may be 10,000 of these: keep it small."""
 
-    task: Task  # as seen last
-    error: WorkflowsError | None = None  # why the last look failed
-    unsaved: str | None = None  # why what the last one saw is not in the store
-    began: float = NEVER  # of the last look that landed
-    at: float = NEVER  # when that landed, or when a sweep found nothing new
-    heard: float = NEVER  # when the engine last answered about it
-    failing: float = FOREVER  # since when looks get no answer, though the engine does not say that it is throttled
-    sure: float = NEVER  # when the last look began that got an answer
-    doubt: float = NEVER  # when a sweep or a hint last gave a reason to look
-    hinted: float = NEVER  # when a hint last was news
+    task: Task  # at the last look
+    error: WorkflowsError | None = None  # the reason why the last look failed
+    unsaved: str | None = None  # the reason why the result of the last look is not in the store
+    began: float = NEVER  # start of the last finished look
+    at: float = NEVER  # end of that look, or time of the last sweep that found no change
+    answered: float = NEVER  # the engine's last answer about it
+    failing: float = FOREVER  # start of the time without answers; being throttled counts as an answer
+    looked: float = NEVER  # start of the last look that got an answer
+    suspected_at: float = NEVER  # the last sweep or hint that gave a reason to look
+    hinted: float = NEVER  # the last hint that was urgent
     stale_at: float = NEVER  # looks that began before this do not count
-    asked: float = NEVER  # when somebody last asked
-    due: float = FOREVER  # when it is worth a look in the background
-    mark: int | None = None  # of the last sweep
-    flight: anyio.Event | None = None
-    landed: anyio.Event | None = None  # for the followers
+    asked: float = NEVER  # the last request of a client
+    due: float = FOREVER  # the next look in the background
+    mark: int | None = None  # of the digest from the last sweep
+    look_in_progress: anyio.Event | None = None  # set at its end
+    look_finished: anyio.Event | None = None  # for followers
     followers: int = 0
 
     @property
     def stale(self) -> bool:
-        """Whether something was done to it since the last look."""
+        """True if the task was changed, for example cancelled, after the last look began."""
         return self.began < self.stale_at
 
     @property
-    def doubtful(self) -> bool:
-        """Whether there is a reason to look that no look has answered yet."""
-        return self.doubt > self.sure
+    def is_suspect(self) -> bool:
+        """True if a sweep or hint gave a reason to look, and no look since then got an answer."""
+        return self.suspected_at > self.looked
 
     @property
     def sweepable(self) -> bool:
-        """Whether a sweep can say that nothing is new; what has to be started, cancelled or saved needs a look."""
+        """True if a sweep can confirm the entry. A task to be started, cancelled or saved needs a look."""
         return self.listed and not self.error and not self.unsaved
 
     @property
     def unsaved_end(self) -> bool:
-        """Whether clients may have seen an end that is not in the store: it must get there."""
+        """True if clients may have seen an end that is not in the store yet."""
         return self.unsaved is not None and self.task.ended is not None
 
     @property
     def listed(self) -> bool:
-        """Whether a sweep can say that it still runs."""
+        """True if a sweep can tell that the execution still runs."""
         task = self.task
         undelivered = task.cancel_requested is not None and not task.cancel_delivered
         return task.handle is not None and not (undelivered or self.stale)
 
     def latest(self, task: Task) -> Task:
-        """What was seen last, unless the row at hand is newer: something was done to it since, perhaps elsewhere."""
+        """Return the task of the last look, or the row at hand if that was changed since, perhaps by a replica."""
         return task if self.stale and not self.task.ended else self.since(task)
 
-    def since(self, told: Task) -> Task:
-        """What was seen last, unless what was told is newer: nobody is told what was before that."""
+    def since(self, known: Task) -> Task:
+        """Return the task of the last look, or `known` if that is newer, so that no client sees an older state."""
         seen = self.task
-        newer = told.updated > seen.updated or told.answered > seen.answered
-        return told if newer and not seen.ended else seen
+        newer = known.updated > seen.updated or known.answered > seen.answered
+        return known if newer and not seen.ended else seen
 
-    def landing(self) -> anyio.Event:
-        """Set at the next landing."""
-        self.landed = self.landed or anyio.Event()
-        return self.landed
+    def next_result(self) -> anyio.Event:
+        """Return an event that is set when the next look has finished."""
+        self.look_finished = self.look_finished or anyio.Event()
+        return self.look_finished
 
-    def land(self) -> None:
-        """The look is over: tell those who wait for it, and those who follow."""
-        flight, self.flight = self.flight, None
-        if flight is not None:
-            flight.set()
-        self.tell()
+    def finish_look(self) -> None:
+        """End the look in progress and notify its waiters."""
+        look, self.look_in_progress = self.look_in_progress, None
+        if look is not None:
+            look.set()
+        self.notify()
 
-    def tell(self) -> None:
-        """Something is known of it."""
-        landed, self.landed = self.landed, None
-        if landed is not None:
-            landed.set()
+    def notify(self) -> None:
+        """Wake the followers."""
+        finished, self.look_finished = self.look_finished, None
+        if finished is not None:
+            finished.set()

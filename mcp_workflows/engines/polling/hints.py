@@ -1,4 +1,4 @@
-"""Hints: engines that tell by themselves which executions may have changed, listened to for as long as they can."""
+"""Change hints: a listener per engine, the queue of executions suspected to have changed, and an index by handle."""
 
 from __future__ import annotations
 
@@ -9,72 +9,71 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.engines.polling.entry import Watched
-from mcp_workflows.engines.registry import Sight
+from mcp_workflows.engines.polling.entry import CacheEntry
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
-PAUSES = (1.0, 60.0)  # seconds after an error: from, to; and as long without one, and it is over
-
+PAUSES = (1.0, 60.0)  # seconds after an error: from, to; the latter without an error also ends the trouble
 Changed = Callable[[str, str], None]  # engine, handle
 
 
-class Hearing:
-    """One task in the background for each adapter that has hints; it goes with its adapter."""
+class HintListeners:
+    """The listeners of all engines that report changes, a background task each; a listener ends with its adapter."""
 
-    def __init__(self, sight: Sight, changed: Changed) -> None:
-        self._sight = sight
+    def __init__(self, engines: Engines, changed: Changed) -> None:
+        self._engines = engines
         self._changed = changed
-        self._ears: dict[str, _Ear] = {}
+        self._listeners: dict[str, _HintListener] = {}
 
     async def run(self) -> None:
         """Listen to the adapters in use, for ever."""
         async with anyio.create_task_group() as group:
             while True:
-                swapped = self._sight.swapped
-                self._attend(group)
+                swapped = self._engines.swapped
+                self._update(group)
                 await swapped.wait()
 
-    def _attend(self, group: TaskGroup) -> None:
-        """To those that are new; not any more to those that are gone."""
-        adapters = self._sight.hinting()
-        for name, ear in list(self._ears.items()):
-            if adapters.get(name) is not ear.adapter:
-                self._ears.pop(name).scope.cancel()
+    def _update(self, group: TaskGroup) -> None:
+        """Start listeners for new adapters, and cancel those of adapters that are gone."""
+        adapters = self._engines.hinting()
+        for name, listener in list(self._listeners.items()):
+            if adapters.get(name) is not listener.adapter:
+                self._listeners.pop(name).scope.cancel()
         for name, adapter in adapters.items():
-            if name not in self._ears:
-                ear = self._ears[name] = _Ear(name, adapter, self._sight, self._changed)
-                group.start_soon(ear.listen)
+            if name not in self._listeners:
+                listener = self._listeners[name] = _HintListener(name, adapter, self._engines, self._changed)
+                group.start_soon(listener.listen)
 
 
-class _Ear:
-    """One adapter that is listened to."""
+class _HintListener:
+    """Listens to one adapter."""
 
-    def __init__(self, engine: str, adapter: Adapter, sight: Sight, changed: Changed) -> None:
+    def __init__(self, engine: str, adapter: Adapter, engines: Engines, changed: Changed) -> None:
         self.adapter = adapter
         self.scope = anyio.CancelScope()
         self._engine = engine
-        self._sight = sight
+        self._engines = engines
         self._changed = changed
         self._pause = PAUSES[0]
-        self._silent = False  # and it was said in the log
+        self._silent = False  # after an error that was logged
 
     async def listen(self) -> None:
-        """Until it says that it never tells anything, again and again after errors."""
+        """Listen until the adapter says that it never reports changes; try again after errors."""
         with self.scope:
             while not await self._once():
                 await anyio.sleep(self._pause)
                 self._pause = min(self._pause * 2, PAUSES[1])
 
     async def _once(self) -> bool:
-        """Whether it never tells anything: it is not configured."""
+        """Listen once; return True if the adapter never reports changes, because that is not configured."""
         began = anyio.current_time()
         try:
-            await self._sight.hints(self._engine, self._hear)
+            await self._engines.hints(self._engine, self._report)
         except EngineError as error:
             if anyio.current_time() - began > PAUSES[1]:
-                self._silent, self._pause = False, PAUSES[0]  # nothing changed, but it would have been told
+                self._silent, self._pause = False, PAUSES[0]  # it was connected, and nothing changed
             if not self._silent:
                 text = "engine %r does not tell what changes, it is only looked at; tried again: %s"
                 logger.warning(text, self._engine, error)
@@ -82,73 +81,73 @@ class _Ear:
             return False
         return True
 
-    def _hear(self, handle: str) -> None:
+    def _report(self, handle: str) -> None:
         if self._silent:
             logger.info("engine %r tells again what changes", self._engine)
         self._silent, self._pause = False, PAUSES[0]
         self._changed(self._engine, handle)
 
 
-class Doubts:
-    """Whom there is a reason to look at, in the order the reasons came; each is there once."""
+class SuspectQueue:
+    """The entries with a reason to look at them, in the order of the reasons; each entry is in the queue once."""
 
     def __init__(self) -> None:
-        self._news: dict[Watched, bool] = {}
+        self._entries: dict[CacheEntry, bool] = {}
 
-    def add(self, watched: Watched, since: float, *, news: bool) -> None:
-        """Looks that began before `since` do not count; `news`: it has probably ended, or asks."""
-        watched.doubt = max(watched.doubt, since)
-        if watched.doubtful:
-            self._news[watched] = news or self._news.get(watched, False)
+    def add(self, entry: CacheEntry, since: float, *, urgent: bool) -> None:
+        """Queue an entry; looks that began before `since` do not count. `urgent`: it probably ended or asks."""
+        entry.suspected_at = max(entry.suspected_at, since)
+        if entry.is_suspect:
+            self._entries[entry] = urgent or self._entries.get(entry, False)
 
-    def drop(self, watched: Watched) -> None:
-        """It is looked at, or nobody wants to know."""
-        self._news.pop(watched, None)
+    def drop(self, entry: CacheEntry) -> None:
+        """Remove an entry: a look at it begins, or it is forgotten."""
+        self._entries.pop(entry, None)
 
-    def landed(self, watched: Watched) -> bool:
-        """A look at it is over. Whether there still is a reason: one that came too late for that look."""
-        if not watched.doubtful:
-            self.drop(watched)
-        return watched in self._news
+    def resolve(self, entry: CacheEntry) -> bool:
+        """Remove an entry after a look, unless a newer reason came too late for that look; return True if it stays."""
+        if not entry.is_suspect:
+            self.drop(entry)
+        return entry in self._entries
 
-    def __contains__(self, watched: Watched) -> bool:
-        return watched in self._news
-
-    @property
-    def news(self) -> Sequence[Watched]:
-        """Those nobody looks at just now that have probably ended, or ask."""
-        return [watched for watched, news in self._news.items() if news and watched.flight is None]
+    def __contains__(self, entry: CacheEntry) -> bool:
+        return entry in self._entries
 
     @property
-    def idle(self) -> Sequence[Watched]:
-        """Those nobody looks at just now, news first."""
-        idle = [watched for watched in self._news if watched.flight is None]
-        return sorted(idle, key=lambda watched: not self._news[watched])
+    def urgent(self) -> Sequence[CacheEntry]:
+        """The urgent entries without a look in progress."""
+        return [entry for entry, urgent in self._entries.items() if urgent and entry.look_in_progress is None]
+
+    @property
+    def idle(self) -> Sequence[CacheEntry]:
+        """The entries without a look in progress, urgent ones first."""
+        idle = [entry for entry in self._entries if entry.look_in_progress is None]
+        return sorted(idle, key=lambda entry: not self._entries[entry])
 
 
-class Handles:
-    """The executions that are known, by handle; two tasks may be of one execution."""
+class HandleIndex:
+    """The known executions by handle; two tasks may share one execution."""
 
     def __init__(self) -> None:
-        self._named: dict[str, tuple[Watched, ...]] = {}
+        self._named: dict[str, tuple[CacheEntry, ...]] = {}
 
-    def of(self, handle: str) -> Sequence[Watched]:
-        """Those of this handle."""
+    def of(self, handle: str) -> Sequence[CacheEntry]:
+        """Return the entries of this handle."""
         return self._named.get(handle, ())
 
-    def add(self, watched: Watched) -> bool:
-        """Whether its handle is known, and was not before."""
-        handle = watched.task.handle
-        if handle is None or watched in self.of(handle):
+    def add(self, entry: CacheEntry) -> bool:
+        """Add an entry; return True if it has a handle and was not in the index before."""
+        handle = entry.task.handle
+        if handle is None or entry in self.of(handle):
             return False
-        self._named[handle] = (*self.of(handle), watched)
+        self._named[handle] = (*self.of(handle), entry)
         return True
 
-    def drop(self, watched: Watched) -> None:
-        """It is not known any more."""
-        handle = watched.task.handle
-        if handle is not None and watched in self.of(handle):
-            rest = tuple(each for each in self.of(handle) if each is not watched)
+    def drop(self, entry: CacheEntry) -> None:
+        """Remove an entry."""
+        handle = entry.task.handle
+        if handle is not None and entry in self.of(handle):
+            rest = tuple(each for each in self.of(handle) if each is not entry)
             self._named.pop(handle)
             if rest:
                 self._named[handle] = rest

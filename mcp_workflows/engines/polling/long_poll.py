@@ -1,4 +1,4 @@
-"""Open waits: a bounded number of executions that engines tell us about by themselves when they end."""
+"""Long polls: a bounded number of open calls that return when an execution has ended."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.engines.registry import Sight
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError
 from mcp_workflows.task import Task
 
 logger = logging.getLogger(__name__)
 
-REST = 1.0  # seconds before one that returned is waited for again: it may not have ended
+REST = 1.0  # seconds until the next wait after one that returned: the execution may not have ended
 PAUSES = (1.0, 60.0)  # seconds after an error: from, to
 
 
 @dataclass(slots=True, eq=False)
-class _Wish:
+class _LongPoll:
     """One execution to wait for, with or without a slot."""
 
     task: Task
@@ -28,59 +28,59 @@ class _Wish:
     pause: float = REST  # until it queues again
 
 
-class Waiting:
-    """Who is followed and can be waited for: as many as there are slots, those who came last first.
+class LongPolls:
+    """Open waits for followed executions, as many as there are slots; the latest come first.
 
-    What it tells is a hint; whoever has no slot is looked at as often as without it.
+    A wait is only a hint to look. Executions without a slot are looked at as often as without long polls.
     """
 
-    def __init__(self, sight: Sight, slots: int, nudge: Callable[[str], None]) -> None:
-        self._sight = sight
+    def __init__(self, engines: Engines, slots: int, refresh_now: Callable[[str], None]) -> None:
+        self._engines = engines
         self._slots = slots
-        self._nudge = nudge
+        self._refresh_now = refresh_now
         self._open = 0
-        self._wishes: dict[str, _Wish] = {}
-        self._queue: dict[str, _Wish] = {}  # those without a slot, in the order they came
+        self._polls: dict[str, _LongPoll] = {}
+        self._queue: dict[str, _LongPoll] = {}  # those without a slot, in the order they came
 
-    def want(self, group: TaskGroup, task: Task) -> None:
-        """Wait for it from now on, if there is a slot, or when there is one."""
-        if task.id in self._wishes or task.handle is None or not self._sight.waits(task.engine):
+    def add(self, group: TaskGroup, task: Task) -> None:
+        """Wait for the task now, or when a slot is free."""
+        if task.id in self._polls or task.handle is None or not self._engines.can_wait(task.engine):
             return
-        self._wishes[task.id] = self._queue[task.id] = _Wish(task)
+        self._polls[task.id] = self._queue[task.id] = _LongPoll(task)
         self._fill(group)
 
     def drop(self, task_id: str) -> None:
-        """It has ended, or nobody follows it any more: its slot is somebody else's."""
+        """Free the slot of a task that has ended or is not followed any more."""
         self._queue.pop(task_id, None)
-        if wish := self._wishes.pop(task_id, None):
-            wish.scope.cancel()
+        if poll := self._polls.pop(task_id, None):
+            poll.scope.cancel()
 
     def _fill(self, group: TaskGroup) -> None:
         while self._queue and self._open < self._slots:
-            _, wish = self._queue.popitem()
+            _, poll = self._queue.popitem()
             self._open += 1
-            group.start_soon(self._attend, group, wish)
+            group.start_soon(self._run, group, poll)
 
-    async def _attend(self, group: TaskGroup, wish: _Wish) -> None:
-        """One wait; then its slot is free, and it queues again after a rest."""
-        with wish.scope:
+    async def _run(self, group: TaskGroup, poll: _LongPoll) -> None:
+        """Wait once, free the slot, pause, and queue again."""
+        with poll.scope:
             try:
-                await self._wait(wish)
+                await self._wait(poll)
             finally:
                 self._open -= 1
                 self._fill(group)
-            await anyio.sleep(wish.pause)
-            wish.scope = anyio.CancelScope()
-            self._queue[wish.task.id] = wish
+            await anyio.sleep(poll.pause)
+            poll.scope = anyio.CancelScope()
+            self._queue[poll.task.id] = poll
         self._fill(group)
 
-    async def _wait(self, wish: _Wish) -> None:
+    async def _wait(self, poll: _LongPoll) -> None:
         shortest, longest = PAUSES
         try:
-            await self._sight.wait(wish.task)
+            await self._engines.wait(poll.task)
         except EngineError as error:
-            logger.info("engine %r cannot be waited for now, only looked at: %s", wish.task.engine, error)
-            wish.pause = min(max(wish.pause * 2, shortest), longest)
+            logger.info("engine %r cannot be waited for now, only looked at: %s", poll.task.engine, error)
+            poll.pause = min(max(poll.pause * 2, shortest), longest)
         else:
-            wish.pause = REST
-            self._nudge(wish.task.id)
+            poll.pause = REST
+            self._refresh_now(poll.task.id)

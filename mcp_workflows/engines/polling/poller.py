@@ -1,4 +1,4 @@
-"""One look at the engine per execution, however many are waiting; listeners fan out from here."""
+"""The poller: one look at a time per execution, shared by all requests and followers."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.engines.polling.entry import FOREVER, Watched
-from mcp_workflows.engines.polling.hints import Hearing
-from mcp_workflows.engines.polling.long_poll import Waiting
-from mcp_workflows.engines.polling.loop import Patrol, Sweeper
+from mcp_workflows.engines.polling.entry import FOREVER, CacheEntry
+from mcp_workflows.engines.polling.hints import HintListeners
+from mcp_workflows.engines.polling.long_poll import LongPolls
+from mcp_workflows.engines.polling.loop import PollLoop, SweepLoop
 from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
-from mcp_workflows.engines.polling.schedule import Beat
-from mcp_workflows.engines.registry import Sight
+from mcp_workflows.engines.polling.schedule import PollSchedule
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable, ServerStopping, WorkflowsError
 from mcp_workflows.task import Task
 from mcp_workflows.telemetry import of_no_trace
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_AFTER = 1.0  # seconds, when a patrol or a sweeper broke
+_AGAIN_AFTER = 1.0  # seconds, after a background loop broke
 
 Look = Callable[[Task, Task | None, Callable[[], None]], Awaitable[tuple[Task, str | None]]]
 Listener = Callable[[Task], Awaitable[bool | None]]
 
 
-class Watch:
-    """Single flight, a short cache and back-off by age and load, for as many executions as there are.
+class Poller:
+    """Looks at executions: one at a time each, cached for a moment, less often with age and load.
 
-    `look` asks the engine and keeps what it saw; it is called once at a time for each task, with the row if that was
-    read just now, and says when it asks. It returns the task, and why that could not be saved, if so. What sweeps,
-    waits and hints tell (`sight`) only decides when.
+    `look` asks the engine and stores the result. It gets the task, the row if that was just read, and a function to
+    call when it makes the request; it returns the task, and the reason if the result could not be saved. Sweeps, long
+    polls and hints only decide when to look.
     """
 
-    def __init__(self, look: Look, sight: Sight, pacing: Pacing = SHIPPED) -> None:
+    def __init__(self, look: Look, engines: Engines, pacing: Pacing = SHIPPED) -> None:
         self._look = look
-        self._sight = sight
+        self._engines = engines
         self._pacing = pacing
-        self._beats: dict[str, Beat] = {}
-        self._waiting = Waiting(sight, pacing.open_waits, self.nudge)
-        self._hearing = Hearing(sight, self._hint)
-        self._following: dict[str, Watched] = {}
+        self._schedules: dict[str, PollSchedule] = {}
+        self._long_polls = LongPolls(engines, pacing.open_waits, self.refresh_now)
+        self._listeners = HintListeners(engines, self._hint)
+        self._following: dict[str, CacheEntry] = {}
         self._stopped = False
         self._stack = AsyncExitStack()
         self._group: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
-        self._group.start_soon(self._hearing.run)
+        self._group.start_soon(self._listeners.run)
         return self
 
     async def __aexit__(
@@ -64,200 +64,199 @@ class Watch:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def look(self, task: Task, *, urgent: bool = False) -> Task:
-        """The task, read just now, after a fresh look, or after one so recent that another is not worth it.
+        """Return the task, just read, after a fresh look, or after one so recent that another is not worth it.
 
-        What could not be saved is returned all the same: see `unsaved`.
-
-        When the engine is asked for too many, what is known is good enough for longer (see `pace`), unless it is
-        urgent; and who is not known at all waits for its turn.
+        A state that could not be saved is returned all the same: see `unsaved`. When too many looks are due, the known
+        state is good enough for longer (see `pace`) unless `urgent`; an execution without a known state waits for its
+        turn.
 
         Raises:
-            EngineError, StoreError: what the look raised; it too is kept for a moment.
+            EngineError, StoreError: raised by the look; the error is cached for a moment, too.
         """
-        beat = self._beat(task.engine)
-        watched = beat.known(task)
+        schedule = self._schedule(task.engine)
+        entry = schedule.known(task)
         began = anyio.current_time()
-        beat.mind(watched)
+        schedule.note_interest(entry)
         row: Task | None = task
-        while not beat.fresh(watched, began):
-            if watched.flight or watched.stale or urgent or beat.budget.roomy:
-                await self._fly(watched, row)
+        while not schedule.fresh(entry, began):
+            if entry.look_in_progress or entry.stale or urgent or schedule.budget.roomy:
+                await self._share_look(entry, row)
             else:
-                beat.expect(watched, began)
-                if beat.good_enough(watched):
+                schedule.expect(entry, began)
+                if schedule.good_enough(entry):
                     break
-                await watched.landing().wait()
+                await entry.next_result().wait()
             row = None  # it may have changed meanwhile
-        if watched.error is not None:
-            raise watched.error
-        return watched.latest(task)
+        if entry.error is not None:
+            raise entry.error
+        return entry.latest(task)
 
     def latest(self, task: Task) -> Task:
-        """The task, read just now, or what was seen of it last, if that is newer."""
-        watched = self._beat(task.engine).watched.get(task.id)
-        return task if watched is None else watched.latest(task)
+        """Return the task of the last look, or the given one, just read, if that is newer."""
+        entry = self._schedule(task.engine).entries.get(task.id)
+        return task if entry is None else entry.latest(task)
 
     def unsaved(self, task: Task) -> str | None:
-        """Why what was seen of it last is not in the store; None: it is."""
-        watched = self._beat(task.engine).watched.get(task.id)
-        return None if watched is None else watched.unsaved
+        """Return the reason why the last look is not in the store, or None if it is."""
+        entry = self._schedule(task.engine).entries.get(task.id)
+        return None if entry is None else entry.unsaved
 
     def pace(self, task: Task) -> float:
-        """Seconds after which it is worth asking again: the older it is and the more there are, the longer."""
-        return self._beat(task.engine).pace(task)
+        """Return the seconds until the next poll is worthwhile; the number rises with the task's age and the load."""
+        return self._schedule(task.engine).pace(task)
 
     def age(self, task: Task) -> float:
-        """Seconds since the engine last answered about it."""
-        beat = self._beat(task.engine)
-        watched = beat.watched.get(task.id)
-        return 0.0 if watched is None else beat.age(watched)
+        """Return the seconds since the engine last answered about the task."""
+        schedule = self._schedule(task.engine)
+        entry = schedule.entries.get(task.id)
+        return 0.0 if entry is None else schedule.age(entry)
 
     async def follow(self, task: Task, on_change: Listener, *, patience: float = float("inf")) -> Task:
-        """Call `on_change` with the task now and at each change a client can see.
+        """Call `on_change` with the task now and at each change that clients can see.
 
-        Returns the task when it has ended, or when `on_change` returned True: it has heard enough.
+        Returns the task when it has ended, or when `on_change` returned True to stop.
 
         Raises:
-            ServerStopping: it is.
-            EngineUnavailable, EngineRefused: for `patience` seconds no look got an answer, not even that the engine
-                turns us away for now.
+            ServerStopping: the server is stopping.
+            EngineUnavailable, EngineRefused: no look got an answer for `patience` seconds;
+                throttling counts as an answer.
         """
-        async with self._followed(task) as watched:
-            told: Task | None = None
+        async with self._followed(task) as entry:
+            shown: Task | None = None
             began = anyio.current_time()
             while True:
                 if self._stopped:
                     raise ServerStopping
-                landed = watched.landing()
-                current = watched.latest(task) if told is None else watched.since(told)
-                if told is None or current.shown != told.shown:
-                    told = current
+                look_finished = entry.next_result()
+                current = entry.latest(task) if shown is None else entry.since(shown)
+                if shown is None or current.shown != shown.shown:
+                    shown = current
                     if await on_change(current):
                         return current
                 if current.ended:
                     return current
-                if watched.error and anyio.current_time() - max(began, watched.failing) > patience:
-                    raise watched.error
-                await landed.wait()
+                if entry.error and anyio.current_time() - max(began, entry.failing) > patience:
+                    raise entry.error
+                await look_finished.wait()
 
     def stop(self) -> None:
-        """Nobody follows any more, so that a server can stop without waiting for workflows to end."""
+        """End all following, so that the server can stop before workflows end."""
         self._stopped = True
-        for watched in self._following.values():
-            watched.landing().set()
+        for entry in self._following.values():
+            entry.next_result().set()
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody follows any more."""
+        """True after `stop`."""
         return self._stopped
 
     def note(self, task: Task) -> None:
-        """What was done to it counts at once for those who follow, also when the engine gives no answer."""
-        for beat in self._beats.values():
-            if watched := beat.watched.get(task.id):
-                watched.task = watched.latest(task)
-                watched.tell()
+        """Tell followers of a change to the task at once, also while the engine does not answer."""
+        for schedule in self._schedules.values():
+            if entry := schedule.entries.get(task.id):
+                entry.task = entry.latest(task)
+                entry.notify()
 
-    def nudge(self, task_id: str) -> None:
-        """Something was done to it: the next look is a fresh one, and followers get theirs now."""
-        for beat in self._beats.values():
-            if watched := beat.watched.get(task_id):
-                watched.stale_at = anyio.current_time()
-                self._look_for_followers(watched)
+    def refresh_now(self, task_id: str) -> None:
+        """Make the next look a fresh one, and look now if the task has followers."""
+        for schedule in self._schedules.values():
+            if entry := schedule.entries.get(task_id):
+                entry.stale_at = anyio.current_time()
+                self._look_for_followers(entry)
 
     def _hint(self, engine: str, handle: str) -> None:
-        """The engine says that it may have changed; what nobody watches is nobody's business."""
-        if beat := self._beats.get(engine):
-            beat.hint(handle)
+        """Note a hint of the engine, if the execution is known here."""
+        if schedule := self._schedules.get(engine):
+            schedule.hint(handle)
 
-    # --- flights
+    # --- looks
 
-    async def _fly(self, watched: Watched, row: Task | None) -> None:
-        """Join the flight under way, or start one that lands even if whoever asked goes away."""
-        if watched.flight is None:
-            self._beat(watched.task.engine).budget.spend(watched)
-            self._take_off(watched, row)
-        if watched.flight is not None:
-            await watched.flight.wait()
+    async def _share_look(self, entry: CacheEntry, row: Task | None) -> None:
+        """Join the look in progress, or start one that goes on even if the request is cancelled."""
+        if entry.look_in_progress is None:
+            self._schedule(entry.task.engine).budget.spend(entry)
+            self._begin_look(entry, row)
+        if entry.look_in_progress is not None:
+            await entry.look_in_progress.wait()
 
-    def _take_off(self, watched: Watched, row: Task | None = None) -> None:
-        watched.flight = anyio.Event()
-        self._tasks.start_soon(self._land, watched, row)
+    def _begin_look(self, entry: CacheEntry, row: Task | None = None) -> None:
+        entry.look_in_progress = anyio.Event()
+        self._tasks.start_soon(self._look_once, entry, row)
 
-    async def _land(self, watched: Watched, row: Task | None) -> None:
-        began, beat = anyio.current_time(), self._beat(watched.task.engine)
-        asks = partial(beat.budget.made, watched)
+    async def _look_once(self, entry: CacheEntry, row: Task | None) -> None:
+        began, schedule = anyio.current_time(), self._schedule(entry.task.engine)
+        request_made = partial(schedule.budget.made, entry)
         try:
-            watched.task, watched.unsaved = await self._look(watched.task, row, asks)
-            watched.error = None
-            watched.sure, watched.heard = began, anyio.current_time()
+            entry.task, entry.unsaved = await self._look(entry.task, row, request_made)
+            entry.error = None
+            entry.looked, entry.answered = began, anyio.current_time()
         except WorkflowsError as error:
-            watched.error = error
-        except Exception:  # no request's error, but everybody's watch: see docs/decisions/0002
+            entry.error = error
+        except Exception:  # a look belongs to all requests, and its error must not end the server: docs/decisions/0002
             logger.exception("a look at a task failed")
-            watched.error = EngineUnavailable("the look at it failed; see the log")
+            entry.error = EngineUnavailable("the look at it failed; see the log")
         finally:
-            asks()  # or it never came to that
-            watched.began, watched.at = began, anyio.current_time()
-            watched.failing = _failing_since(watched)
-            watched.land()
-            beat.landed(watched)
-            self._look_for_followers(watched)
+            request_made()  # in case that no request was made
+            entry.began, entry.at = began, anyio.current_time()
+            entry.failing = _failing_since(entry)
+            entry.finish_look()
+            schedule.note_look(entry)
+            self._look_for_followers(entry)
 
-    def _look_for_followers(self, watched: Watched) -> None:
-        """Those who follow what something was done to do not wait for its turn."""
-        if watched.followers and watched.task.ended is None:
-            self._waiting.want(self._tasks, watched.task)
-            if watched.stale and watched.flight is None:
-                self._beat(watched.task.engine).budget.spend(watched)
-                self._take_off(watched)
+    def _look_for_followers(self, entry: CacheEntry) -> None:
+        """Look at once at a changed task that has followers."""
+        if entry.followers and entry.task.ended is None:
+            self._long_polls.add(self._tasks, entry.task)
+            if entry.stale and entry.look_in_progress is None:
+                self._schedule(entry.task.engine).budget.spend(entry)
+                self._begin_look(entry)
 
-    # --- who is known and followed
+    # --- followers and background loops
 
     @asynccontextmanager
-    async def _followed(self, task: Task) -> AsyncGenerator[Watched]:
-        """While anybody follows, somebody looks."""
-        beat = self._beat(task.engine)
-        watched = beat.known(task)
-        watched.followers += 1
-        self._following[task.id] = watched
-        self._look_for_followers(watched)
-        beat.follow(watched)
+    async def _followed(self, task: Task) -> AsyncGenerator[CacheEntry]:
+        """Count a follower while in the context; followed tasks are looked at in the background."""
+        schedule = self._schedule(task.engine)
+        entry = schedule.known(task)
+        entry.followers += 1
+        self._following[task.id] = entry
+        self._look_for_followers(entry)
+        schedule.follow(entry)
         try:
-            yield watched
+            yield entry
         finally:
-            watched.followers -= 1
-            if not watched.followers:
+            entry.followers -= 1
+            if not entry.followers:
                 del self._following[task.id]
-                self._waiting.drop(task.id)
+                self._long_polls.drop(task.id)
 
-    def _beat(self, engine: str) -> Beat:
-        found = self._beats.get(engine)
+    def _schedule(self, engine: str) -> PollSchedule:
+        found = self._schedules.get(engine)
         if found is None:
-            found = self._beats[engine] = Beat(engine, self._sight, self._pacing)
-            sweeper = Sweeper(found, self._sight)
-            for run in (Patrol(found, sweeper, self._take_off).run, sweeper.run):
+            found = self._schedules[engine] = PollSchedule(engine, self._engines, self._pacing)
+            sweep_loop = SweepLoop(found, self._engines)
+            for run in (PollLoop(found, sweep_loop, self._begin_look).run, sweep_loop.run):
                 self._tasks.start_soon(self._keep_going, run)
         return found
 
     async def _keep_going(self, run: Callable[[], Awaitable[None]]) -> None:
-        """A patrol and a sweeper never end: see docs/decisions/0002. They belong to nobody, whoever came first."""
+        """Run a background loop for ever, in no request's trace."""
         of_no_trace()
         while True:
             try:
                 await run()
-            except Exception:
+            except Exception:  # a background loop must not end the server: docs/decisions/0002
                 logger.exception("what looks at an engine in the background broke, goes on in %g s", _AGAIN_AFTER)
                 await anyio.sleep(_AGAIN_AFTER)
 
     @property
     def _tasks(self) -> TaskGroup:
         if self._group is None:
-            raise RuntimeError("Watch is not entered")
+            raise RuntimeError("the poller is not entered")
         return self._group
 
 
-def _failing_since(watched: Watched) -> float:
-    """Since when its looks get no answer, after one that landed just now; to be turned away is an answer."""
-    throttled = isinstance(watched.error, EngineUnavailable) and watched.error.throttled
-    return FOREVER if watched.error is None or throttled else min(watched.failing, watched.at)
+def _failing_since(entry: CacheEntry) -> float:
+    """Return the start of the time without answers, after the look that has just finished."""
+    throttled = isinstance(entry.error, EngineUnavailable) and entry.error.throttled
+    return FOREVER if entry.error is None or throttled else min(entry.failing, entry.at)

@@ -1,4 +1,4 @@
-"""How often engines are asked: the older a task the slower, and never more than so many times in any second."""
+"""Rates of looks at engines: slower with a task's age, and limited per second."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LONGEST_PACE = timedelta(seconds=5)
 _AGE_PER_PACE = 20  # at the age of 60 s, every 3 s
 SWEEP_EVERY: Final = 0.2  # seconds at least: engines take fewer lists than looks
 BATCH: Final = 500  # executions of one sweep
-SLOWEST: Final = 0.1  # looks in a second, however much an engine throttles: or nothing would ever be known again
+SLOWEST: Final = 0.1  # looks per second, however much an engine throttles: otherwise no state would ever be seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """How eagerly engines are asked."""
+    """The configured rates."""
 
-    looks_per_second: float = 50  # at each engine; infinite: no limit
+    looks_per_second: float = 50  # per engine; infinite: no limit
     open_waits: int = 200  # in this process; Temporal allows a namespace 1,200
-    fresh_for: float = 4.0  # seconds at most for which a look is good enough for everybody; 0: each look is a new one
+    fresh_for: float = 4.0  # seconds at most for which a look is shared by all requests; 0: each request looks anew
 
 
 SHIPPED: Final = Pacing()
@@ -36,17 +36,17 @@ SHIPPED: Final = Pacing()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How often one engine is asked now."""
+    """The rates for one engine now."""
 
     looks_per_second: float
     sweep_every: float = SWEEP_EVERY
     batch: int = BATCH
     burst: int = 0  # looks beyond that rate, until the quotas are read again
-    by_quota: bool = False  # the engine's own: sweeps have a quota beside that of looks
+    by_quota: bool = False  # the engine has quotas, and sweeps have one of their own
 
 
 def limits(pacing: Pacing, allowance: Allowance | None) -> Limits:
-    """What the configuration and the engine's quotas allow, if it has any: the lesser counts."""
+    """Return the lesser of the configured rates and those that the engine's quotas allow, if it has quotas."""
     if allowance is None:
         return Limits(looks_per_second=pacing.looks_per_second)
     allowed = allowance.looks_per_second if allowance.looks_per_second > SLOWEST else SLOWEST
@@ -60,25 +60,25 @@ def limits(pacing: Pacing, allowance: Allowance | None) -> Limits:
 
 
 def pace(task: Task, now: datetime) -> timedelta:
-    """How often a task is worth a look: the older, the slower."""
+    """Return the interval between looks at a task; it grows with the task's age."""
     return min(max((now - task.created) / _AGE_PER_PACE, SHORTEST_PACE), LONGEST_PACE)
 
 
 class Budget:
-    """The calls of one engine: at most so many in any second, whoever makes them.
+    """The rate limit of one engine: at most so many calls in any second, from all sources.
 
-    A call counts from the decision to make it (`spend`) until a second after it was really made (`made`). So a stall of
-    the event loop, or of the store that is read in between, does not put the calls of two seconds into one.
+    A call counts from the decision to make it (`spend`) until a second after it was made (`made`), so that a stall of
+    the event loop or the store does not put the calls of two seconds into one.
     """
 
     def __init__(self, per_second: float) -> None:
-        self._leaving: set[Hashable] = set()  # decided, and not made yet
+        self._leaving: set[Hashable] = set()  # decided and not made yet
         self._spent: deque[float] = deque()
         self._turned = float("-inf")
         self.limit(per_second)
 
     def limit(self, per_second: float) -> None:
-        """So many from now on; what was spent stays spent."""
+        """Set a new rate; calls already made still count."""
         self._limited = math.isfinite(per_second)
         self._most = max(1, round(per_second)) if self._limited else 0
         self._window = self._most / per_second if self._limited else 0.0
@@ -86,33 +86,33 @@ class Budget:
 
     @property
     def roomy(self) -> bool:
-        """Whether half of it is left: what is asked for in the background always gets the other half."""
+        """True if half of the limit is left; the other half is for background looks."""
         return not self._limited or not self._until_fewer_than(-(-self._most // 2))
 
-    def spend(self, who: Hashable, *, in_turn: bool = False) -> None:
-        """A call is about to be made, whatever is left: what follows waits the longer."""
-        self._leaving.add(who)
+    def spend(self, caller: Hashable, *, in_turn: bool = False) -> None:
+        """Count a call that is about to be made, even beyond the limit; later calls wait longer."""
+        self._leaving.add(caller)
         if in_turn:
             self._turned = anyio.current_time()
 
-    def borrow(self, who: Hashable) -> None:
-        """A call is about to be made beyond the rate; turns wait until that is made up for."""
-        self._leaving.add(who)
+    def borrow(self, caller: Hashable) -> None:
+        """Count a call that is made early; turns wait until the rate is met again."""
+        self._leaving.add(caller)
         self._turned = max(self._turned, anyio.current_time() - self._spacing) + self._spacing
 
     @property
     def debt(self) -> float:
-        """Seconds for which there are no turns, as calls were made before their time."""
+        """The seconds without turns, because calls were made early."""
         return max(0.0, self._turned - anyio.current_time())
 
-    def made(self, who: Hashable) -> None:
-        """The call is made now; saying so again says nothing."""
-        if who in self._leaving:
-            self._leaving.discard(who)
+    def made(self, caller: Hashable) -> None:
+        """Note that the call was made now; repeated notes have no effect."""
+        if caller in self._leaving:
+            self._leaving.discard(caller)
             self._spent.append(anyio.current_time())
 
     async def turn(self) -> None:
-        """Wait until a call in the background may be made, evenly spread; whoever makes it spends it."""
+        """Wait until a background call may be made, evenly spread; the caller then calls `spend`."""
         while pause := self._delay():  # noqa: ASYNC110  # it waits for time to pass, not for a condition
             await anyio.sleep(pause)
 
@@ -127,7 +127,7 @@ class Budget:
         return self._window / self._most if self._limited else 0.0
 
     def _until_fewer_than(self, most: int) -> float:
-        """Seconds until fewer calls than that count; a guess while it depends on calls that are not made yet."""
+        """Return the seconds until fewer than `most` calls count; an estimate while some of them are not made yet."""
         free = most - len(self._leaving)
         if free <= 0:
             return self._spacing

@@ -1,4 +1,4 @@
-"""Companion tools: how a client that knows no tasks goes on with one it was handed as a plain result; pure."""
+"""Definitions of the companion tools, with which clients without tasks continue a task they got as text; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_WAIT: Final = 45.0  # seconds; most hosts give up on a call after 60
 
 
 class Name(StrEnum):
-    """What they are called; no other tool may be, where they are offered."""
+    """The reserved names: no other tool may have one where companion tools are offered."""
 
     STATUS = "task_status"
     WAIT = "task_wait"
@@ -47,7 +47,7 @@ class Companion:
     properties: Schema
     required: Sequence[str] = ()
     annotations: Mapping[str, bool] = field(default_factory=dict[str, bool])
-    lists: bool = False  # it lists the caller's own tasks: for identified callers only
+    lists: bool = False  # lists the caller's tasks or questions: for identified callers only
 
     @cached_property
     def input(self) -> Schema:
@@ -57,7 +57,7 @@ class Companion:
 
     @cached_property
     def listed(self) -> Mapping[str, JSON]:
-        """As `tools/list` shows it."""
+        """The definition for `tools/list`."""
         return {
             "name": self.name.value,
             "title": self.title,
@@ -67,7 +67,7 @@ class Companion:
         }
 
     def complaints(self, arguments: Mapping[str, JSON]) -> Sequence[str]:
-        """What is wrong with the arguments, a line each."""
+        """Return the errors in the arguments, a line each."""
         return self._checker.violations(arguments)
 
     @cached_property
@@ -76,25 +76,25 @@ class Companion:
 
 
 def companions() -> Sequence[Companion]:
-    """All of them, in the order they are listed."""
+    """Return all companion tools, in the order of the list."""
     return _ALL
 
 
 def companion(name: object) -> Companion | None:
-    """The one of that name, if there is one."""
+    """Return the companion tool of that name, if there is one."""
     return _BY_NAME.get(name) if isinstance(name, str) else None
 
 
 def offered(tools: Iterable[Tool], *, my_tasks: bool) -> bool:
-    """Whether there are companion tools beside these.
+    """Return True if companion tools are offered beside these tools.
 
-    A client may be handed a task, tasks are listed, or tasks of others may wait for somebody's answer.
+    That is when a client may get a task id in text, tasks are listed, or others' tasks may wait for an answer.
     """
     return my_tasks or any(tool.hands_over or (tool.allow and tool.allow.asks_others) for tool in tools)
 
 
 def clashes(tools: Iterable[Tool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
-    """Tools that have a name of theirs where they are offered, each with what to do."""
+    """Yield the tools with a reserved name, if companion tools are offered, each with advice."""
     known = list(tools)
     if not offered(known, my_tasks=my_tasks):
         return

@@ -1,4 +1,4 @@
-"""Companion tools at work: what each of them does for a client that was handed a task as a plain result."""
+"""Handlers of the companion tools."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, TERMINAL, Progress, Status
 from mcp_workflows.errors import LimitReached, RequestError, ServerStopping
 from mcp_workflows.receiver.companions.definitions import LONGEST_WAIT, Companion, Name
-from mcp_workflows.receiver.companions.text import narrate, narrate_list, narrate_questions, told, unclear
+from mcp_workflows.receiver.companions.text import (
+    render_list,
+    render_questions,
+    render_task,
+    text_result,
+    unclear_key_text,
+)
 from mcp_workflows.tasks.refresh import EXPIRED
 from mcp_workflows.tasks.results import tool_error
-from mcp_workflows.tasks.service import Bridge
+from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.questions import find_key
 from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
 
@@ -27,16 +33,16 @@ Tell = Callable[[str | None, Progress | None], Awaitable[None]]
 class Companions:
     """The companion tools for one caller."""
 
-    bridge: Bridge
+    service: TaskService
     principal: Principal
-    tell: Tell  # hears each change while a call waits
-    final: bool = False  # what this client's era was told to be cancelled is cancelled, whatever the engine says
+    tell: Tell  # called with each change while a call waits
+    final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
 
     async def call(self, companion: Companion, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """`tools/call` of one of them, as a CallToolResult; what the caller did wrong is one too, with `isError`.
+        """`tools/call` of a companion tool; errors of the caller are results with `isError`.
 
         Raises:
-            LimitReached: it was too much.
+            LimitReached: a rate limit is reached.
         """
         if companion.lists and not self.principal.identified:
             return tool_error(f"{companion.name} is for identified callers only, and you are anonymous")
@@ -50,11 +56,11 @@ class Companions:
             return tool_error(f"{companion.name}: {error.message}")
 
     async def status(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """One look."""
-        return narrate(await self._look(arguments["taskId"]))
+        """Return the status after a look."""
+        return render_task(await self._look(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Until it has ended, asks, or the time is over."""
+        """Wait until the task has ended, asks, or the time is over; return its status."""
 
         async def enough(task: TaskView) -> bool:
             current = self._seen(task)
@@ -65,54 +71,54 @@ class Companions:
 
         before = await self._look(arguments["taskId"])
         if before.status is not Status.RUNNING:
-            return narrate(before)
-        row = await self.bridge.owned(before.task_id, self.principal)
+            return render_task(before)
+        row = await self.service.owned(before.task_id, self.principal)
         seconds = min(arguments.get("seconds", LONGEST_WAIT), LONGEST_WAIT)
         with anyio.move_on_after(seconds), suppress(ServerStopping):  # it goes on
-            await self.bridge.follow(row, enough, self.principal)
-        return narrate(await self._look(before.task_id))
+            await self.service.follow(row, enough, self.principal)
+        return render_task(await self._look(before.task_id))
 
     async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Deliver an answer; a question that is not open any more is said to be."""
+        """Deliver an answer; report if the question is not open any more."""
         task = await self._look(arguments["taskId"])
         if task.status is not Status.INPUT_REQUIRED:
-            if task.status not in TERMINAL:  # the question may be for others, to whom alone it shows
-                await self.bridge.may_answer(Get(task_id=task.task_id), self.principal)
-            return {**narrate(task, lead="Nothing was answered: no question is open."), "isError": True}
+            if task.status not in TERMINAL:  # the question may be visible to others only
+                await self.service.may_answer(Get(task_id=task.task_id), self.principal)
+            return {**render_task(task, lead="Nothing was answered: no question is open."), "isError": True}
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
         if key is None:
-            return {**narrate(task, lead=unclear(task, arguments.get("key"))), "isError": True}
+            return {**render_task(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
-            await self.bridge.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
+            await self.service.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
         except RequestError as error:
             raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
-        after = await self.bridge.answered(Get(task_id=task.task_id), self.principal)
-        if after is None:  # it asked them, and is none of theirs otherwise
-            return told(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
-        return narrate(self._seen(after.task))
+        after = await self.service.answered(Get(task_id=task.task_id), self.principal)
+        if after is None:  # the caller could see the task only while it asked
+            return text_result(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
+        return render_task(self._seen(after.task))
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """One page of what tasks of others ask."""
-        return narrate_questions(await self.bridge.questions(List(cursor=arguments.get("cursor")), self.principal))
+        """Return a page of questions in others' tasks."""
+        return render_questions(await self.service.questions(List(cursor=arguments.get("cursor")), self.principal))
 
     async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Ask the engine to; the status says what it makes of that."""
+        """Ask the engine to cancel; the status shows the outcome."""
         before = await self._look(arguments["taskId"])
         if before.status in TERMINAL:
-            return narrate(before, lead="There was nothing to cancel.")
-        await self.bridge.cancel(Cancel(task_id=before.task_id), self.principal)
-        return narrate(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
+            return render_task(before, lead="There was nothing to cancel.")
+        await self.service.cancel(Cancel(task_id=before.task_id), self.principal)
+        return render_task(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """One page."""
-        page = await self.bridge.tasks(List(cursor=arguments.get("cursor")), self.principal)
-        return narrate_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
+        """Return a page of the caller's tasks."""
+        page = await self.service.tasks(List(cursor=arguments.get("cursor")), self.principal)
+        return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
 
     async def _look(self, task_id: str) -> TaskView:
         try:
-            found = await self.bridge.get(Get(task_id=task_id), self.principal)
+            found = await self.service.get(Get(task_id=task_id), self.principal)
         except LimitReached:
             raise
         except RequestError as error:

@@ -1,6 +1,6 @@
-"""A task told to a model: a short text that says what to do next, and the same as structure; pure.
+"""Tasks as text for a model: a short text with the next step, and the same as structured content; pure.
 
-For clients that know no tasks: what a call returns whose workflow goes on, and what the companion tools return.
+Clients without tasks get these: from a call whose workflow goes on, and from the companion tools.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def outcome_in_text(outcome: CallOutcome) -> Outcome:
-    """Return the outcome with an unfinished workflow as a result that tells of its task."""
-    return Finished(result=narrate(outcome.task)) if isinstance(outcome, Unfinished) else outcome
+    """Return the outcome with an unfinished workflow as a text result."""
+    return Finished(result=render_task(outcome.task)) if isinstance(outcome, Unfinished) else outcome
 
 
-def narrate(task: TaskView, *, lead: str = "") -> dict[str, Any]:
-    """The task as a `CallToolResult`; once it has ended, with its result: after a line of text, and as `result`.
+def render_task(task: TaskView, *, lead: str = "") -> dict[str, Any]:
+    """Return the task as a `CallToolResult`; an ended one includes its result, after a line of text and as `result`.
 
     `lead` is a sentence to begin with.
     """
     result = task.result or {}
-    text, follow_up = _TOLD[task.status](task)
+    text, follow_up = _RENDERERS[task.status](task)
     status = _word(task)
     structured: dict[str, JSON] = {
         "taskId": task.task_id,
@@ -54,8 +54,8 @@ def narrate(task: TaskView, *, lead: str = "") -> dict[str, Any]:
     return {**found, "_meta": result["_meta"]} if result.get("_meta") else found
 
 
-def narrate_list(page: Listed) -> dict[str, Any]:
-    """A page of tasks, a line each."""
+def render_list(page: Listed) -> dict[str, Any]:
+    """Return a page of tasks, a line each."""
     rows = [_row(task) for task in page.tasks]
     lines = [f"{row['taskId']} {row['tool']} ({row['createdAt']}): {_state(row)}" for row in rows]
     follow_up = f"call {Name.STATUS} with a taskId for more of one (a client with tasks: tasks/get)"
@@ -68,8 +68,8 @@ def narrate_list(page: Listed) -> dict[str, Any]:
     return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
 
 
-def narrate_questions(page: Listed) -> dict[str, Any]:
-    """A page of what tasks of others ask, for who may answer it."""
+def render_questions(page: Listed) -> dict[str, Any]:
+    """Return a page of questions in others' tasks, for approvers."""
     rows = [
         {**_row(task), "startedBy": cleaned(task.started_by or ""), "questions": _questions(task.requests)}
         for task in page.tasks
@@ -94,13 +94,13 @@ def narrate_questions(page: Listed) -> dict[str, Any]:
     return {"content": [_text("\n".join([head, *lines]))], "structuredContent": structured, "isError": False}
 
 
-def told(text: str) -> dict[str, Any]:
-    """A text as a `CallToolResult`."""
+def text_result(text: str) -> dict[str, Any]:
+    """Return a text as a `CallToolResult`."""
     return {"content": [_text(text)], "isError": False}
 
 
-def unclear(task: TaskView, key: str | None) -> str:
-    """Say why nobody can tell which open question an answer with this key, or without one, is for."""
+def unclear_key_text(task: TaskView, key: str | None) -> str:
+    """Return the reason why no open question can be told from this key, or from a missing one."""
     keys = ", ".join(short_key(each, request.params) for each, request in task.requests.items())
     if key is not None:
         return f"Nothing was answered: no open question has the key {quoted(key)}; there is: {keys}."
@@ -145,21 +145,21 @@ def _cancelled(task: TaskView) -> tuple[str, str]:
     return f"{_named(task)} was {_ended(_word(task), _said(task))}. There is no result.", _OVER
 
 
-_TOLD: Final[Mapping[Status, Callable[[TaskView], tuple[str, str]]]] = {
+_RENDERERS: Final[Mapping[Status, Callable[[TaskView], tuple[str, str]]]] = {
     Status.RUNNING: _working,
     Status.INPUT_REQUIRED: _asking,
     Status.SUCCEEDED: _completed,
     Status.FAILED: _failed,
     Status.CANCELLED: _cancelled,
 }
-"""The text for the model, and what it should do next."""
+"""The text for the model, and its next step."""
 
 
 # --- parts
 
 
 def _word(task: TaskView) -> str:
-    """A workflow that ended with an error of its own making has failed too."""
+    """Return the status word; a workflow that ended with an error result has failed, too."""
     return "failed" if (task.result or {}).get("isError") else STATUS[task.status]
 
 
@@ -168,7 +168,7 @@ def _named(task: TaskView) -> str:
 
 
 def _said(task: TaskView) -> str | None:
-    """What it is doing; once it has ended, why it ended like that. The last step is no news by then."""
+    """Return the current step, or the reason for the end of a task; the last step of a completed task is left out."""
     result = task.result or {}
     if result.get("isError"):
         return _texts(result) or None
@@ -182,7 +182,7 @@ def _because(message: JSON) -> str:
 
 
 def _ended(status: str, message: str | None) -> str:
-    """Not `cancelled: cancelled on request`."""
+    """Return the status with its reason, but not `cancelled: cancelled on request`."""
     return message if message and message.startswith(status) else f"{status}{_because(message)}"
 
 
@@ -198,7 +198,7 @@ def _call(**arguments: JSON) -> str:
 
 
 def _ready(task: TaskView) -> str:
-    """What to call with for an answer to the first open question, with an example of its content."""
+    """Return the arguments that answer the first open question, with an example of its content."""
     key, request = next(iter(task.requests.items()))
     which = {"taskId": task.task_id, "key": short_key(key, request.params)}
     schema = request.params.get("requestedSchema")
@@ -226,7 +226,7 @@ def _form(question: Mapping[str, JSON]) -> str:
 
 
 def _structured(result: Mapping[str, JSON]) -> JSON:
-    """What hosts that show the model only structure must not miss: the structure, or else the text."""
+    """Return the structured content, or else the text, for hosts that show the model only structure."""
     if "structuredContent" in result or result.get("isError"):
         return result.get("structuredContent")
     return _texts(result) or None

@@ -1,4 +1,4 @@
-"""A client that leaves, on the wire of 2025-11-25 too: there the SDK lets a call go on whose stream was closed."""
+"""Disconnects of clients, in 2025-11-25 too: there the SDK lets a call go on when its stream is closed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 
 class Presence:
-    """The client of one HTTP request, and what ends when it closes the stream."""
+    """The client of one HTTP request, and the scopes to cancel when it closes the stream."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
         self.retry_after: float | None = None  # seconds, for the response's header
 
     def end(self) -> None:
-        """The client has left."""
+        """Cancel the scopes: the client has disconnected."""
         for scope in tuple(self._scopes):
             scope.cancel()
 
     @contextmanager
     def needed(self) -> Generator[None]:
-        """What goes on in here is cancelled when the client leaves; what follows goes on."""
+        """Cancel the body when the client disconnects; the code after it still runs."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -43,9 +43,9 @@ class Presence:
 
 
 class Attentive:
-    """ASGI middleware that hears when a client closes its connection, whoever is told of it.
+    """ASGI middleware that notices when a client closes its connection.
 
-    It also adds `Retry-After` to responses that tell of a limit which time makes up for.
+    It also adds `Retry-After` to responses about a limit that time resets.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -58,39 +58,40 @@ class Attentive:
             return
         presence = Presence()
 
-        async def heard() -> Message:
+        async def received() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
                 presence.end()
             return message
 
-        def said(message: Message) -> Awaitable[None]:
+        def sent(message: Message) -> Awaitable[None]:
             if presence.retry_after is not None and message["type"] == "http.response.start":
                 after = (b"retry-after", str(ceil(presence.retry_after)).encode())
                 message = {**message, "headers": [*message.get("headers", ()), after]}
             return send(message)
 
-        with suppress(ClientDisconnect):  # before it had said all: nobody is there to be told, and nothing is wrong
-            await self._app({**scope, _PRESENCE: presence}, heard, said)
+        with suppress(ClientDisconnect):  # the client has left before the end of its request; that is no error
+            await self._app({**scope, _PRESENCE: presence}, received, sent)
 
 
 def note_retry_after(ctx: ServerRequestContext[Any, Any], error: RequestError) -> None:
-    """What the response tells of its error in a header too, for proxies and clients that know HTTP alone.
+    """Add the time of a reached limit to the response's headers, for proxies and clients that only know HTTP.
 
-    The status stays that of any JSON-RPC error: who takes 429 for trouble on the way would never read the error.
+    The status stays that of other JSON-RPC errors: a client that takes 429 for a transport error would not read the
+    body.
     """
     presence = None if ctx.request is None else ctx.request.scope.get(_PRESENCE)
     if isinstance(error, LimitReached) and isinstance(presence, Presence):
         presence.retry_after = error.retry_after
 
 
-async def while_there(
+async def until_disconnected(
     ctx: ServerRequestContext[Any, Any],  # Any: the lifespan and the transport are the user's
     serve: Callable[[], Awaitable[T]],
     *,
     needed: bool,
 ) -> T:
-    """What `serve` returns; where the client is needed, it is cancelled when that leaves, if `Attentive` hears it."""
+    """Return the result of `serve`; if `needed`, cancel it when the client disconnects (see `Attentive`)."""
     presence = None if ctx.request is None else ctx.request.scope.get(_PRESENCE)
     if not needed or not isinstance(presence, Presence):
         return await serve()

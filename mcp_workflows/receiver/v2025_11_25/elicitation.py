@@ -1,4 +1,4 @@
-"""Questions to clients of 2025-11-25 and before: requests of the server to the client (`elicitation/create`)."""
+"""Elicitation in 2025-11-25 and before: requests of the server to the client (`elicitation/create`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAUSES: Final = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)  # seconds, while the engi
 _REACHED_WITHIN: Final = 3.0  # seconds for the answer to a ping
 
 Deliver = Callable[[str, Mapping[str, JSON]], Awaitable[None]]
-"""Hand over an answer by its question's key; raises `RequestError` if it does not fit, or is not taken now."""
+"""Deliver an answer by its question's key; raise `RequestError` if it does not fit, or is not taken now."""
 
 
 class _Question(types.Request[dict[str, Any], str]):
@@ -42,14 +42,14 @@ class _Answer(types.Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """Where a client is asked: on the stream of one of its requests, or outside of any."""
+    """A channel to a client: the stream of one of its requests, or the connection outside of any."""
 
     session: ServerSession
     request_id: types.RequestId | None = None  # None: outside of any
-    brief: bool = False  # that request is answered right after: whether the question is read shows by its answer alone
+    brief: bool = False  # that request is answered right after, so that only an answer shows the question was read
 
     async def ask(self, request: InputRequest, task_id: str | None) -> Mapping[str, JSON] | None:
-        """What the person answers; None if the client cannot or will not ask."""
+        """Return the person's answer; None if the client cannot or will not ask."""
         asked = _Question(method=request.method, params=wire.question(request, task_id))
         try:
             answer = await self.session.send_request(
@@ -62,7 +62,7 @@ class Channel:
         return {key: value for key, value in found.items() if key not in {"_meta", "resultType"}}
 
     async def reaches(self) -> bool:
-        """Whether the client still reads there."""
+        """Return True if the client still reads this channel."""
         with anyio.move_on_after(_REACHED_WITHIN):
             try:
                 await self.session.send_request(types.PingRequest(), types.EmptyResult, metadata=self._metadata)
@@ -79,21 +79,21 @@ class Channel:
 
 
 @dataclass(slots=True, eq=False)
-class Open:
-    """A question that the client has been asked and has not answered."""
+class OpenQuestion:
+    """A question that the client was asked and has not answered."""
 
     channel: Channel
     scope: anyio.CancelScope
-    heard: bool = True  # False: nobody reads its stream any more; a late answer counts all the same
+    is_read: bool = True  # False: the client does not read the stream any more; a late answer counts all the same
     over: anyio.Event = field(default_factory=anyio.Event)
 
 
-Questions = dict[tuple[str, str], list[Open]]
-"""What one client is asked at the moment, by task and key: nobody is asked the same thing on two living streams."""
+Questions = dict[tuple[str, str], list[OpenQuestion]]
+"""The open questions of one client by task and key; no question is open on two live streams."""
 
 
-class Asking:
-    """The questions of one task, put to one client on one of its streams; each once."""
+class TaskQuestions:
+    """Asks the questions of one task on one stream of one client, each once."""
 
     def __init__(self, questions: Questions, channel: Channel, deliver: Deliver) -> None:
         self._questions = questions
@@ -102,7 +102,7 @@ class Asking:
         self._seen: set[str] = set()
 
     def see(self, task: TaskView, start: Callable[[Callable[[], Awaitable[object]]], None]) -> None:
-        """Ask what is open and was not asked here before; withdraw what is not open any more."""
+        """Ask open questions that were not asked here before; withdraw those that are not open any more."""
         withdraw(self._questions, task)
         for key, request in task.requests.items():
             if key not in self._seen:
@@ -110,16 +110,16 @@ class Asking:
                 start(partial(self.put, task.task_id, key, request))
 
     async def put(self, task_id: str, key: str, request: InputRequest) -> str | None:
-        """Ask one question, unless the client has it before it already, on a stream that it still reads.
+        """Ask one question, unless it is open already on a stream that the client still reads.
 
-        Returns what is wrong with the answer, if it has to be asked for again and not on this channel.
+        Returns the error of an answer that has to be asked for again on another channel.
         """
         opened = self._questions.setdefault((task_id, key), [])
-        if await still_heard(opened) or self._questions.get((task_id, key)) is not opened:
-            return None  # or it was answered or withdrawn while we found out
+        if await is_still_read(opened) or self._questions.get((task_id, key)) is not opened:
+            return None  # or it was answered or withdrawn meanwhile
         complaint = None
         with anyio.CancelScope() as scope:
-            mine = Open(channel=self._channel, scope=scope)
+            mine = OpenQuestion(channel=self._channel, scope=scope)
             opened.append(mine)
             try:
                 complaint = await self._until_taken(task_id, key, request)
@@ -137,11 +137,11 @@ class Asking:
             complaint = None if answer is None else await self._complaint(key, answer)
             if complaint is None or self._channel.brief:
                 return complaint
-            asked = complaining(request, complaint)
+            asked = with_complaint(request, complaint)
         return None
 
     async def _complaint(self, key: str, answer: Mapping[str, JSON]) -> str | None:
-        """What is wrong with the answer; an engine that does not take it now gets it again: it must not be lost."""
+        """Deliver an answer, and return its error if it does not fit; retry while the engine does not take it."""
         for pause in _PAUSES:
             try:
                 await self._deliver(key, answer)
@@ -156,8 +156,8 @@ class Asking:
         return None
 
 
-class Rounds:
-    """The questions of one call without a task, on its own stream; each once, unless its answer does not fit."""
+class CallQuestions:
+    """Asks the questions of one plain call on its own stream; each once, unless an answer does not fit."""
 
     def __init__(self, channel: Channel) -> None:
         self.answers: dict[str, JSON] = {}  # of this round
@@ -166,23 +166,23 @@ class Rounds:
         self._complaints: dict[str, str] = {}
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> None:
-        """Ask what was not asked before, and what was answered in a way that does not fit."""
+        """Ask new questions, and those with an answer that does not fit."""
         new = {key: request for key, request in requests.items() if key in self._complaints or not self._asked[key]}
         self._asked.update(new.keys())
         for key, request in new.items():
             complaint = self._complaints.pop(key, None)
-            asked = request if complaint is None else complaining(request, complaint)
+            asked = request if complaint is None else with_complaint(request, complaint)
             if (answer := await self._channel.ask(asked, None)) is not None:
                 self.answers[key] = answer
 
     def taken(self) -> None:
-        """The next round has answers of its own."""
+        """Begin the next round, which has answers of its own."""
         self.answers.clear()
 
     def refused(self, error: RequestError, *, started: bool) -> bool:
-        """Whether the call can go on though one of the answers was not taken: it is asked for again.
+        """Return True if the call can go on with a refused answer: it is asked for again.
 
-        After some tries it counts as not answered, if something was started that goes on without.
+        After some tries the question counts as not answered, if a workflow was started that goes on without.
         """
         key = next((key for key in self.answers if error.data == {"key": key}), None)
         if key is None:
@@ -194,21 +194,21 @@ class Rounds:
         return again or started
 
 
-def complaining(request: InputRequest, complaint: str) -> InputRequest:
-    """The question once more, with what was wrong with the answer."""
+def with_complaint(request: InputRequest, complaint: str) -> InputRequest:
+    """Return the question with the error of its answer."""
     message = f"{request.params.get('message', '')}\n\n{complaint}".strip()
     return InputRequest(method=request.method, params={**request.params, "message": message})
 
 
-async def still_heard(opened: Sequence[Open]) -> bool:
-    """Whether the client still reads a stream on which it was asked; notes which it does not."""
+async def is_still_read(opened: Sequence[OpenQuestion]) -> bool:
+    """Return True if the client still reads a stream with the question; mark the streams that it does not."""
     for question in list(opened):
-        question.heard = question.heard and await question.channel.reaches()
-    return any(question.heard for question in opened)
+        question.is_read = question.is_read and await question.channel.reaches()
+    return any(question.is_read for question in opened)
 
 
-def withdraw(questions: Questions, task: TaskView) -> Sequence[Open]:
-    """Questions of the task that are not open any more: the client hears that they are cancelled."""
+def withdraw(questions: Questions, task: TaskView) -> Sequence[OpenQuestion]:
+    """Cancel the questions of the task that are not open any more, and return them."""
     mine = [(key, opened) for (task_id, key), opened in questions.items() if task_id == task.task_id]
     gone = [question for key, opened in mine if key not in task.requests or task.cancelled for question in opened]
     for question in gone:

@@ -1,4 +1,4 @@
-"""What is remembered of a client of 2025-11-25 or before, for as long as its session lasts; never whose a task is."""
+"""The state of one session of 2025-11-25 or before, until it ends; it has no part in the ownership of tasks."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ _STATE: Final = "mcp_workflows"
 
 
 @dataclass(slots=True, eq=False)
-class Polled:
-    """A question that the client sees in `tasks/get`, and may not hear; times are of the event loop's clock."""
+class PolledQuestion:
+    """A question that the client sees in `tasks/get`, and may not be asked; times are of the event loop's clock."""
 
     seen: int = 0
     complaint: str | None = None  # about the answer to it
-    misfits: int = 0  # answers that did not fit
+    rejections: int = 0  # answers that did not fit
     pause: float = 0.0  # seconds until it is asked again, if it comes to nothing
     not_before: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One connection: what its client was asked, and what goes on beside its requests."""
+    """One connection: the questions to its client, and the work beside its requests."""
 
     connection: Connection
     augmented: bool = False  # it has asked for a task
-    hears: bool | None = None  # whether what is sent outside of any request reaches it; None: not known
-    finding_out: bool = False  # whether it does
+    is_reachable: bool | None = None  # outside of any request; None: not known
+    is_checking: bool = False  # if the client is reachable
     questions: Questions = field(default_factory=Questions)
-    polled: dict[tuple[str, str], Polled] = field(default_factory=dict[tuple[str, str], "Polled"])
+    polled: dict[tuple[str, str], PolledQuestion] = field(default_factory=dict[tuple[str, str], "PolledQuestion"])
     _beside: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
     _alone: dict[str, anyio.CancelScope] = field(default_factory=dict[str, anyio.CancelScope])
 
     def start(self, group: TaskGroup, work: Callable[[], Awaitable[object]]) -> None:
-        """Let something go on after the request at hand, until the session ends."""
+        """Start work that goes on after the current request, until the session ends."""
         group.start_soon(self._guarded, work)
 
     async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
-        """It ends with the session, and never ends the server: see docs/decisions/0002."""
+        """Run work that ends with the session; its errors never end the server."""
         with anyio.CancelScope() as scope:
             self._beside.add(scope)
             try:
                 await work()
             except WorkflowsError as error:
                 logger.info("something beside the requests of a client ended: %s", error)
-            except Exception:
+            except Exception:  # work beside requests must not end the server: docs/decisions/0002
                 logger.exception("something beside the requests of a client broke")
             finally:
                 self._beside.discard(scope)
 
     @contextmanager
     def alone(self, name: str) -> Generator[None]:
-        """What goes on in here ends when it begins once more under this name."""
+        """Cancel the body when it begins again under this name."""
         if before := self._alone.get(name):
             before.cancel()
         with anyio.CancelScope() as scope:
@@ -77,24 +77,24 @@ class Session:
                     del self._alone[name]
 
     def end(self) -> None:
-        """The connection is closed."""
+        """Cancel the work: the connection is closed."""
         for scope in tuple(self._beside):
             scope.cancel()
 
     def forget(self, task: TaskView) -> None:
-        """Questions of the task that are not open any more."""
+        """Forget the questions of the task that are not open any more."""
         closed = [asked for asked in self.polled if asked[0] == task.task_id and asked[1] not in task.requests]
         for asked in closed:
             del self.polled[asked]
 
 
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
-    """The connection a request came on: the SDK's way to hang something on one."""
+    """Return the connection of a request, where the SDK lets us keep state."""
     return ctx.session._connection  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def session_of(ctx: ServerRequestContext[Any, Any]) -> Session:
-    """The session a request came in; a new one at its first, or at each where the server keeps none."""
+    """Return the session of a request; a new one at its first request, or at each if the server keeps no sessions."""
     connection = connection_of(ctx)
     found = connection.state.get(_STATE)
     if not isinstance(found, Session):
