@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from mcp_workflows_google.local.store import Store
-from mcp_workflows_google.local.tokens import Signer
+from mcp_workflows_google_local.identity_tokens import Signer
+from mcp_workflows_google_local.store import Store
 
 from scripts.bench_google_load import SHARE, Control
 from scripts.bench_place import Place, listens

@@ -183,7 +183,7 @@ class GoogleLocal:
     def command(self) -> Command:
         """The server."""
         (self._state / "google-ports.json").write_text(json.dumps([self._port, self._shop_port]))
-        argv = [sys.executable, "-m", "mcp_workflows_google.local", "--port", str(self._port)]
+        argv = [sys.executable, "-m", "mcp_workflows_google_local", "--port", str(self._port)]
         argv += ["--project", _GOOGLE_PROJECT, "--location", _GOOGLE_LOCATION, "--db", str(self._state / "google.db")]
         return Command(name="engine", argv=argv, cwd=self._state, env=self.environment())
 

@@ -44,7 +44,7 @@ _FAST_RETRIES: Final = [("grpc.initial_reconnect_backoff_ms", 50)]
 
 
 class GoogleEngine(EngineProcess):
-    """`python -m mcp_workflows_google.local`; with `keeps` it finds everything again after it was killed."""
+    """`python -m mcp_workflows_google_local`; with `keeps` it finds everything again after it was killed."""
 
     def __init__(self, folder: Path, *, port: int | None = None, keeps: bool = False, more: Sequence[str] = ()) -> None:
         super().__init__(folder, port, "google.log")
@@ -149,7 +149,7 @@ class GoogleEngine(EngineProcess):
     def argv(self) -> Sequence[str]:
         """The local engine."""
         places = ["--project", PROJECT, "--project-number", NUMBER, "--location", LOCATION]
-        return [sys.executable, "-m", "mcp_workflows_google.local", "--port", str(self.port), *places, *self._more]
+        return [sys.executable, "-m", "mcp_workflows_google_local", "--port", str(self.port), *places, *self._more]
 
     def answers(self) -> bool:
         """Whether it takes requests now."""

@@ -22,7 +22,7 @@ _STATES: Final[Mapping[int, str]] = {
 
 _CHECK: Final = "check project, location, endpoint and the credentials"
 _CHECK_REFUSED: Final = "if it is, check emulator"  # after a text that asks whether it runs
-_CHECK_LOCAL: Final = "start the local engine (python -m mcp_workflows_google.local), or check emulator and location"
+_CHECK_LOCAL: Final = "start the local engine (python -m mcp_workflows_google_local), or check emulator and location"
 
 
 async def check_engine(calls: Calls, settings: GoogleSettings) -> Finding:

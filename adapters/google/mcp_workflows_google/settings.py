@@ -183,7 +183,7 @@ class GoogleSettings(BaseModel):
     )
     emulator: str | None = Field(
         default=None,
-        description="A local engine instead of Google, HOST:PORT: see `python -m mcp_workflows_google.local`. "
+        description="A local engine instead of Google, HOST:PORT: see `python -m mcp_workflows_google_local`. "
         "No credentials are used then.",
     )
     inbound: Inbound | None = Field(

@@ -172,7 +172,7 @@ def _running(endpoint: str) -> str:
     host, has_port, port = endpoint.rpartition(":")
     if not has_port:
         return ""
-    start = f" Start it: python -m mcp_workflows_google.local --port {port}" if host.strip("[]") in _LOOPBACK else ""
+    start = f" Start it: python -m mcp_workflows_google_local --port {port}" if host.strip("[]") in _LOOPBACK else ""
     return f"; is the local engine running there?{start}"
 
 

@@ -15,11 +15,11 @@ from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.verifying import account_of, verify
 
-from adapters.google.tests.local_engine import local_engine
 from adapters.google.tests.test_exposing import READS, settings
 from mcp_workflows.adapter import Execution, Failure, Finding, Status
 from scripts.processes import free_port
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+from tests.support.google_local_engine import local_engine
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ async def test_the_engine_is_there_or_what_to_check_is_said(calls: Calls, google
     async with open_calls(nowhere) as lost:
         missing = await check_engine(lost, nowhere)
     assert not missing.ok
-    assert "is the local engine running there? Start it: python -m mcp_workflows_google.local" in missing.text
+    assert "is the local engine running there? Start it: python -m mcp_workflows_google_local" in missing.text
     assert missing.hint == "if it is, check emulator"
 
 

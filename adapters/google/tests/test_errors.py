@@ -450,7 +450,7 @@ async def test_what_is_not_there_was_not_asked() -> None:
     error = await asked_of(emulator=f"127.0.0.1:{port}")
     assert isinstance(error, EngineUnavailable)
     assert not error.sent
-    start = f"Start it: python -m mcp_workflows_google.local --port {port}"
+    start = f"Start it: python -m mcp_workflows_google_local --port {port}"
     assert str(error).endswith(f"connection refused; is the local engine running there? {start}")
 
 

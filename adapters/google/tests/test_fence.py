@@ -16,10 +16,10 @@ from mcp_workflows_google.embedding import completed
 
 from adapters.google.tests.configured import asked, client_of, configured, executions
 from adapters.google.tests.elsewhere import cancel, deliver
-from adapters.google.tests.local_listener import Listener, listening
 from adapters.google.tests.scene import environment
 from scripts.processes import free_port
 from tests.support.google_engine import GoogleEngine
+from tests.support.google_local_listener import Listener, listening
 from tests.support.served import Peer
 
 pytestmark = pytest.mark.anyio

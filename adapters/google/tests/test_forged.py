@@ -19,11 +19,11 @@ import pytest
 from adapters.google.tests import flows
 from adapters.google.tests.configured import asked, called, configured, executions
 from adapters.google.tests.elsewhere import cancel
-from adapters.google.tests.local_listener import listening
 from adapters.google.tests.scene import AUDIENCE, INBOUND
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import open_store
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine
+from tests.support.google_local_listener import listening
 from tests.support.served import peer
 from tests.support.sidecars import Process, sidecar
 from tests.support.tokens import ISSUER, KeyServer, by_hand, key_server, signer

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mcp_workflows_google.embedding import embedded_files
-from mcp_workflows_google.local.errors import Tag, failure
-from mcp_workflows_google.local.host import Path, Step
-from mcp_workflows_google.local.source import load
+from mcp_workflows_google_local.language.errors import Tag, failure
+from mcp_workflows_google_local.language.host import Path, Step
+from mcp_workflows_google_local.language.source import load
 
 from adapters.google.tests.tell import url
 

@@ -1,0 +1,86 @@
+"""What a function of the standard library is: a pure one of values, or an effect that the host has."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from mcp_workflows_google_local import JSON
+from mcp_workflows_google_local.language.errors import Tag, WorkflowError, failure
+from mcp_workflows_google_local.language.values import is_int, is_list, is_map, is_number, type_name
+
+Effect: TypeAlias = Callable[[str, Mapping[str, JSON]], Awaitable[JSON]]
+"""Does one effect of the host, under the next path of this branch."""
+Pure: TypeAlias = Callable[..., JSON]
+Acting: TypeAlias = Callable[[Effect, Mapping[str, JSON]], Awaitable[JSON]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function: `pure` gets its arguments by position; `acting` all of them by name, and the host's effects.
+
+    `blocking`: Google lets it stand in call steps only.
+    """
+
+    name: str
+    required: Sequence[str] = ()
+    optional: Sequence[str] = ()
+    pure: Pure | None = None
+    acting: Acting | None = None
+    blocking: bool = False
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """The names of all its parameters, in their order."""
+        return (*self.required, *self.optional)
+
+    @property
+    def signature(self) -> str:
+        """Its parameters, for people."""
+        return ", ".join((*self.required, *(f"{name}?" for name in self.optional)))
+
+    @property
+    def where(self) -> str:
+        """Where it may be called, for people."""
+        return "call steps" if self.blocking else "expressions and call steps"
+
+    async def apply(self, arguments: Mapping[str, JSON], effect: Effect) -> JSON:
+        """What it answers to these arguments, whose names were checked."""
+        if self.acting:
+            return await self.acting(effect, arguments)
+        assert self.pure
+        return self.pure(**{_python(name): value for name, value in arguments.items()})
+
+
+def _python(name: str) -> str:
+    return f"{name}_" if name in ("if", "map", "list") else name
+
+
+Check: TypeAlias = Callable[[JSON], bool]
+
+_CHECKS: Final[Mapping[str, Check]] = {
+    "string": lambda value: isinstance(value, str),
+    "bytes": lambda value: isinstance(value, bytes),
+    "map": is_map,
+    "list": is_list,
+    "integer": is_int,
+    "number": is_number,
+    "boolean": lambda value: isinstance(value, bool),
+}
+
+
+def wrong(function: str, name: str, wanted: str, value: JSON) -> WorkflowError:
+    """A TypeError about an argument."""
+    return failure(Tag.TYPE, f"{function}: {name} must be a {wanted}; got: {type_name(value)}")
+
+
+def need(function: str, wanted: str, **values: JSON) -> None:
+    """Every one of the values must be of this type.
+
+    Raises:
+        WorkflowError: TypeError.
+    """
+    for name, value in values.items():
+        if not _CHECKS[wanted](value):
+            raise wrong(function, name.rstrip("_"), wanted, value)

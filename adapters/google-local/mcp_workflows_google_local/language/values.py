@@ -1,0 +1,88 @@
+"""The values: null, booleans, 64-bit integers, doubles, strings, bytes, lists and maps; passed by value.
+
+Source: https://cloud.google.com/workflows/docs/reference/syntax/datatypes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, TypeGuard
+
+from mcp_workflows_google_local import JSON
+
+TEXT_LIMIT: Final = 256 * 1024  # bytes of UTF-8
+MEMORY_LIMIT: Final = 512 * 1024  # bytes of all variables
+SMALLEST: Final = -(2**63)
+GREATEST: Final = 2**63 - 1
+_WORD: Final = 8  # bytes that every value takes at least
+
+_NAMES: Mapping[type, str] = {
+    bool: "boolean",
+    bytes: "bytes",
+    dict: "map",
+    float: "double",
+    int: "integer",
+    list: "list",
+    str: "string",
+    type(None): "null",
+}
+
+
+def type_name(value: JSON) -> str:
+    """What the language calls its type."""
+    return _NAMES[type(value)]
+
+
+def is_map(value: JSON) -> TypeGuard[dict[str, JSON]]:
+    """Whether it is a map."""
+    return isinstance(value, dict)
+
+
+def is_list(value: JSON) -> TypeGuard[list[JSON]]:
+    """Whether it is a list."""
+    return isinstance(value, list)
+
+
+def is_int(value: JSON) -> TypeGuard[int]:
+    """Whether it is an integer; a boolean is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: JSON) -> TypeGuard[int | float]:
+    """Whether it is an integer or a double."""
+    return is_int(value) or isinstance(value, float)
+
+
+def is_finite(value: JSON) -> bool:
+    """Whether a number keeps to 64 bits and is no infinity; whatever is no number does."""
+    return SMALLEST <= value <= GREATEST if is_int(value) else not isinstance(value, float) or math.isfinite(value)
+
+
+def copied(value: JSON) -> JSON:
+    """A copy that shares nothing that can change."""
+    if is_map(value):
+        return {key: copied(item) for key, item in value.items()}
+    if is_list(value):
+        return [copied(item) for item in value]
+    return value
+
+
+def size(value: JSON) -> int:
+    """The bytes it takes, as Google reckons them."""
+    if isinstance(value, str):
+        return _WORD + len(value.encode(errors="replace"))
+    if isinstance(value, bytes):
+        return _WORD + len(value)
+    if is_map(value):
+        return _WORD + sum(size(key) + size(item) for key, item in value.items())
+    if is_list(value):
+        return _WORD + sum(size(item) for item in value)
+    return _WORD
+
+
+def has_bytes(value: JSON) -> bool:
+    """Whether bytes are in it: those have no JSON."""
+    if is_map(value):
+        return any(has_bytes(item) for item in value.values())
+    return any(has_bytes(item) for item in value) if is_list(value) else isinstance(value, bytes)
