@@ -8,10 +8,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mcp_workflows_google.embedding import embedded_files
 from mcp_workflows_google.local.errors import Tag, failure
 from mcp_workflows_google.local.host import Path, Step
 from mcp_workflows_google.local.source import load
+from mcp_workflows_google.tooling.embed import embedded_files
 
 from adapters.google.tests.tell import url
 
