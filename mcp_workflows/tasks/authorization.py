@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from mcp_workflows.access import Authorizer, Principal, Verb, AccessRequest, permits, person_of, reaches_others
+from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.access.rate_limits import Meters

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mcp_workflows_google.embedding import completed
+from mcp_workflows_google.tooling.embed import completed
 from mcp_workflows_google_local.language.source import load
 
 from mcp_workflows.sidecar.config.load import load_config

@@ -29,29 +29,28 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.bulk_status import Listings
 from mcp_workflows.errors import EngineError, EngineRefused
-from mcp_workflows_google.adopting import adopt, same_workflow
-from mcp_workflows_google.answering import answer
-from mcp_workflows_google.calls import Calls, open_calls
-from mcp_workflows_google.checks import check_engine, check_workflow
-from mcp_workflows_google.console import Console
-from mcp_workflows_google.discovering import discover
-from mcp_workflows_google.embedding import embedded_files
-from mcp_workflows_google.explaining import explain
-from mcp_workflows_google.exposing import Exposing
-from mcp_workflows_google.finding import Labelled, find
+from mcp_workflows_google.answer import answer
+from mcp_workflows_google.bulk_status import describe_many, listings
+from mcp_workflows_google.client import Calls, open_calls
+from mcp_workflows_google.describe import Console, look
+from mcp_workflows_google.find import Labelled, find
 from mcp_workflows_google.gates import GateSettings
-from mcp_workflows_google.iam import permissions
-from mcp_workflows_google.looking import look
-from mcp_workflows_google.news import News
-from mcp_workflows_google.noting import NoNotes, Noting
+from mcp_workflows_google.hints import News
+from mcp_workflows_google.inbound import receive_claim, receive_question
+from mcp_workflows_google.notes import NoNotes, Noting
 from mcp_workflows_google.options import GoogleOptions
-from mcp_workflows_google.preview import preview
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.receiving import receive_claim, receive_question
 from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.starting import order
-from mcp_workflows_google.sweeping import describe_many, listings
-from mcp_workflows_google.verifying import verify
+from mcp_workflows_google.start import order
+from mcp_workflows_google.tooling.adopt import adopt, same_workflow
+from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.tooling.discover import discover
+from mcp_workflows_google.tooling.embed import embedded_files
+from mcp_workflows_google.tooling.explain import explain
+from mcp_workflows_google.tooling.expose import Exposing
+from mcp_workflows_google.tooling.iam import permissions
+from mcp_workflows_google.tooling.preview import preview
+from mcp_workflows_google.tooling.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

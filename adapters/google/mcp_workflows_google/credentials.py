@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +25,9 @@ from google.auth.transport.requests import Request
 from google.oauth2 import credentials as users
 from google.oauth2 import service_account
 
+from mcp_workflows.adapter import BlockingCall
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_google.settings import DEMO, GoogleSettings
-from mcp_workflows_google.threads import Work
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 _ASKING: Final = 5  # seconds of one request for a token
@@ -112,7 +113,7 @@ class Credentials:
         self._settings = settings
         self._clock = clock
         self._known: Known | None = None
-        self._work: Work[Known] | None = None
+        self._work: BlockingCall[Known] | None = None
         self._failed: Exception | None = None
         self._failed_at = float("-inf")
 
@@ -164,20 +165,20 @@ class Credentials:
         """Unless somebody has, or it has just failed."""
         if self._work is None and self._clock() - self._failed_at >= _AGAIN:
             known, settings = self._known, self._settings
-            self._work = Work(lambda: _refreshed(known or load(settings)), FOREIGN)
+            self._work = BlockingCall(lambda: _refreshed(known or load(settings)), errors=FOREIGN)
 
     async def _wait(self) -> None:
         if self._work is None:
             raise self._error()
-        with anyio.move_on_after(_SOON if self._failed else self._settings.timeout_seconds):
-            await self._work.wait()
+        with anyio.move_on_after(_SOON if self._failed else self._settings.timeout_seconds), suppress(*FOREIGN):
+            await self._work.outcome()
         self._collect()
         if self._state() is kinds.TokenState.INVALID:
             raise self._error()
 
     def _collect(self) -> None:
         """What came of the work, if it is over."""
-        if self._work is None or not self._work.over:
+        if self._work is None or not self._work.ended:
             return
         work, self._work = self._work, None
         try:

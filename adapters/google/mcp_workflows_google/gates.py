@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mcp_workflows.adapter import JSON, Gate, InputRequest
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_google.reading import Callback, Step
+from mcp_workflows_google.resources import Callback, Step
 
 _MODEL: Final = ConfigDict(extra="forbid", frozen=True)
 

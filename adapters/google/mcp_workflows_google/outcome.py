@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mcp_workflows.adapter import Execution, Failure, Status
-from mcp_workflows_google.hiding import hidden, short
-from mcp_workflows_google.raised import Said, said
-from mcp_workflows_google.reading import Seen, Step
+from mcp_workflows_google.error_payload import Said, said
+from mcp_workflows_google.redaction import hidden, short
+from mcp_workflows_google.resources import Seen, Step
 
 STATES: Final[Mapping[int, Status]] = {
     0: Status.RUNNING,  # STATE_UNSPECIFIED

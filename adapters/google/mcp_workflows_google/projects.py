@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
-from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.names import ExecutionName
 
 _MOST: Final = 1000  # pairs that are remembered

@@ -20,8 +20,8 @@ import httpx2
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.channels import AGENT
+from mcp_workflows_google.errors import Answer, AnsweredError, of_http
 from mcp_workflows_google.settings import GOOGLE, GoogleSettings
-from mcp_workflows_google.translating import Answer, AnsweredError, of_http
 
 MOST: Final = 8 * 1024 * 1024  # bytes of an answer: a page of callbacks, with payloads that nobody has taken
 _OK: Final = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import indent as indented
 from typing import Final
 
-from mcp_workflows_google.embedding import completed
+from mcp_workflows_google.tooling.embed import completed
 
 ECHO: Final = """
 main:

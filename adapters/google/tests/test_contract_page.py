@@ -14,10 +14,10 @@ import anyio
 import pytest
 import yaml
 from mcp_workflows_google import GoogleAdapter, GoogleSettings
-from mcp_workflows_google.asked import MAX_MESSAGE, Asked
-from mcp_workflows_google.asking import deliveries
-from mcp_workflows_google.embedding import FILES, completed, embedded_files
+from mcp_workflows_google.input_requests import deliveries
 from mcp_workflows_google.outcome import failure
+from mcp_workflows_google.questions import MAX_MESSAGE, Asked
+from mcp_workflows_google.tooling.embed import FILES, completed, embedded_files
 from mcp_workflows_google_local.language.errors import Raised, Tag
 
 from adapters.google.tests import scene

@@ -15,9 +15,9 @@ import grpc
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from google.cloud.workflows import executions_v1 as ev
-from mcp_workflows_google.calls import Calls, open_calls
+from mcp_workflows_google.client import Calls, open_calls
+from mcp_workflows_google.error_table import AGAIN, REASONS, STATUSES, Denied
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.refusals import AGAIN, REASONS, STATUSES, Denied
 from mcp_workflows_google.rest import Delivered
 from mcp_workflows_google.settings import GoogleSettings
 
@@ -189,7 +189,7 @@ async def test_a_call_without_an_answer_ends_in_time_though_grpc_has_not_ended_i
     server: Injecting, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """As after a stall of the machine, when all time is over at once."""
-    monkeypatch.setattr("mcp_workflows_google.edge._GRACE", -0.9)
+    monkeypatch.setattr("mcp_workflows_google.api_calls._GRACE", -0.9)
     server.tell(verb, HANG)
     async with open_calls(settings(server, 1)) as calls:
         assert kind(await outcome(VERBS[verb](calls))) == UNSURE

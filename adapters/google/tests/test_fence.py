@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import pytest
 from google.cloud import workflows_v1
-from mcp_workflows_google.embedding import completed
+from mcp_workflows_google.tooling.embed import completed
 
 from adapters.google.tests.configured import asked, client_of, configured, executions
 from adapters.google.tests.elsewhere import cancel, deliver

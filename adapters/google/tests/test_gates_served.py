@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from mcp_workflows_google.embedding import completed
+from mcp_workflows_google.tooling.embed import completed
 
 from adapters.google.tests import flows
 from adapters.google.tests.configured import asked, by_flags, called, client_of, configured, executions, operating

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from mcp_workflows_google.console import Console
-from mcp_workflows_google.iam import permissions
+from mcp_workflows_google.describe import Console
 from mcp_workflows_google.names import ExecutionName
-from mcp_workflows_google.preview import preview
 from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.tooling.iam import permissions
+from mcp_workflows_google.tooling.preview import preview
 
 from mcp_workflows.adapter import Start, Use
 from mcp_workflows.errors import EngineRefused

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
-from mcp_workflows_google.starting import labels, name_of
+from mcp_workflows_google.start import labels, name_of
 from mcp_workflows_google_local.labels import check_labels
 
 from mcp_workflows.adapter import Start

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from google.cloud.workflows.executions_v1 import ExecutionView, ListExecutionsRequest
-from mcp_workflows_google.embedding import completed, embedded_files
+from mcp_workflows_google.tooling.embed import completed, embedded_files
 
 from scripts.engines import ENGINES, SAMPLES
 from scripts.processes import free_port

@@ -15,7 +15,7 @@ import anyio
 import mcp_types
 import pytest
 from mcp.client import Client, ClientRequestContext
-from mcp_workflows_google.embedding import completed
+from mcp_workflows_google.tooling.embed import completed
 from typer.testing import CliRunner
 
 from adapters.google.tests import flows

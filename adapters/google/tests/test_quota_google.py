@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 import pytest
-from mcp_workflows_google.calls import Calls, open_calls
+from mcp_workflows_google.client import Calls, open_calls
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
 from mcp_workflows_google.quota import PER_MINUTE, limits
 from mcp_workflows_google.settings import GoogleSettings, Quota

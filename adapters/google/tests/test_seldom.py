@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from google.cloud import workflows_v1 as wf
 from google.cloud.workflows import executions_v1 as ev
-from mcp_workflows_google.calls import Calls, open_calls
-from mcp_workflows_google.checks import check_engine, check_workflow
-from mcp_workflows_google.explaining import explain
-from mcp_workflows_google.exposing import Exposing
+from mcp_workflows_google.client import Calls, open_calls
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.settings import Discover
-from mcp_workflows_google.verifying import verify
+from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.tooling.explain import explain
+from mcp_workflows_google.tooling.expose import Exposing
+from mcp_workflows_google.tooling.verify import verify
 
 from adapters.google.tests.injecting import Fault, Injecting, Reply
 from adapters.google.tests.stubbed import running_stub, settings, stub
-from adapters.google.tests.test_exposing import DRAFT, READS
+from adapters.google.tests.test_expose import DRAFT, READS
 from mcp_workflows.adapter import Execution, Status
 
 __all__ = ["running_stub", "stub"]
@@ -81,7 +81,7 @@ async def test_what_is_not_active_is_not_offered_and_the_log_says_so_once(
 ) -> None:
     lost, _ = unavailable(stub), deployed(stub, "fine")
     exposing = Exposing(calls, Discover())
-    with caplog.at_level(logging.WARNING, "mcp_workflows_google.exposing"):
+    with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.expose"):
         assert [[each.name for each in await exposing.exposed()] for _ in range(2)] == [["fine"], ["fine"]]
     assert caplog.text.count(f"{lost} is not offered: it is not ACTIVE") == 1
 
@@ -90,7 +90,7 @@ async def test_what_is_no_workflow_is_not_offered(
     stub: Injecting, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     deployed(stub, "a/../b")
-    with caplog.at_level(logging.WARNING, "mcp_workflows_google.exposing"):
+    with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.expose"):
         assert await Exposing(calls, Discover()).exposed() == []
     assert "that is no name of a workflow" in caplog.text
 

@@ -16,8 +16,8 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from mcp_workflows_google.calls import Calls, open_calls
 from mcp_workflows_google.channels import workflows_host
+from mcp_workflows_google.client import Calls, open_calls
 from mcp_workflows_google.credentials import Credentials
 from mcp_workflows_google.names import Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
@@ -253,7 +253,7 @@ def test_the_workflows_api_is_beside_the_executions_api(executions: str, workflo
 
 LOOPS = """
 import sys, threading, anyio
-from mcp_workflows_google.calls import open_calls
+from mcp_workflows_google.client import open_calls
 from mcp_workflows_google.names import Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
 

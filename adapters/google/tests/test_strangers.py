@@ -8,14 +8,14 @@ from typing import Any, Final
 import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
+from mcp_workflows_google.api_calls import Edge
 from mcp_workflows_google.channels import Clients
 from mcp_workflows_google.credentials import Credentials
-from mcp_workflows_google.definition import definition
-from mcp_workflows_google.edge import Edge
+from mcp_workflows_google.inbound import MOST_OPEN
 from mcp_workflows_google.outcome import ended, failure, working
-from mcp_workflows_google.reading import Seen, Step
-from mcp_workflows_google.receiving import MOST_OPEN
+from mcp_workflows_google.resources import Seen, Step
 from mcp_workflows_google.settings import Inbound
+from mcp_workflows_google.tooling.definition import definition
 from pydantic import ValidationError
 
 from adapters.google.tests.injecting import Injecting, Reply

@@ -9,14 +9,14 @@ from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.calls import Calls
-from mcp_workflows_google.definition import AWAITS, Definition, Routine, read_definition
-from mcp_workflows_google.drafting import draft
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.gates import step_named
 from mcp_workflows_google.names import WorkflowName
 from mcp_workflows_google.outcome import RETRY_ROUTINE
-from mcp_workflows_google.reading import Deployed
+from mcp_workflows_google.resources import Deployed
 from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.tooling.definition import AWAITS, Definition, Routine, read_definition
+from mcp_workflows_google.tooling.draft import draft
 
 ASKS: Final = "mcp_elicit"
 CLAIMS: Final = "mcp_claim"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.api_core import exceptions as api
 
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows_google.refusals import AGAIN, REASONS, SIGNS, STATUSES, Row, Verb
+from mcp_workflows_google.error_table import AGAIN, REASONS, SIGNS, STATUSES, Row, Verb
 
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})

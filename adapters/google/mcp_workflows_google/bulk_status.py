@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from mcp_workflows.adapter import JSON, Execution, Ref
 from mcp_workflows.adapter.bulk_status import ListEntry, Listings, gently
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_google.asking import asking
-from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.client import Calls
+from mcp_workflows_google.input_requests import asking
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName, note_of
-from mcp_workflows_google.noting import Noting, is_doubted
+from mcp_workflows_google.notes import Noting, is_doubted
 
 _RUNNING = ("ACTIVE", "QUEUED")
 

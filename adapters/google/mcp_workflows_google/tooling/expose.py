@@ -12,12 +12,12 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON, Exposed
 from mcp_workflows.errors import EngineError, EngineRefused
-from mcp_workflows_google.calls import Calls
-from mcp_workflows_google.definition import read_definition
-from mcp_workflows_google.drafting import draft
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.names import Place, WorkflowName
-from mcp_workflows_google.reading import Deployed
+from mcp_workflows_google.resources import Deployed
 from mcp_workflows_google.settings import Discover
+from mcp_workflows_google.tooling.definition import read_definition
+from mcp_workflows_google.tooling.draft import draft
 
 ACTIVE: Final = 1  # of Workflow.State
 LONGEST: Final = 1_000  # characters of a description, as Google bounds it; all clients and models get it

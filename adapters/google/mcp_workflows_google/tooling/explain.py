@@ -8,11 +8,11 @@ from typing import Final
 
 from mcp_workflows.adapter import Execution, Explanation, Gate, Status
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.calls import Calls
-from mcp_workflows_google.gate_states import gate_states
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.outcome import calls_us
-from mcp_workflows_google.reading import Callback, Seen
+from mcp_workflows_google.resources import Callback, Seen
+from mcp_workflows_google.tooling.explain_gates import gate_states
 
 ACTIVE: Final = 1  # of Execution.State
 UNAVAILABLE: Final = 5

@@ -7,11 +7,11 @@ from typing import Final
 
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.calls import Calls
-from mcp_workflows_google.exposing import ACTIVE
+from mcp_workflows_google.client import Calls
+from mcp_workflows_google.error_table import Denied
 from mcp_workflows_google.names import WorkflowName
-from mcp_workflows_google.refusals import Denied
 from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.tooling.expose import ACTIVE
 
 _UNAVAILABLE: Final = 2  # of Workflow.State
 _STATES: Final[Mapping[int, str]] = {

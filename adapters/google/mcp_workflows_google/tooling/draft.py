@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from mcp_workflows.adapter import JSON
-from mcp_workflows_google.definition import Definition
+from mcp_workflows_google.tooling.definition import Definition
 
 MOST: Final = 200  # fields
 

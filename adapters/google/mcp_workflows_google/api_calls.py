@@ -21,11 +21,11 @@ from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKe
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_google.channels import EXECUTIONS, OURS, Clients
 from mcp_workflows_google.credentials import Credentials
+from mcp_workflows_google.error_table import Verb
+from mcp_workflows_google.errors import Answer, AnsweredError, Asked, of_grpc, passing, translate
 from mcp_workflows_google.names import Place
 from mcp_workflows_google.quota import limits
-from mcp_workflows_google.refusals import Verb
 from mcp_workflows_google.settings import GoogleSettings, Quota
-from mcp_workflows_google.translating import Answer, AnsweredError, Asked, of_grpc, passing, translate
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

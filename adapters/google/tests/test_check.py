@@ -7,15 +7,15 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_google.calls import Calls, open_calls
-from mcp_workflows_google.checks import check_engine, check_workflow
-from mcp_workflows_google.embedding import completed
-from mcp_workflows_google.explaining import explain
+from mcp_workflows_google.client import Calls, open_calls
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.verifying import account_of, verify
+from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.explain import explain
+from mcp_workflows_google.tooling.verify import account_of, verify
 
-from adapters.google.tests.test_exposing import READS, settings
+from adapters.google.tests.test_expose import READS, settings
 from mcp_workflows.adapter import Execution, Failure, Finding, Status
 from scripts.processes import free_port
 from tests.support.google_engine import ACCOUNT, LOCATION, PROJECT, GoogleEngine

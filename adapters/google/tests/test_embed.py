@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcp_workflows_google.asked import Asked, Claiming
-from mcp_workflows_google.embedding import completed, embedded_files
 from mcp_workflows_google.names import Place
+from mcp_workflows_google.questions import Asked, Claiming
+from mcp_workflows_google.tooling.embed import completed, embedded_files
 from mcp_workflows_google_local.language.errors import Raised, Tag
 from mcp_workflows_google_local.language.source import load
 

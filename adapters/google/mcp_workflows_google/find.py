@@ -15,12 +15,12 @@ from typing import Final
 
 from mcp_workflows.adapter import Start
 from mcp_workflows.errors import EngineRefused, StartConflict
-from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName, label
-from mcp_workflows_google.noting import Noting
+from mcp_workflows_google.notes import Noting
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.reading import Seen
-from mcp_workflows_google.starting import Order, order
+from mcp_workflows_google.resources import Seen
+from mcp_workflows_google.start import Order, order
 
 CLOCKS_DIFFER: Final = timedelta(minutes=5)  # between Google's and ours, at most
 _LAST: Final = datetime.max.replace(tzinfo=UTC)  # what is still queued has not started

@@ -9,7 +9,7 @@ from typing import Final
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows_google.names import Place
 from mcp_workflows_google.settings import DEMO, GoogleSettings
-from mcp_workflows_google.starting import order
+from mcp_workflows_google.start import order
 
 UNKNOWN: Final = "PROJECT"
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from mcp_workflows.adapter import Execution, ExplainedGate, Gate, GateState, open_gates
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.asking import complaints
-from mcp_workflows_google.calls import Calls
-from mcp_workflows_google.definition import Definition, read_definition
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.gates import Rule, read_rules
+from mcp_workflows_google.input_requests import complaints
 from mcp_workflows_google.names import WorkflowName
-from mcp_workflows_google.reading import Callback, Seen
-from mcp_workflows_google.verifying import no_wait, wrong_place
+from mcp_workflows_google.resources import Callback, Seen
+from mcp_workflows_google.tooling.definition import Definition, read_definition
+from mcp_workflows_google.tooling.verify import no_wait, wrong_place
 
 
 async def gate_states(

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from mcp_workflows_google.asking import asking, complaints, deliveries, requests
 from mcp_workflows_google.gates import GateSettings, step_named
-from mcp_workflows_google.reading import Callback
+from mcp_workflows_google.input_requests import asking, complaints, deliveries, requests
+from mcp_workflows_google.resources import Callback
 from pydantic import ValidationError
 
 from adapters.google.tests.tell import EXECUTION, FORM, GOOGLE, NOW, callback, noted, seen, url

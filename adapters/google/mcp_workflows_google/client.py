@@ -20,12 +20,12 @@ from google.cloud.workflows import executions_v1
 from mcp_workflows.adapter import JSON, Allowance
 from mcp_workflows.adapter.token_bucket import BUCKETS, Buckets
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_google.api_calls import Call, Edge
 from mcp_workflows_google.channels import WORKFLOWS, Clients
 from mcp_workflows_google.credentials import Credentials
-from mcp_workflows_google.edge import Call, Edge
+from mcp_workflows_google.error_table import Verb
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.reading import Callback, Deployed, Seen, read_callback, read_execution, read_workflow
-from mcp_workflows_google.refusals import Verb
+from mcp_workflows_google.resources import Callback, Deployed, Seen, read_callback, read_execution, read_workflow
 from mcp_workflows_google.rest import Delivered, Rest, rest_url
 from mcp_workflows_google.settings import GoogleSettings
 

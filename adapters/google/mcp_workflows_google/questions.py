@@ -12,8 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.forms import MalformedFormError, read_form
-from mcp_workflows_google.hiding import hidden, hidden_in
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
+from mcp_workflows_google.redaction import hidden, hidden_in
 
 ELICIT: Final = "elicitation/create"
 MAX_MESSAGE: Final = 16_384  # characters

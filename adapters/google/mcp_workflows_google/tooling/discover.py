@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_workflows.adapter import Discovered
-from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.names import WorkflowName
 
 

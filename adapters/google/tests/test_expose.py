@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from mcp_workflows_google.calls import Calls, open_calls
-from mcp_workflows_google.discovering import discover
-from mcp_workflows_google.exposing import LONGEST, Exposing, described
+from mcp_workflows_google.client import Calls, open_calls
 from mcp_workflows_google.settings import GoogleSettings
+from mcp_workflows_google.tooling.discover import discover
+from mcp_workflows_google.tooling.expose import LONGEST, Exposing, described
 
 from mcp_workflows.errors import EngineUnavailable
 from scripts.processes import free_port

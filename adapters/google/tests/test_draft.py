@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from mcp_workflows_google.definition import definition
-from mcp_workflows_google.drafting import draft, read_of
+from mcp_workflows_google.tooling.definition import definition
+from mcp_workflows_google.tooling.draft import draft, read_of
 
 ORDERS = """
 main:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mcp_workflows.adapter import Ref
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
-from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.client import Calls
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
 
 _ANY = Place(project="", location="")  # of a workflow that is named without one

@@ -6,21 +6,46 @@ Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/pro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
+from urllib.parse import quote
 
 from mcp_workflows.adapter import TERMINAL, Execution, Failure, Gate, Ref, Status
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows_google.asking import complaints, may_wait, requests
-from mcp_workflows_google.calls import Calls
-from mcp_workflows_google.console import Console
-from mcp_workflows_google.hiding import hidden, short
+from mcp_workflows_google.client import Calls
+from mcp_workflows_google.input_requests import complaints, may_wait, requests
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName
-from mcp_workflows_google.noting import Noted, Noting, is_doubted, utc_now
+from mcp_workflows_google.notes import Noted, Noting, is_doubted, utc_now
 from mcp_workflows_google.options import GoogleOptions
 from mcp_workflows_google.outcome import UNAVAILABLE, ended, status_of, working
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.reading import Callback, Seen, awaited
+from mcp_workflows_google.redaction import hidden, short
+from mcp_workflows_google.resources import Callback, Seen, awaited
+from mcp_workflows_google.settings import GoogleSettings
+
+GOOGLES: Final = "https://console.cloud.google.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Console:
+    """Where the console is; `root` None: there is none, as for a local engine."""
+
+    root: str | None
+
+    @classmethod
+    def of(cls, settings: GoogleSettings) -> Console:
+        """As set, or Google's own, unless the engine is a local one."""
+        return cls(root=settings.console_url or (None if settings.emulator else GOOGLES))
+
+    def page(self, execution: ExecutionName) -> str | None:
+        """The page of an execution."""
+        if self.root is None:
+            return None
+        workflow = execution.workflow
+        of_workflow = f"{self.root}/workflows/workflow/{workflow.place.location}/{workflow.workflow}"
+        project = quote(workflow.place.project, safe="")
+        return f"{of_workflow}/execution/{execution.execution}/summary?project={project}"
 
 
 async def look(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, Failure
-from mcp_workflows_google.hiding import hidden, hidden_in, short
+from mcp_workflows_google.redaction import hidden, hidden_in, short
 
 PROTOCOL_ERROR: Final = "mcp_error"  # `raise: {mcp_error: {code, message, data}}`
 _LARGEST_CODE: Final = 2**31 - 1  # what clients in other languages can read

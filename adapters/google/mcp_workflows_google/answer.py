@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from mcp_workflows.adapter import JSON, Ref
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows_google.asking import Delivery, deliveries
 from mcp_workflows_google.callback import checked
-from mcp_workflows_google.calls import Calls
-from mcp_workflows_google.noting import Noted, Noting, is_doubted
+from mcp_workflows_google.client import Calls
+from mcp_workflows_google.input_requests import Delivery, deliveries
+from mcp_workflows_google.notes import Noted, Noting, is_doubted
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.reading import Callback, Seen, awaited, waiting
+from mcp_workflows_google.resources import Callback, Seen, awaited, waiting
 from mcp_workflows_google.rest import Delivered
 
 

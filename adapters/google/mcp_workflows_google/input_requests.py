@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Status
-from mcp_workflows_google.asked import METHOD, Question, read_question
 from mcp_workflows_google.callback import derived
 from mcp_workflows_google.gates import WITH_BODY, Rule, read_rules, read_sending
 from mcp_workflows_google.names import ExecutionName
-from mcp_workflows_google.reading import Callback, Seen
+from mcp_workflows_google.questions import METHOD, Question, read_question
+from mcp_workflows_google.resources import Callback, Seen
 
 _ACCEPT: Final = "accept"
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from mcp_workflows_google.asked import Asked, Claiming, read_question
 from mcp_workflows_google.forms import MalformedFormError, read_form
 from mcp_workflows_google.names import Place
+from mcp_workflows_google.questions import Asked, Claiming, read_question
 
 from adapters.google.tests.tell import FORM, NAME, NOW, posted, url
 from mcp_workflows.errors import EngineRefused

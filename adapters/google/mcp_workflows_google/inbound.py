@@ -7,15 +7,15 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON, TERMINAL
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows_google.asked import Asked, Claiming, read_question
 from mcp_workflows_google.callback import checked
-from mcp_workflows_google.calls import Calls
+from mcp_workflows_google.client import Calls
+from mcp_workflows_google.hints import News
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName
-from mcp_workflows_google.news import News
-from mcp_workflows_google.noting import Noting, utc_now
+from mcp_workflows_google.notes import Noting, utc_now
 from mcp_workflows_google.outcome import status_of
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.reading import Seen
+from mcp_workflows_google.questions import Asked, Claiming, read_question
+from mcp_workflows_google.resources import Seen
 
 MOST_OPEN: Final = 100  # questions of one execution
 

@@ -1,0 +1,1 @@
+"""Tools for operators and authors: check, discover, explain, verify and others."""
