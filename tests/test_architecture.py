@@ -404,6 +404,7 @@ def test_the_boundary_is_imported_alone() -> None:
 SEEN = [CORE, "mcp", "mcp_types", "typer", "starlette", "uvicorn", "ruamel", "opentelemetry"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_server_that_attaches_needs_no_package_of_the_sidecar() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["server"]
     modules = {re.split(r"[^\w.-]", each)[0].removesuffix(".yaml") for each in listed} - {"uvicorn"}  # `mcp` needs that
@@ -428,7 +429,23 @@ def test_every_rule_of_the_table_is_about_a_room() -> None:
     assert f"{CORE}_temporal.adapter" in HOUSE
 
 
-LINES: Mapping[str, int] = {}
+LINES: Mapping[str, int] = {
+    "errors": 60,
+    "units": 50,
+    "telemetry": 165,
+    "adapter": 1660,
+    "task": 210,
+    "wire": 550,
+    "access": 1550,
+    "tools": 1060,
+    "store": 1330,
+    "engines": 1220,
+    "tasks": 2290,
+    "receiver": 2460,
+    "client": 800,
+    "testing": 1400,
+    "sidecar": 6700,
+}
 """The most lines of code of each room, without blank lines, comments and docstrings; a raised one has its reason."""
 
 

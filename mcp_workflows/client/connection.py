@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from mcp_workflows.client import OnStatus, TaskHandle, TasksClient, TaskState
 from mcp_workflows.client.subscriptions import bare
-from mcp_workflows.client.v2025_11_25 import InCoreTasks
+from mcp_workflows.client.v2025_11_25 import InCoreTaskRequests
 from mcp_workflows.errors import ClientError, OperatorError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire
 
@@ -56,7 +56,7 @@ class Connection:
 
     client: Client
     tasks: TasksClient
-    in_core: InCoreTasks | None
+    in_core: InCoreTaskRequests | None
 
     @property
     def offers_tasks(self) -> bool:
@@ -158,7 +158,7 @@ async def connect(
     )
     try:
         async with client:
-            in_core = InCoreTasks(client.session, on_status) if era is Era.LEGACY else None
+            in_core = InCoreTaskRequests(client.session, on_status) if era is Era.LEGACY else None
             with asking.scope:
                 yield Connection(client=client, tasks=tasks, in_core=in_core)
         if asking.unanswered:

@@ -24,7 +24,7 @@ from mcp_workflows.errors import ServerUnreachable, TaskCancelled
 _TAKES_TASKS: Final = frozenset({"optional", "required"})
 
 
-class InCoreTasks:
+class InCoreTaskRequests:
     """The tasks of one session of that version; its questions come to the client's own `elicitation_callback`."""
 
     def __init__(self, session: ClientSession, on_status: OnStatus) -> None:

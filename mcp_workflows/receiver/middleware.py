@@ -28,7 +28,7 @@ from mcp_workflows.receiver.context import Callers, Context, client_of, is_in_co
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
 from mcp_workflows.receiver.request_state import CurrentCall, as_current_call, current_call
 from mcp_workflows.receiver.result_cache import CachedResult, ResultCache
-from mcp_workflows.receiver.subscriptions import Progress, TaskSubscription, while_admitted
+from mcp_workflows.receiver.subscriptions import ProgressReports, TaskSubscription, while_admitted
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
@@ -160,7 +160,7 @@ class Middleware:
         if not is_modern(ctx):
             return await self._call_2025(ctx, state.offer)
         call = replace(wire.parse_call(ctx.params or {}, client_of(ctx), self.callers.key_paths), state=state.text)
-        report = Progress(ctx.session.report_progress).report
+        report = ProgressReports(ctx.session.report_progress).report
         outcome = await state.offer.entered.call(call, self.callers.principal(ctx), report)
         rendered = wire.render(outcome_in_text(outcome))
         state.text = rendered.get("requestState")
@@ -180,7 +180,7 @@ class Middleware:
         served = Companions(
             service=offer.entered,
             principal=principal,
-            tell=Progress(ctx.session.report_progress).tell,
+            tell=ProgressReports(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
         )
         arguments = mapping_of(ctx.params or {}, "arguments", default={})

@@ -18,8 +18,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.session import ServerSession
 
 from mcp_workflows.access import Principal
-from mcp_workflows.adapter import Execution
-from mcp_workflows.adapter import boundary as adapter
+from mcp_workflows.adapter import Execution, Progress
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.refresh import utc_now
@@ -37,7 +36,7 @@ T = TypeVar("T")
 Send = Callable[[float, float | None, str | None], Awaitable[None]]  # a value, its total, a message
 
 
-class Progress:
+class ProgressReports:
     """Progress of a call, on the token that came with it; it rises with each notification (spec: progress)."""
 
     def __init__(self, send: Send) -> None:
@@ -49,7 +48,7 @@ class Progress:
         if not execution.terminal:
             await self.tell(execution.message, execution.progress)
 
-    async def tell(self, message: str | None, progress: adapter.Progress | None) -> None:
+    async def tell(self, message: str | None, progress: Progress | None) -> None:
         """Send a message and a progress, if there is either."""
         if not (message or progress):
             return

@@ -32,7 +32,7 @@ from mcp_workflows.receiver.http_limits import limit_requests
 from mcp_workflows.receiver.metrics import RequestMetrics
 from mcp_workflows.receiver.middleware import Middleware
 from mcp_workflows.receiver.request_state import current_call
-from mcp_workflows.receiver.subscriptions import Progress
+from mcp_workflows.receiver.subscriptions import ProgressReports
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.webhooks import Webhooks, addresses
 from mcp_workflows.store.protocol import Store, open_store
@@ -261,7 +261,7 @@ class Workflows:
         params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
         parsed = wire.parse_call(params, client_of(state.ctx), self.middleware.callers.key_paths)
         call = replace(parsed, takes_questions=False)
-        report, state.handed = Progress(state.ctx.session.report_progress).report, True
+        report, state.handed = ProgressReports(state.ctx.session.report_progress).report, True
         try:
             state.outcome = await state.offer.entered.call(call, self.middleware.callers.principal(state.ctx), report)
         except WorkflowsError:

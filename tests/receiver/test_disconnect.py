@@ -44,7 +44,7 @@ def waits(found: Scene) -> bool:
 
 async def noticed(found: Scene, tool: str) -> None:
     """The end of the server would look like leaving, as nobody told it that it stops: hence not later."""
-    await until(lambda: found.sidecar.ending.answering == 0)
+    await until(lambda: found.sidecar.shutdown_state.answering == 0)
     if tool == "needy":
         await until(lambda: found.engine.calls["cancel"] == 1)
 

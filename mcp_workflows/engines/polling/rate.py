@@ -35,7 +35,7 @@ SHIPPED: Final = Pacing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PollLimits:
     """The rates for one engine now."""
 
     looks_per_second: float
@@ -45,12 +45,12 @@ class Limits:
     by_quota: bool = False  # the engine has quotas, and sweeps have one of their own
 
 
-def limits(pacing: Pacing, allowance: Allowance | None) -> Limits:
+def limits(pacing: Pacing, allowance: Allowance | None) -> PollLimits:
     """Return the lesser of the configured rates and those that the engine's quotas allow, if it has quotas."""
     if allowance is None:
-        return Limits(looks_per_second=pacing.looks_per_second)
+        return PollLimits(looks_per_second=pacing.looks_per_second)
     allowed = allowance.looks_per_second if allowance.looks_per_second > SLOWEST else SLOWEST
-    return Limits(
+    return PollLimits(
         looks_per_second=min(pacing.looks_per_second, allowed),
         sweep_every=max(allowance.sweep_every, SWEEP_EVERY),
         batch=max(allowance.batch, 1),

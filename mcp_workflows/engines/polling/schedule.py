@@ -10,7 +10,7 @@ import anyio
 
 from mcp_workflows.engines.polling.entry import FOREVER, NEVER, CacheEntry
 from mcp_workflows.engines.polling.hints import HandleIndex, SuspectQueue
-from mcp_workflows.engines.polling.rate import Budget, Limits, Pacing, limits, pace
+from mcp_workflows.engines.polling.rate import Budget, Pacing, PollLimits, limits, pace
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.task import Task
 
@@ -47,7 +47,7 @@ class PollSchedule:
     # --- limits
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> PollLimits:
         """The rates allowed now, as read a moment ago."""
         self._read()
         return self._limits

@@ -19,7 +19,7 @@ from mcp.server.context import ServerRequestContext
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError
-from mcp_workflows.receiver.subscriptions import Progress
+from mcp_workflows.receiver.subscriptions import ProgressReports
 from mcp_workflows.receiver.v2025_11_25.disconnect import until_disconnected
 from mcp_workflows.receiver.v2025_11_25.elicitation import (
     TRIES,
@@ -67,7 +67,7 @@ class InCoreTasks:
         """
         began = anyio.current_time()
         rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
-        report = Progress(ctx.session.report_progress).report
+        report = ProgressReports(ctx.session.report_progress).report
         outcome = await self._service.call(call, principal, report)
         while isinstance(outcome, Questions):
             bounded = patience is not None and outcome.started
@@ -112,7 +112,7 @@ class InCoreTasks:
             params = {key: value for key, value in found.items() if value is not None}
             await session.connection.notify("notifications/progress", {**params, "_meta": wire.related(task.id)})
 
-        progress = Progress(send)
+        progress = ProgressReports(send)
 
         async def on_change(view: TaskView) -> bool:
             nonlocal notified

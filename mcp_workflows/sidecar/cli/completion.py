@@ -1,4 +1,4 @@
-"""What a shell completes: commands and options from a table, tools and engines from the configuration.
+"""Completion in shells: commands and options from a table, tools and engines from the configuration.
 
 The table, `completion.json`, is written by `python -m scripts.completion` from the command line itself. Typer could
 complete from that alone, but importing all commands takes seconds.

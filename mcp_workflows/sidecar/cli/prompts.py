@@ -312,7 +312,7 @@ def _label(name: str, field: Schema, *, required: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenQuestion:
+class AnswerableQuestion:
     """One question that a person can answer; `name` is its gate, or the readable part of its key."""
 
     task_id: str
@@ -359,14 +359,14 @@ class OpenQuestion:
         return command_line("tasks", "answer", self.task_id, *(pairs or [self.name]), config=config)
 
 
-def open_questions(task: Task) -> Sequence[OpenQuestion]:
+def open_questions(task: Task) -> Sequence[AnswerableQuestion]:
     """Return the open questions of a task that a person can answer; others are for a model."""
     requests = {key: request for key, request in task.seen.requests.items() if request.method == _ELICIT}
     called = {key: QuestionName(key, request.gate or name_of(request.params)) for key, request in requests.items()}
     names = {key: each.stem or key for key, each in called.items()}
     taken = list(names.values())
     return [
-        OpenQuestion(
+        AnswerableQuestion(
             task_id=task.id,
             called=called[key],
             name=names[key] if taken.count(names[key]) == 1 else key,
@@ -386,8 +386,8 @@ def _params_of(params: Any) -> types.ElicitRequestParams | None:  # Any: JSON
 
 
 async def answer_to(
-    questions: Sequence[OpenQuestion], words: Sequence[str], *, decline: bool, screen: Screen, config: Path
-) -> tuple[OpenQuestion, types.ElicitResult]:
+    questions: Sequence[AnswerableQuestion], words: Sequence[str], *, decline: bool, screen: Screen, config: Path
+) -> tuple[AnswerableQuestion, types.ElicitResult]:
     """Return the question that the words name, and the answer in them or from the terminal.
 
     Raises:
@@ -413,8 +413,8 @@ async def answer_to(
 
 
 def _one_question(
-    questions: Sequence[OpenQuestion], names: Sequence[str], answers: Sequence[AnswerFlag], config: Path
-) -> OpenQuestion:
+    questions: Sequence[AnswerableQuestion], names: Sequence[str], answers: Sequence[AnswerFlag], config: Path
+) -> AnswerableQuestion:
     left = list(questions)
     for name in names:
         left = [question for question in left if question.is_named(name)]
@@ -433,10 +433,10 @@ def _one_question(
     return left[0]
 
 
-def _dotted(question: OpenQuestion) -> Sequence[str]:
+def _dotted(question: AnswerableQuestion) -> Sequence[str]:
     return [f"{question.name}.{field}" for field in question.fields]
 
 
-def _listed(questions: Sequence[OpenQuestion]) -> str:
+def _listed(questions: Sequence[AnswerableQuestion]) -> str:
     listed = (f"  {question.message} (fields: {', '.join(question.fields)})" for question in questions)
     return "open:\n" + "\n".join(listed)

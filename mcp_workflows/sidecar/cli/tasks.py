@@ -36,7 +36,7 @@ from mcp_workflows.sidecar.cli.format import (
 )
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, command_line, load, log
 from mcp_workflows.sidecar.cli.progress import INTERRUPTED, Screen
-from mcp_workflows.sidecar.cli.prompts import ElicitResult, OpenQuestion, answer_to, open_questions
+from mcp_workflows.sidecar.cli.prompts import AnswerableQuestion, ElicitResult, answer_to, open_questions
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.operator import ObservedTask, Operator, TaskFilter
 from mcp_workflows.store.key_value import notes_in
@@ -135,7 +135,7 @@ def answer(
     """Answer an open question of a task: by what is on the line, or else you are asked at the terminal."""
     screen = Screen()
 
-    async def do(operator: Operator, _: Config) -> tuple[OpenQuestion, ElicitResult, ObservedTask]:
+    async def do(operator: Operator, _: Config) -> tuple[AnswerableQuestion, ElicitResult, ObservedTask]:
         look = await operator.find(task_id)
         if not (questions := open_questions(look.task)):
             raise OperatorError(f"{look.task.id}: no question is open; it is {_now(look)}")
