@@ -27,7 +27,7 @@ NOUNS: Mapping[str, str] = {
 TWICE: Mapping[str, str] = {}
 """Public class names that may be defined more than once in a distribution, and the reason for each."""
 
-NOT_YET: tuple[str, ...] = ("adapters/google/", "adapters/google-local/")
+NOT_YET: tuple[str, ...] = ("adapters/google/",)
 """Places whose names and docstrings have not been read anew."""
 
 

@@ -48,7 +48,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def read_options(words: Sequence[str]) -> Settings:
-    """What these words of the command line say; who is wrong is told, and the process ends."""
+    """Return the settings that the command line gives; a mistake in it ends the process with a message."""
     parser = _parser()
     options = parser.parse_args(words)
     if (options.env or options.label) and not options.deploy:

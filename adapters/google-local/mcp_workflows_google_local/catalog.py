@@ -47,7 +47,7 @@ class Catalog:
         return [revisions[-1] for _, revisions in sorted(self._revisions.items())]
 
     def has(self, workflow: str) -> bool:
-        """Whether there is such a workflow."""
+        """Return True if the workflow exists."""
         return workflow in self._revisions
 
     def revisions(self, workflow: str) -> Sequence[Any]:
@@ -72,7 +72,7 @@ class Catalog:
         raise not_found(f"{self._home.workflow_name(workflow)}@{revision}")
 
     def program(self, workflow: str, revision: str) -> Program:
-        """What a revision runs."""
+        """Return the program of a revision."""
         key = (workflow, revision)
         if key not in self._programs:
             self._programs[key] = load(self.get(workflow, revision).source_contents)

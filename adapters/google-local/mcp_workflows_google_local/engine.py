@@ -162,7 +162,7 @@ class Engine:
             self._end(record, State.SUCCEEDED)
 
     def _broke(self, record: Record, task: asyncio.Task[None]) -> None:
-        """What an execution died of that is not its own: a mistake of this engine, which is told."""
+        """Log the error of an execution that failed by a mistake of this engine."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("%s: the local engine made a mistake", record.kept.name, exc_info=error)

@@ -33,7 +33,7 @@ _EXACT: Final = frozenset({"=", ":", "!="})
 
 
 class Filters(Generic[T]):
-    """What a list can be filtered by."""
+    """The fields and labels by which a list can be filtered."""
 
     def __init__(self, fields: Mapping[str, Callable[[T], Value]], labels: Callable[[T], Mapping[str, str]]) -> None:
         self._fields = fields

@@ -1,4 +1,4 @@
-"""What the two gRPC services answer; the messages are Google's own."""
+"""The two gRPC services; their messages are Google's own."""
 
 from __future__ import annotations
 

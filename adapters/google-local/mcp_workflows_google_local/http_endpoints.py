@@ -1,4 +1,4 @@
-"""What is spoken over plain HTTP: callbacks of executions, and the keys that identity tokens are signed with."""
+"""The endpoints over plain HTTP: callbacks of executions, and the keys that sign identity tokens."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _LEVELS: Final = {"WARNING": logging.WARNING, "ERROR": logging.ERROR, "CRITICAL"
 
 
 class ExecutionHost:
-    """What one execution needs of the world."""
+    """The host of one execution: time, HTTP, callbacks and the rest of its effects."""
 
     def __init__(
         self, record: Record, store: Store, callbacks: Callbacks, requests: Requests, env: Mapping[str, str]
@@ -51,7 +51,7 @@ class ExecutionHost:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What sys.get_env reads."""
+        """The variables that sys.get_env reads."""
         return self._env
 
     def at(self, steps: Sequence[Step]) -> None:

@@ -85,7 +85,7 @@ class Door:
 
 
 async def _first_words(reader: asyncio.StreamReader) -> bytes:
-    """What is said first, enough to tell the protocol; nothing if the connection ends before."""
+    """Read enough to tell the protocol; return nothing if the connection ends before that."""
     said = b""
     while _HTTP2.startswith(said) and said != _HTTP2:
         more = await reader.read(_CHUNK)

@@ -32,7 +32,7 @@ class Record:
 
     @property
     def ended(self) -> bool:
-        """Whether it has."""
+        """True if the execution has ended."""
         return self.kept.state in ENDED
 
     @property
@@ -69,7 +69,7 @@ class Record:
         return api.Execution.Status(current_steps=steps)
 
     def shown(self, *, full: bool) -> Any:
-        """What a view of it shows."""
+        """Return the execution in the full or the basic view."""
         kept = self.kept
         if full:
             shown: Any = api.Execution(kept)

@@ -1,4 +1,4 @@
-"""What a call of the API is refused with: a status of gRPC, and a text as Google words it where that is known."""
+"""Refusals of API calls: a gRPC status, and Google's own words where they are known."""
 
 from __future__ import annotations
 

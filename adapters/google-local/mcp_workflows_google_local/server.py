@@ -36,7 +36,7 @@ _LARGEST_MESSAGE: Final = 32 * 1024 * 1024  # a page of 100 executions with ever
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line says."""
+    """The settings of the command line."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class Settings:
 
     @property
     def url(self) -> str:
-        """What callback URLs begin with, and who signs its tokens."""
+        """The URL with which callback URLs begin; also the issuer of its tokens."""
         return self.reached or f"http://{self.address}"
 
 

@@ -1,4 +1,4 @@
-"""What is kept, in SQLite: in a file, or in memory until the engine ends."""
+"""The store, in SQLite: in a file, or in memory until the engine ends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Store:
             self._db.execute(statement, values)
 
     def setting(self, name: str) -> str | None:
-        """What is kept under a name."""
+        """Return the setting of this name."""
         row = self._db.execute("SELECT value FROM settings WHERE name=?", (name,)).fetchone()
         return row and str(row[0])
 

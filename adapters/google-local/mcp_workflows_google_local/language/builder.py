@@ -55,7 +55,7 @@ def _the_action(name: str, node: Fields) -> str:
 
 
 def body(name: str, node: Node, own: frozenset[str] = frozenset()) -> steps.Body:
-    """What a `try`, branch, loop or condition does: its `steps`, or one step without a name."""
+    """Return the body of a `try`, branch, loop or condition: its `steps`, or one step without a name."""
     if not isinstance(node, Fields):
         raise node.at.error("It must be a map with `steps`, or with what one step does")
     rest = {key: value for key, value in node.fields.items() if key not in own}
@@ -231,4 +231,4 @@ _ACTIONS: Final[Mapping[str, tuple[frozenset[str], _Make]]] = {
     "return": (frozenset(), lambda name, node: steps.Return(value=template(node.fields["return"]))),
     "steps": (_NEXT, lambda name, node: steps.Nested(body=stages(node.fields["steps"]))),
 }
-"""What a step may do, which keys it has besides, and how it is made."""
+"""The actions of a step: for each the keys beside it, and the function that makes the step."""

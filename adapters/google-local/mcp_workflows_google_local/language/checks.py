@@ -1,4 +1,4 @@
-"""What Google refuses at deployment: unknown variables, functions and steps, and jumps that lead nowhere.
+"""Checks that Google makes at deployment: unknown variables, functions and steps, and jumps that lead nowhere.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/variables (scopes), .../jumps, .../parallel-steps
 """

@@ -1,4 +1,4 @@
-"""What goes wrong: at deployment (DeployError), in a run that may catch it (WorkflowError), uncaught (Raised).
+"""Errors: at deployment (DeployError), in a run that may catch it (WorkflowError), uncaught (Raised).
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/error-types
 """

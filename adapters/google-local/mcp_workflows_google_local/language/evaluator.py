@@ -22,7 +22,7 @@ class Surroundings(Protocol):
         ...
 
     async def call(self, name: str, arguments: Sequence[JSON]) -> JSON:
-        """What a function or subworkflow answers to arguments by position."""
+        """Return the result of a function or subworkflow for arguments by position."""
         ...
 
 
@@ -49,7 +49,7 @@ class Formula:
 
 
 Template: TypeAlias = Formula | MapTemplate | ListTemplate
-"""What stands in a workflow where a value is wanted."""
+"""A value as the source writes it: with expressions in it."""
 
 
 async def filled(template: Template, where: Surroundings) -> JSON:

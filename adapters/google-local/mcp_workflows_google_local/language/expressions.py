@@ -117,7 +117,7 @@ def _number(token: Token) -> int | float:
 
 
 def unescaped(text: str) -> str:
-    """What a quoted string says."""
+    """Return the text of a quoted string."""
 
     def one(found: re.Match[str]) -> str:
         escape = found[1]

@@ -41,7 +41,7 @@ Run: TypeAlias = "Callable[[steps.Body, Frame], Awaitable[Outcome]]"
 
 @dataclass(slots=True, kw_only=True)
 class Execution:
-    """What all branches of an execution share."""
+    """The state that all branches of an execution share."""
 
     routines: Mapping[str, steps.Routine]
     host: Host
@@ -82,7 +82,7 @@ class Lane:
         return (*self.path, self.count)
 
     async def effect(self, name: str, arguments: Mapping[str, JSON]) -> JSON:
-        """What the host answers; the workflow may change its copy."""
+        """Return a copy of the host's answer, which the workflow may change."""
         return copied(await self.execution.host.effect(name, arguments, self.next_path()))
 
 
@@ -122,7 +122,7 @@ class Frame:
 
 
 async def run_routine(lane: Lane, name: str, arguments: Mapping[str, JSON]) -> JSON:
-    """What main or a subworkflow returns.
+    """Run main or a subworkflow, and return its result.
 
     Raises:
         WorkflowError: what nothing in it caught.

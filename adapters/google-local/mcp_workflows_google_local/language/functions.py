@@ -1,4 +1,4 @@
-"""What a function of the standard library is: a pure one of values, or an effect that the host has."""
+"""Functions of the standard library: pure ones of values, and effects of the host."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Function:
         return "call steps" if self.blocking else "expressions and call steps"
 
     async def apply(self, arguments: Mapping[str, JSON], effect: Effect) -> JSON:
-        """What it answers to these arguments, whose names were checked."""
+        """Return the result for these arguments, whose names were checked."""
         if self.acting:
             return await self.acting(effect, arguments)
         assert self.pure

@@ -1,4 +1,4 @@
-"""What a running workflow needs of the world: the host journals it, so that a replay takes the same way."""
+"""The protocol of a host: it carries out the effects of a workflow, and journals them for replays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Host(Protocol):
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What sys.get_env reads: GOOGLE_CLOUD_PROJECT_ID, GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID, ..., the user's own."""
+        """The variables that sys.get_env reads: those of Google (GOOGLE_CLOUD_PROJECT_ID, ...), and the user's own."""
         ...
 
     def at(self, steps: Sequence[Step]) -> None:

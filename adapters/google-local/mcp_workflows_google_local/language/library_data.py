@@ -66,7 +66,7 @@ def _prepend(objs: JSON, val: JSON) -> JSON:
 
 
 def _get(map_: JSON, keys: JSON) -> JSON:
-    """What stands under a key or a path of keys; null where a map or a key is missing."""
+    """Return the value under a key or a path of keys; null where a map or a key is missing."""
     path = keys if is_list(keys) else [keys]
     found = map_
     for key in path:

@@ -113,7 +113,7 @@ async def _request(effect: Effect, method: str, arguments: Mapping[str, JSON]) -
 
 
 def _response(answer: JSON) -> JSON:
-    """What the workflow sees of an answer.
+    """Return a response as the workflow sees it.
 
     Raises:
         WorkflowError: HttpError, its status is 400 or more; ResourceLimitError, it is larger than 2 MB.

@@ -20,7 +20,7 @@ from mcp_workflows_google_local.language.values import is_int, is_list, type_nam
 
 
 async def _iterations(loop: steps.For, frame: Frame) -> Sequence[JSON]:
-    """What a loop goes over.
+    """Return the values that a loop iterates over.
 
     Raises:
         WorkflowError: TypeError, it is no list, or a range not of numbers.

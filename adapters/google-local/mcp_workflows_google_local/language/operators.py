@@ -1,4 +1,4 @@
-"""What the operators do with the types they meet, and which they refuse.
+"""Operators: their results for each type, and the types that they refuse.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/datatypes (implicit data type conversions)
 """
@@ -31,7 +31,7 @@ def _refused(sign: str, left: JSON, right: JSON) -> WorkflowError:
 
 
 def as_text(value: JSON) -> str:
-    """What string() makes of a string, number or boolean.
+    """Return a string, number or boolean as string() writes it.
 
     Raises:
         WorkflowError: TypeError, it is something else.
@@ -59,7 +59,7 @@ def bounded(value: JSON) -> JSON:
 
 
 def equal(left: JSON, right: JSON) -> bool:
-    """Whether two values are the same; 1 == 1.0, but true is not 1."""
+    """Return True if two values are equal; 1 == 1.0, but true is not 1."""
     if is_map(left) and is_map(right):
         return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
     if is_list(left) and is_list(right):

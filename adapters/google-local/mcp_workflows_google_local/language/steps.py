@@ -110,7 +110,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Except:
-    """What is done with an error."""
+    """The steps that handle an error."""
 
     name: str | None
     body: Body

@@ -30,32 +30,32 @@ _NAMES: Mapping[type, str] = {
 
 
 def type_name(value: JSON) -> str:
-    """What the language calls its type."""
+    """Return the name of the type in the language."""
     return _NAMES[type(value)]
 
 
 def is_map(value: JSON) -> TypeGuard[dict[str, JSON]]:
-    """Whether it is a map."""
+    """Return True for a map."""
     return isinstance(value, dict)
 
 
 def is_list(value: JSON) -> TypeGuard[list[JSON]]:
-    """Whether it is a list."""
+    """Return True for a list."""
     return isinstance(value, list)
 
 
 def is_int(value: JSON) -> TypeGuard[int]:
-    """Whether it is an integer; a boolean is none."""
+    """Return True for an integer; a boolean is not one."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: JSON) -> TypeGuard[int | float]:
-    """Whether it is an integer or a double."""
+    """Return True for an integer or a double."""
     return is_int(value) or isinstance(value, float)
 
 
 def is_finite(value: JSON) -> bool:
-    """Whether a number keeps to 64 bits and is no infinity; whatever is no number does."""
+    """Return True for a finite number of 64 bits, and for everything that is not a number."""
     return SMALLEST <= value <= GREATEST if is_int(value) else not isinstance(value, float) or math.isfinite(value)
 
 
@@ -82,7 +82,7 @@ def size(value: JSON) -> int:
 
 
 def has_bytes(value: JSON) -> bool:
-    """Whether bytes are in it: those have no JSON."""
+    """Return True if the value contains bytes, which JSON cannot express."""
     if is_map(value):
         return any(has_bytes(item) for item in value.values())
     return any(has_bytes(item) for item in value) if is_list(value) else isinstance(value, bytes)

@@ -1,4 +1,4 @@
-"""What a step sees: variables, functions and subworkflows; and whether an expression keeps to that.
+"""Visibility of names: the variables, functions and subworkflows that a step can use.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/variables (scopes)
 """

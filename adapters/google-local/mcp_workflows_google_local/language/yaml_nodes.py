@@ -35,7 +35,7 @@ class At:
     column: int
 
     def error(self, text: str) -> DeployError:
-        """What is wrong here."""
+        """Return an error at this place."""
         return DeployError(text, line=self.line, column=self.column)
 
 
