@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google_local.language.source import load
 
 from mcp_workflows.sidecar.config.load import load_config
@@ -21,7 +21,7 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}[a-z0-9]")
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.parent.name}-{file.name.partition('.')[0]}")
 def test_a_workflow_can_be_deployed_and_holds_the_limits_of_google(file: Path) -> None:
-    source = completed(file.read_text())
+    source = add_subworkflows(file.read_text())
     load(source)
     assert NAME.fullmatch(file.name.removesuffix(SUFFIX))
     assert len(source.encode()) <= MOST_OF_A_SOURCE

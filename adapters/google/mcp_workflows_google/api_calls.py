@@ -19,10 +19,10 @@ from google.api_core.retry import AsyncRetry
 
 from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
 from mcp_workflows.errors import EngineError, EngineUnavailable
-from mcp_workflows_google.channels import EXECUTIONS, OURS, Clients
+from mcp_workflows_google.channels import EXECUTIONS, IN_OUR_CALL, GrpcClients
 from mcp_workflows_google.credentials import Credentials
-from mcp_workflows_google.error_table import Verb
-from mcp_workflows_google.errors import Answer, AnsweredError, Asked, of_grpc, passing, translate
+from mcp_workflows_google.error_table import CallKind
+from mcp_workflows_google.errors import CallContext, ErrorReply, ReplyError, is_transient, read_grpc_error, translate
 from mcp_workflows_google.names import Place
 from mcp_workflows_google.quota import limits
 from mcp_workflows_google.settings import GoogleSettings, Quota
@@ -30,7 +30,7 @@ from mcp_workflows_google.settings import GoogleSettings, Quota
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read, a write waits for a token
+_QUOTA_WAIT: Final = {True: 1.0, False: 4.0}  # seconds that a read, a write waits for a token
 _FOR_WRITES: Final = 4  # one place in so many is not for reads: slow looks never keep an answer or a cancel waiting
 _GRACE: Final = 0.5  # seconds: gRPC's own deadline comes first
 _ELSEWHERE: Final = "elsewhere"  # all other locations share a bucket: who calls us says where it is
@@ -39,10 +39,10 @@ _ATTEMPT: Final = 0.6  # of the time that there is for a read: another one fits 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ApiCall:
     """One call of the API."""
 
-    verb: Verb
+    kind: CallKind
     api: str  # whose quota it is, see `quota`
     permission: str
     resource: str
@@ -52,7 +52,7 @@ class Call:
     @property
     def repeatable(self) -> bool:
         """Whether it changes nothing."""
-        return self.verb in {Verb.LOOK, Verb.READ}
+        return self.kind in {CallKind.DESCRIBE, CallKind.READ}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,11 +73,11 @@ Attempt = Callable[[Mapping[str, str], float], Awaitable[T]]  # headers, seconds
 Page = Callable[[str, Mapping[str, str], float], Awaitable[tuple[Sequence[T], str]]]  # page token, headers, seconds
 
 
-class Edge:
+class ApiCaller:
     """Where every call of one engine goes through."""
 
     def __init__(
-        self, settings: GoogleSettings, clients: Clients, credentials: Credentials, buckets: Buckets = BUCKETS
+        self, settings: GoogleSettings, clients: GrpcClients, credentials: Credentials, buckets: Buckets = BUCKETS
     ) -> None:
         self._settings = settings
         self._clients = clients
@@ -90,7 +90,7 @@ class Edge:
         self._reads = anyio.CapacityLimiter(places - places // _FOR_WRITES)
 
     async def pages(
-        self, call: Call, page: Page[T], limit: int | None = None, enough: Callable[[T], bool] = lambda _: False
+        self, call: ApiCall, page: Page[T], limit: int | None = None, enough: Callable[[T], bool] = lambda _: False
     ) -> Sequence[T]:
         """The rows of all pages, or the first `limit` of them, or those before the first that is `enough`."""
         found: list[T] = []
@@ -101,26 +101,26 @@ class Edge:
             if not token or len(kept) < len(rows) or (limit is not None and len(found) >= limit):
                 return found[:limit]
 
-    async def make(self, call: Call, attempt: Attempt[T]) -> T:
+    async def make(self, call: ApiCall, attempt: Attempt[T]) -> T:
         """Within the quota and the time there is."""
         bucket = self.bucket(call.api, call.place.location)
         await self._turn(bucket, call)
         seconds = self._settings.timeout_seconds
         attempts = _Attempts(deadline=time.monotonic() + seconds)
-        token = OURS.set(True)
+        token = IN_OUR_CALL.set(True)
         try:
             with anyio.move_on_after(seconds + _GRACE, shield=not call.repeatable):
                 return await self._placed(call, attempts, attempt)
-        except AnsweredError as error:
-            ours = translate(error.answer, self._asked(call))
-            self._heed(error.answer, ours, bucket, call)
+        except ReplyError as error:
+            ours = translate(error.reply, self._asked(call))
+            self._heed(error.reply, ours, bucket, call)
             raise ours from None  # Google's own words may hold the input
         finally:
-            OURS.reset(token)
+            IN_OUR_CALL.reset(token)
             bucket.debit(max(0, attempts.made - 1))
         raise EngineUnavailable(f"{self._asked(call).who}: no answer within {seconds:g} s", sent=attempts.made > 0)
 
-    async def _placed(self, call: Call, attempts: _Attempts, attempt: Attempt[T]) -> T:
+    async def _placed(self, call: ApiCall, attempts: _Attempts, attempt: Attempt[T]) -> T:
         """When there is a place for it."""
         if not call.repeatable:
             async with self._places:
@@ -128,14 +128,14 @@ class Edge:
         async with self._reads, self._places:
             return await self._again(call, attempts, attempt)
 
-    async def _again(self, call: Call, attempts: _Attempts, attempt: Attempt[T]) -> T:
+    async def _again(self, call: ApiCall, attempts: _Attempts, attempt: Attempt[T]) -> T:
         """A read: some errors are worth another attempt."""
         asked = self._asked(call)
 
         def worth(error: Exception) -> bool:
-            if not isinstance(error, AnsweredError) or attempts.made >= _MOST_ATTEMPTS:
+            if not isinstance(error, ReplyError) or attempts.made >= _MOST_ATTEMPTS:
                 return False
-            return self._renewed(error.answer, attempts) or passing(error.answer, asked)
+            return self._renewed(error.reply, attempts) or is_transient(error.reply, asked)
 
         async def once() -> T:
             return await self._once(call, attempts, attempt, _ATTEMPT)
@@ -144,41 +144,41 @@ class Edge:
         try:
             return await retrying(once)()  # pyright: ignore[reportCallIssue]  # its ParamSpec is that of no call
         except RetryError as error:
-            if isinstance(error.cause, AnsweredError):
+            if isinstance(error.cause, ReplyError):
                 raise error.cause from None
             raise
 
-    async def _once(self, call: Call, attempts: _Attempts, attempt: Attempt[T], share: float) -> T:
+    async def _once(self, call: ApiCall, attempts: _Attempts, attempt: Attempt[T], share: float) -> T:
         headers = await self._credentials.headers()
         attempts.made += 1
         seconds = max(attempts.left * share, min(attempts.left, 1.0))
         try:
             return await attempt(headers, seconds)
         except GoogleAPICallError as error:
-            raise AnsweredError(of_grpc(error, connected=self._clients.connected(call.service))) from None
+            raise ReplyError(read_grpc_error(error, connected=self._clients.connected(call.service))) from None
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint()  # gRPC has raised one of its own making, which no cancel scope knows
             raise
 
-    def _renewed(self, answer: Answer, attempts: _Attempts) -> bool:
+    def _renewed(self, reply: ErrorReply, attempts: _Attempts) -> bool:
         """Whether a new token may help: once."""
-        if answer.status != "UNAUTHENTICATED" or attempts.renewed:
+        if reply.status != "UNAUTHENTICATED" or attempts.renewed:
             return False
         self._credentials.forget()
         attempts.renewed = True
         return True
 
-    def _heed(self, answer: Answer, ours: EngineError, bucket: Bucket, call: Call) -> None:
+    def _heed(self, reply: ErrorReply, ours: EngineError, bucket: Bucket, call: ApiCall) -> None:
         """What an error means for the calls after it."""
-        logger.debug("%s: %s %s", call.permission, answer.status, answer.reason)
-        if answer.status == "UNAUTHENTICATED":
+        logger.debug("%s: %s %s", call.permission, reply.status, reply.reason)
+        if reply.status == "UNAUTHENTICATED":
             self._credentials.forget()
         if isinstance(ours, EngineUnavailable) and ours.throttled and bucket.throttled():
             logger.warning("Google throttles %s%s", call.permission, bucket.slowed)
 
-    async def _turn(self, bucket: Bucket, call: Call) -> None:
+    async def _turn(self, bucket: Bucket, call: ApiCall) -> None:
         """Wait for a token of the quota, not for long."""
-        if not await bucket.turn(min(_PATIENCE[call.repeatable], self._settings.timeout_seconds / 2)):
+        if not await bucket.turn(min(_QUOTA_WAIT[call.repeatable], self._settings.timeout_seconds / 2)):
             raise EngineUnavailable(
                 f"{call.permission} is held back here, so that the project's quota in {call.place.location} lasts: "
                 "ask later",
@@ -195,10 +195,10 @@ class Edge:
         )
         return self.buckets.bucket(key, limits(api, self.quota))
 
-    def _asked(self, call: Call) -> Asked:
+    def _asked(self, call: ApiCall) -> CallContext:
         ours = call.service == EXECUTIONS
-        return Asked(
-            verb=call.verb,
+        return CallContext(
+            kind=call.kind,
             permission=call.permission,
             resource=call.resource,
             location=call.place.location,

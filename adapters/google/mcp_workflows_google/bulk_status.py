@@ -10,26 +10,26 @@ from collections.abc import Collection, Mapping, Sequence
 from mcp_workflows.adapter import JSON, Execution, Ref
 from mcp_workflows.adapter.bulk_status import ListEntry, Listings, gently
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_google.client import Calls
-from mcp_workflows_google.input_requests import asking
-from mcp_workflows_google.names import ExecutionName, Place, WorkflowName, note_of
-from mcp_workflows_google.notes import Noting, is_doubted
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.input_requests import with_questions
+from mcp_workflows_google.names import ExecutionName, Place, WorkflowName, note_prefix_of
+from mcp_workflows_google.notes import ExecutionNotes, is_unconfirmed
 
 _RUNNING = ("ACTIVE", "QUEUED")
 
 
-def listings(calls: Calls) -> Listings:
+def listings(client: Client) -> Listings:
     """Who runs, by workflow: one list of each state, as nobody says how `OR` is to be written."""
 
     async def running(workflow: str) -> Collection[str]:
         named = WorkflowName.parse(workflow, Place(project="", location=""))
-        lists = [await calls.executions(named, only=f'state="{state}"') for state in _RUNNING]
-        return {note_of(row.name) for rows in lists async for row in gently(rows)}
+        lists = [await client.executions(named, only=f'state="{state}"') for state in _RUNNING]
+        return {note_prefix_of(row.name) for rows in lists async for row in gently(rows)}
 
-    return Listings(running, _listed, lambda: calls.refill("list_executions") / len(_RUNNING))
+    return Listings(running, _listed, lambda: client.refill("list_executions") / len(_RUNNING))
 
 
-async def describe_many(known: Listings, noting: Noting, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+async def describe_many(known: Listings, notes: ExecutionNotes, refs: Sequence[Ref]) -> Mapping[str, Execution]:
     """Those that still run, by handle, with what they ask us; see `Sweeps.describe_many`.
 
     Left out are those with an answer that may not have arrived: only a look can tell what they ask.
@@ -37,18 +37,18 @@ async def describe_many(known: Listings, noting: Noting, refs: Sequence[Ref]) ->
     Raises:
         EngineUnavailable: no answer.
     """
-    seen = dict(await known.describe_many(refs))
-    notes = {handle: note_of(handle) async for handle in gently(seen)}
+    found = dict(await known.describe_many(refs))
+    prefixes = {handle: note_prefix_of(handle) async for handle in gently(found)}
     asked: dict[str, Mapping[str, JSON]] = {}
-    for workflow in {note[: note.rindex("/", 0, -1) + 1] for note in notes.values()}:
-        asked.update(await noting.questions_under(workflow))
-    async for handle in gently([handle for handle, note in notes.items() if note in asked]):
-        questions = asked[notes[handle]]
-        if any(is_doubted(each) for each in questions.values()):
-            del seen[handle]
+    for workflow in {prefix[: prefix.rindex("/", 0, -1) + 1] for prefix in prefixes.values()}:
+        asked.update(await notes.questions_under(workflow))
+    async for handle in gently([handle for handle, prefix in prefixes.items() if prefix in asked]):
+        questions = asked[prefixes[handle]]
+        if any(is_unconfirmed(each) for each in questions.values()):
+            del found[handle]
         else:
-            seen[handle] = asking(seen[handle], questions)
-    return seen
+            found[handle] = with_questions(found[handle], questions)
+    return found
 
 
 def _listed(handle: str) -> ListEntry | None:
@@ -56,4 +56,4 @@ def _listed(handle: str) -> ListEntry | None:
         found = ExecutionName.parse(handle)
     except EngineRefused:
         return None
-    return ListEntry(workflow=found.workflow.name, name=found.note)
+    return ListEntry(workflow=found.workflow.name, name=found.note_prefix)

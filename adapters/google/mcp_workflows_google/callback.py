@@ -30,7 +30,7 @@ class CallbackPath:
     url: str = field(repr=False)
 
 
-def checked(url: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath:
+def check_callback(url: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath:
     """The callback behind a URL, if it is one of this execution at Google; or at the emulator, if `rest_url` is one.
 
     `rest_url` is where the engine calls the API by its own configuration, so that it is good for this too.
@@ -47,7 +47,7 @@ def checked(url: str, execution: ExecutionName, *, rest_url: str) -> CallbackPat
     if found["origin"] not in (_local(rest_url) if emulator else _googles(execution) | {rest_url}):
         raise EngineRefused(f"callback_url does not lead to {'the emulator' if emulator else 'Google'}")
     name = _named(found["execution"])
-    if name is None or name.note != execution.note:
+    if name is None or name.note_prefix != execution.note_prefix:
         raise EngineRefused("callback_url is a callback of another execution")
     known = url.replace(found["origin"], rest_url, 1) if emulator else url
     return CallbackPath(project=name.workflow.place.project, id=found["id"], url=known)
@@ -71,7 +71,7 @@ def _named(text: str) -> ExecutionName | None:
         return None
 
 
-def derived(name: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath | None:
+def listed_callback(name: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath | None:
     """The callback that `callbacks.list` shows under this name: `.../callback/ID`; None: it is not this execution's.
 
     That the id in its URL is that of its name is not documented; the form of the URL is.
@@ -79,7 +79,7 @@ def derived(name: str, execution: ExecutionName, *, rest_url: str) -> CallbackPa
     """
     parent, _, identifier = name.rpartition("/")
     found = _named(parent.removesuffix("/callback").removesuffix("/callbacks"))
-    if found is None or found.note != execution.note or not re.fullmatch(CALLBACK, identifier, re.ASCII):
+    if found is None or found.note_prefix != execution.note_prefix or not re.fullmatch(CALLBACK, identifier, re.ASCII):
         return None
     place = replace(found.workflow.place, project=execution.workflow.place.project)
     own = replace(found, workflow=replace(found.workflow, place=place))

@@ -32,7 +32,7 @@ WORKFLOWS: Final = "workflows.googleapis.com"
 AGENT: Final = f"mcp-workflows/{version('mcp-workflows')}"
 LARGEST: Final = 64 * 1024 * 1024  # bytes of a reply: a full page, see `calls.FULL_PAGE`
 CONNECTING: Final = 0.5  # of the time that there is for a call: then it is surely known that it was not sent
-OURS: ContextVar[bool] = ContextVar("mcp_workflows_google_call", default=False)
+IN_OUR_CALL: ContextVar[bool] = ContextVar("mcp_workflows_google_call", default=False)
 
 _OPTIONS: Final[Sequence[tuple[str, Any]]] = (  # Any: a number or a text
     ("grpc.primary_user_agent", AGENT),
@@ -51,7 +51,7 @@ _OPTIONS: Final[Sequence[tuple[str, Any]]] = (  # Any: a number or a text
 )
 _LOCAL: Final[Sequence[tuple[str, Any]]] = (("grpc.enable_http_proxy", 0),)
 _EXECUTIONS_HOST = re.compile(r"^workflowexecutions(?=[.-])")
-_TALKATIVE: Final = (
+_LOGGERS: Final = (
     "google.cloud.workflows.executions_v1.services.executions.transports.grpc_asyncio",
     "google.cloud.workflows_v1.services.workflows.transports.grpc_asyncio",
 )
@@ -62,7 +62,7 @@ def workflows_host(executions: str) -> str:
     return _EXECUTIONS_HOST.sub("workflows", executions)
 
 
-class Clients:
+class GrpcClients:
     """Both APIs."""
 
     def __init__(self, settings: GoogleSettings) -> None:
@@ -104,7 +104,7 @@ class Clients:
             await channel.close()
 
     async def _channel(self, service: str, target: str) -> Any:  # Any: see above
-        keep_quiet()
+        filter_client_logs()
         if self._emulator:
             channel = grpc.aio.insecure_channel(target, options=(*_OPTIONS, self._connecting, *_LOCAL))
         else:
@@ -114,17 +114,17 @@ class Clients:
         return channel
 
 
-class _NotOurs(logging.Filter):
+class _OwnChatterFilter(logging.Filter):
     """Lets pass what is not of a call of ours, or is more than chatter."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.DEBUG or not OURS.get()
+        return record.levelno > logging.DEBUG or not IN_OUR_CALL.get()
 
 
-_NOT_OURS: Final = _NotOurs()
+_OWN_CHATTER_FILTER: Final = _OwnChatterFilter()
 
 
-def keep_quiet() -> None:
+def filter_client_logs() -> None:
     """Have Google's clients not log our requests and answers: there are tokens and inputs in them."""
-    for name in _TALKATIVE:
-        logging.getLogger(name).addFilter(_NOT_OURS)
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_OWN_CHATTER_FILTER)

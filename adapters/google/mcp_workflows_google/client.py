@@ -20,13 +20,20 @@ from google.cloud.workflows import executions_v1
 from mcp_workflows.adapter import JSON, Allowance
 from mcp_workflows.adapter.token_bucket import BUCKETS, Buckets
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_google.api_calls import Call, Edge
-from mcp_workflows_google.channels import WORKFLOWS, Clients
+from mcp_workflows_google.api_calls import ApiCall, ApiCaller
+from mcp_workflows_google.channels import WORKFLOWS, GrpcClients
 from mcp_workflows_google.credentials import Credentials
-from mcp_workflows_google.error_table import Verb
+from mcp_workflows_google.error_table import CallKind
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.resources import Callback, Deployed, Seen, read_callback, read_execution, read_workflow
-from mcp_workflows_google.rest import Delivered, Rest, rest_url
+from mcp_workflows_google.resources import (
+    Callback,
+    ExecutionResource,
+    WorkflowResource,
+    read_callback,
+    read_execution,
+    read_workflow,
+)
+from mcp_workflows_google.rest import DeliveryOutcome, Rest, rest_url
 from mcp_workflows_google.settings import GoogleSettings
 
 logger = logging.getLogger(__name__)
@@ -41,15 +48,15 @@ _UNLIMITED_LOOKS: Final = 50.0  # per second, where no quota is known
 _CALLBACK: Final = re.compile(r"/v1/(?P<execution>projects/[^?#]+?)/callbacks?/")
 
 
-class Calls:
+class Client:
     """The API of one engine: one project in one location."""
 
     def __init__(self, settings: GoogleSettings, buckets: Buckets = BUCKETS) -> None:
         self._settings = settings
-        self._clients = Clients(settings)
+        self._clients = GrpcClients(settings)
         self._rest = Rest(settings)
         self._credentials = Credentials(settings)
-        self._edge = Edge(settings, self._clients, self._credentials, buckets)
+        self._edge = ApiCaller(settings, self._clients, self._credentials, buckets)
 
     async def close(self) -> None:
         """Every connection; calls under way are broken off."""
@@ -91,18 +98,20 @@ class Calls:
             self._edge.project = await self._credentials.project()
         return Place(project=self._edge.project, location=self._settings.location)
 
-    async def create(self, workflow: WorkflowName, argument: str | None, labels: Mapping[str, str]) -> Seen:
+    async def create(
+        self, workflow: WorkflowName, argument: str | None, labels: Mapping[str, str]
+    ) -> ExecutionResource:
         """Start an execution: one attempt, never a second one; cancelling us does not break it off.
 
         Raises:
             EngineRefused: none was created.
             EngineUnavailable: `sent`: one may have been.
         """
-        call = _of_workflow(Verb.CREATE, "write_executions", "workflows.executions.create", workflow)
+        call = _of_workflow(CallKind.CREATE, "write_executions", "workflows.executions.create", workflow)
         execution = executions_v1.Execution(argument=argument or "", labels=dict(labels))
         request = executions_v1.CreateExecutionRequest(parent=workflow.name, execution=execution)
 
-        async def attempt(headers: Mapping[str, str], seconds: float) -> Seen:
+        async def attempt(headers: Mapping[str, str], seconds: float) -> ExecutionResource:
             client = await self._clients.executions()
             return read_execution(
                 await client.create_execution(request, retry=None, timeout=seconds, metadata=tuple(headers.items()))
@@ -110,16 +119,16 @@ class Calls:
 
         return await self._edge.make(call, attempt)
 
-    async def get(self, name: ExecutionName, *, full: bool) -> Seen:
+    async def get(self, name: ExecutionName, *, full: bool) -> ExecutionResource:
         """One look at an execution.
 
         Raises:
             ExecutionNotFound, EngineError: see `refusals`.
         """
-        call = _of_execution(Verb.LOOK, "get_execution", "workflows.executions.get", name)
+        call = _of_execution(CallKind.DESCRIBE, "get_execution", "workflows.executions.get", name)
         request = executions_v1.GetExecutionRequest(name=name.name, view=_view(full))
 
-        async def attempt(headers: Mapping[str, str], seconds: float) -> Seen:
+        async def attempt(headers: Mapping[str, str], seconds: float) -> ExecutionResource:
             client = await self._clients.executions()
             return read_execution(
                 await client.get_execution(request, retry=None, timeout=seconds, metadata=tuple(headers.items()))
@@ -135,7 +144,7 @@ class Calls:
         full: bool = False,
         limit: int | None = None,
         since: datetime | None = None,
-    ) -> Sequence[Seen]:
+    ) -> Sequence[ExecutionResource]:
         """Executions of a workflow, the newest first; `only`: a filter. Each page is a call of its own.
 
         `since`: up to the first one that started before; those that are QUEUED have not started.
@@ -143,10 +152,12 @@ class Calls:
         Raises:
             EngineError: see `refusals`.
         """
-        call = _of_workflow(Verb.READ, "list_executions", "workflows.executions.list", workflow)
+        call = _of_workflow(CallKind.READ, "list_executions", "workflows.executions.list", workflow)
         size = min(FULL_PAGE if full else BASIC_PAGE, limit or BASIC_PAGE)
 
-        async def page(token: str, headers: Mapping[str, str], seconds: float) -> tuple[Sequence[Seen], str]:
+        async def page(
+            token: str, headers: Mapping[str, str], seconds: float
+        ) -> tuple[Sequence[ExecutionResource], str]:
             client = await self._clients.executions()
             request = executions_v1.ListExecutionsRequest(
                 parent=workflow.name, view=_view(full), page_size=size, filter=only, page_token=token
@@ -154,7 +165,7 @@ class Calls:
             reply = await client.list_executions(request, retry=None, timeout=seconds, metadata=tuple(headers.items()))
             return [read_execution(row) for row in reply.executions], reply.next_page_token
 
-        def earlier(row: Seen) -> bool:
+        def earlier(row: ExecutionResource) -> bool:
             return since is not None and row.start_time is not None and row.start_time < since
 
         return await self._edge.pages(call, page, limit, earlier)
@@ -165,7 +176,7 @@ class Calls:
         Raises:
             ExecutionNotFound, EngineError: see `refusals`.
         """
-        call = _of_execution(Verb.CANCEL, "write_executions", "workflows.executions.cancel", name)
+        call = _of_execution(CallKind.CANCEL, "write_executions", "workflows.executions.cancel", name)
         request = executions_v1.CancelExecutionRequest(name=name.name)
 
         async def attempt(headers: Mapping[str, str], seconds: float) -> None:
@@ -183,7 +194,7 @@ class Calls:
         Raises:
             ExecutionNotFound, EngineError: see `refusals`.
         """
-        call = _of_execution(Verb.LOOK, "list_callbacks", "workflows.callbacks.list", name)
+        call = _of_execution(CallKind.DESCRIBE, "list_callbacks", "workflows.callbacks.list", name)
 
         async def page(token: str, headers: Mapping[str, str], seconds: float) -> tuple[Sequence[Callback], str]:
             params = {"pageSize": str(_CALLBACKS_PAGE)} | ({"pageToken": token} if token else {})
@@ -194,15 +205,15 @@ class Calls:
 
         return await self._edge.pages(call, page)
 
-    async def deliver(self, url: str, method: str, body: JSON) -> Delivered:
+    async def deliver(self, url: str, method: str, body: JSON) -> DeliveryOutcome:
         """Send an answer to a callback, once; the caller has checked whose URL it is.
 
         Raises:
             EngineError: it was not delivered, for sure; `EngineUnavailable` has `sent=False`.
         """
-        call = _of_execution(Verb.SEND, "send_callback", "workflows.callbacks.send", _execution_of(url))
+        call = _of_execution(CallKind.SEND, "send_callback", "workflows.callbacks.send", _execution_of(url))
 
-        async def attempt(headers: Mapping[str, str], seconds: float) -> Delivered:
+        async def attempt(headers: Mapping[str, str], seconds: float) -> DeliveryOutcome:
             return await self._rest.deliver(url, method, body, headers, seconds)
 
         try:
@@ -210,9 +221,9 @@ class Calls:
         except EngineUnavailable as error:
             if not error.sent or error.throttled:
                 raise
-            return Delivered.UNKNOWN
+            return DeliveryOutcome.UNKNOWN
 
-    async def workflow(self, name: WorkflowName) -> Deployed:
+    async def workflow(self, name: WorkflowName) -> WorkflowResource:
         """A workflow, with its source.
 
         Raises:
@@ -221,7 +232,7 @@ class Calls:
         call = _of_workflows("workflows.workflows.get", name.name, name.place)
         request = workflows_v1.GetWorkflowRequest(name=name.name)
 
-        async def attempt(headers: Mapping[str, str], seconds: float) -> Deployed:
+        async def attempt(headers: Mapping[str, str], seconds: float) -> WorkflowResource:
             client = await self._clients.workflows()
             return read_workflow(
                 await client.get_workflow(request, retry=None, timeout=seconds, metadata=tuple(headers.items()))
@@ -229,7 +240,7 @@ class Calls:
 
         return await self._edge.make(call, attempt)
 
-    async def workflows(self) -> Sequence[Deployed]:
+    async def workflows(self) -> Sequence[WorkflowResource]:
         """The workflows of this place. Whether they have their source is Google's choice.
 
         Raises:
@@ -238,7 +249,9 @@ class Calls:
         place = await self.place()
         call = _of_workflows("workflows.workflows.list", place.name, place)
 
-        async def page(token: str, headers: Mapping[str, str], seconds: float) -> tuple[Sequence[Deployed], str]:
+        async def page(
+            token: str, headers: Mapping[str, str], seconds: float
+        ) -> tuple[Sequence[WorkflowResource], str]:
             client = await self._clients.workflows()
             request = workflows_v1.ListWorkflowsRequest(parent=place.name, page_size=_WORKFLOWS_PAGE, page_token=token)
             reply = await client.list_workflows(request, retry=None, timeout=seconds, metadata=tuple(headers.items()))
@@ -252,17 +265,17 @@ def _view(full: bool) -> executions_v1.ExecutionView:
     return views(views.FULL if full else views.BASIC)
 
 
-def _of_execution(verb: Verb, api: str, permission: str, name: ExecutionName) -> Call:
-    return Call(verb=verb, api=api, permission=permission, resource=name.name, place=name.workflow.place)
+def _of_execution(kind: CallKind, api: str, permission: str, name: ExecutionName) -> ApiCall:
+    return ApiCall(kind=kind, api=api, permission=permission, resource=name.name, place=name.workflow.place)
 
 
-def _of_workflow(verb: Verb, api: str, permission: str, name: WorkflowName) -> Call:
-    return Call(verb=verb, api=api, permission=permission, resource=name.name, place=name.place)
+def _of_workflow(kind: CallKind, api: str, permission: str, name: WorkflowName) -> ApiCall:
+    return ApiCall(kind=kind, api=api, permission=permission, resource=name.name, place=name.place)
 
 
-def _of_workflows(permission: str, resource: str, place: Place) -> Call:
-    return Call(
-        verb=Verb.READ,
+def _of_workflows(permission: str, resource: str, place: Place) -> ApiCall:
+    return ApiCall(
+        kind=CallKind.READ,
         api="read_workflows",
         permission=permission,
         resource=resource,
@@ -280,11 +293,11 @@ def _execution_of(url: str) -> ExecutionName:
 
 
 @asynccontextmanager
-async def open_calls(settings: GoogleSettings) -> AsyncGenerator[Calls]:
+async def open_client(settings: GoogleSettings) -> AsyncGenerator[Client]:
     """The calls of an engine; nothing is called, read or connected before it is needed."""
-    calls = Calls(settings)
+    client = Client(settings)
     try:
-        yield calls
+        yield client
     finally:
         with anyio.CancelScope(shield=True):
-            await calls.close()
+            await client.close()

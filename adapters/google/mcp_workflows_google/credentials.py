@@ -37,11 +37,11 @@ _REASON = re.compile(r"\b(invalid_grant|invalid_client|unauthorized_client|inval
 _REMEDY: Final = (
     "`gcloud auth application-default login`, or name a file with GOOGLE_APPLICATION_CREDENTIALS or credentials_file"
 )
-FOREIGN: Final = (auth.GoogleAuthError, OSError, ValueError)
+AUTH_ERRORS: Final = (auth.GoogleAuthError, OSError, ValueError)
 """All that getting credentials and tokens raises: files that are no JSON, have no key, a machine without a network."""
 
 
-class _Asking(Request):
+class _BoundedRequest(Request):
     """Requests for tokens that end in time, whatever google-auth thinks of it."""
 
     def __call__(  # as google-auth defines it, which has no types
@@ -52,7 +52,7 @@ class _Asking(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class LoadedCredentials:
     """Credentials, and the project that came with them."""
 
     credentials: Any  # of google-auth: duck typed
@@ -78,32 +78,32 @@ class _FileError(ValueError):
     """The file of credentials is none."""
 
 
-def _of_file(path: str) -> Known:
+def _file_credentials(path: str) -> LoadedCredentials:
     info: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     kind = str(info.get("type")) if isinstance(info, Mapping) else ""
     if kind not in _FILES:
         raise _FileError(f"{path} is no file of credentials: its type must be one of {', '.join(_FILES)}")
-    return Known(credentials=_FILES[kind](info), project=info.get("project_id"))
+    return LoadedCredentials(credentials=_FILES[kind](info), project=info.get("project_id"))
 
 
-def _found() -> Known:
-    credentials, project = google.auth.default(scopes=[SCOPE], request=_Asking())
-    return Known(credentials=credentials, project=project)
+def _default_credentials() -> LoadedCredentials:
+    credentials, project = google.auth.default(scopes=[SCOPE], request=_BoundedRequest())
+    return LoadedCredentials(credentials=credentials, project=project)
 
 
-def load(settings: GoogleSettings) -> Known:
+def load(settings: GoogleSettings) -> LoadedCredentials:
     """The credentials these settings mean; blocks.
 
     Raises:
         GoogleAuthError, OSError, ValueError: there are none.
     """
-    known = _of_file(settings.credentials_file) if settings.credentials_file else _found()
+    known = _file_credentials(settings.credentials_file) if settings.credentials_file else _default_credentials()
     if settings.impersonate is None:
         return known
     acting = impersonated_credentials.Credentials(
         source_credentials=known.credentials, target_principal=settings.impersonate, target_scopes=[SCOPE]
     )
-    return Known(credentials=acting, project=known.project)
+    return LoadedCredentials(credentials=acting, project=known.project)
 
 
 class Credentials:
@@ -112,8 +112,8 @@ class Credentials:
     def __init__(self, settings: GoogleSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._known: Known | None = None
-        self._work: BlockingCall[Known] | None = None
+        self._known: LoadedCredentials | None = None
+        self._work: BlockingCall[LoadedCredentials] | None = None
         self._failed: Exception | None = None
         self._failed_at = float("-inf")
 
@@ -165,12 +165,12 @@ class Credentials:
         """Unless somebody has, or it has just failed."""
         if self._work is None and self._clock() - self._failed_at >= _AGAIN:
             known, settings = self._known, self._settings
-            self._work = BlockingCall(lambda: _refreshed(known or load(settings)), errors=FOREIGN)
+            self._work = BlockingCall(lambda: _refreshed(known or load(settings)), errors=AUTH_ERRORS)
 
     async def _wait(self) -> None:
         if self._work is None:
             raise self._error()
-        with anyio.move_on_after(_SOON if self._failed else self._settings.timeout_seconds), suppress(*FOREIGN):
+        with anyio.move_on_after(_SOON if self._failed else self._settings.timeout_seconds), suppress(*AUTH_ERRORS):
             await self._work.outcome()
         self._collect()
         if self._state() is kinds.TokenState.INVALID:
@@ -184,22 +184,22 @@ class Credentials:
         try:
             self._known = work.result()
             self._failed = None
-        except FOREIGN as error:
+        except AUTH_ERRORS as error:
             self._failed, self._failed_at = error, self._clock()
 
     def _error(self) -> EngineRefused | EngineUnavailable:
         if self._failed is None:
             late = f"no access token of Google within {self._settings.timeout_seconds:g} s: is there a network?"
             return EngineUnavailable(late, sent=False)
-        return explained(self._failed, self._settings)
+        return credentials_error(self._failed, self._settings)
 
 
-def _refreshed(known: Known) -> Known:
-    known.credentials.refresh(_Asking())
+def _refreshed(known: LoadedCredentials) -> LoadedCredentials:
+    known.credentials.refresh(_BoundedRequest())
     return known
 
 
-def explained(error: Exception, settings: GoogleSettings) -> EngineRefused | EngineUnavailable:
+def credentials_error(error: Exception, settings: GoogleSettings) -> EngineRefused | EngineUnavailable:
     """Our error for one of `FOREIGN`; never its own words, which may hold what a token server answered."""
     if _is_network(error):
         return EngineUnavailable("cannot get an access token: Google's token server cannot be reached", sent=False)

@@ -13,18 +13,18 @@ from urllib.parse import quote
 
 from mcp_workflows.adapter import TERMINAL, Execution, Failure, Gate, Ref, Status
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows_google.client import Calls
-from mcp_workflows_google.input_requests import complaints, may_wait, requests
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.input_requests import is_at_gate, open_requests, problems
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName
-from mcp_workflows_google.notes import Noted, Noting, is_doubted, utc_now
+from mcp_workflows_google.notes import ExecutionNotes, ExecutionRecord, is_unconfirmed, utc_now
 from mcp_workflows_google.options import GoogleOptions
-from mcp_workflows_google.outcome import UNAVAILABLE, ended, status_of, working
+from mcp_workflows_google.outcome import UNAVAILABLE, ended_execution, running_execution, status_of
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.redaction import hidden, short
-from mcp_workflows_google.resources import Callback, Seen, awaited
+from mcp_workflows_google.redaction import redact, shorten
+from mcp_workflows_google.resources import Callback, ExecutionResource, awaited_ids
 from mcp_workflows_google.settings import GoogleSettings
 
-GOOGLES: Final = "https://console.cloud.google.com"
+GOOGLE_CONSOLE: Final = "https://console.cloud.google.com"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Console:
     @classmethod
     def of(cls, settings: GoogleSettings) -> Console:
         """As set, or Google's own, unless the engine is a local one."""
-        return cls(root=settings.console_url or (None if settings.emulator else GOOGLES))
+        return cls(root=settings.console_url or (None if settings.emulator else GOOGLE_CONSOLE))
 
     def page(self, execution: ExecutionName) -> str | None:
         """The page of an execution."""
@@ -48,51 +48,61 @@ class Console:
         return f"{of_workflow}/execution/{execution.execution}/summary?project={project}"
 
 
-async def look(
-    calls: Calls, noting: Noting, projects: Projects, console: Console, ref: Ref, *, grace: timedelta
+async def describe_execution(
+    client: Client, notes: ExecutionNotes, projects: Projects, console: Console, ref: Ref, *, grace: timedelta
 ) -> Execution:
     """One call for an execution that runs or, if its tool wants its steps, has ended; otherwise two."""
-    noted = await noting.of(ref.handle)
+    record = await notes.read(ref.handle)
     full = bool(ref.gates) or GoogleOptions.read(ref.options).progress
-    seen = await calls.get(noted.name, full=full)
-    if not full and status_of(seen.state) in TERMINAL:
-        seen = await calls.get(noted.name, full=True)
-    if status_of(seen.state) in TERMINAL and await _overtaken(noting, projects, noted.name, seen):
-        return await look(calls, noting, projects, console, ref, grace=grace)  # at the one that goes on
-    found = await _unreadable(noting, noted, seen, grace) if seen.state == UNAVAILABLE else None
-    if noted.unavailable and seen.state != UNAVAILABLE:
-        await noting.available(noted.name)
+    resource = await client.get(record.name, full=full)
+    if not full and status_of(resource.state) in TERMINAL:
+        resource = await client.get(record.name, full=True)
+    if status_of(resource.state) in TERMINAL and await _has_lost_claim(notes, projects, record.name, resource):
+        return await describe_execution(client, notes, projects, console, ref, grace=grace)  # at the one that goes on
+    found = await _unreadable(notes, record, resource, grace) if resource.state == UNAVAILABLE else None
+    if record.unavailable and resource.state != UNAVAILABLE:
+        await notes.clear_unavailable(record.name)
     if found is None:
-        found = ended(seen) if status_of(seen.state) in TERMINAL else await _running(calls, noted, seen, ref.gates)
-    return replace(found, execution_id=seen.name, url=console.page(noted.name))
+        found = (
+            ended_execution(resource)
+            if status_of(resource.state) in TERMINAL
+            else await _running(client, record, resource, ref.gates)
+        )
+    return replace(found, execution_id=resource.name, url=console.page(record.name))
 
 
-async def _overtaken(noting: Noting, projects: Projects, name: ExecutionName, seen: Seen) -> bool:
-    key = seen.labels.get(KEY_LABEL)
-    return key is not None and await noting.overtaken(await projects.claimed(name, key), name)
+async def _has_lost_claim(
+    notes: ExecutionNotes, projects: Projects, name: ExecutionName, resource: ExecutionResource
+) -> bool:
+    key = resource.labels.get(KEY_LABEL)
+    return key is not None and await notes.record_lost_claim(await projects.claim_key(name, key), name)
 
 
-async def _running(calls: Calls, noted: Noted, seen: Seen, gates: Mapping[str, Gate]) -> Execution:
-    doubted = {callback for callback, question in noted.questions.items() if is_doubted(question)}
-    listed = doubted or may_wait(seen, gates)  # they have a quota of their own, a smaller one
-    callbacks: Sequence[Callback] = await calls.callbacks(noted.name) if listed else ()
-    over = doubted - awaited(callbacks)
-    questions = {callback: question for callback, question in noted.questions.items() if callback not in over}
-    found, now = working(seen), utc_now()
-    asked = requests(questions, seen, callbacks, gates, now=now)
+async def _running(
+    client: Client, record: ExecutionRecord, resource: ExecutionResource, gates: Mapping[str, Gate]
+) -> Execution:
+    doubted = {callback for callback, question in record.questions.items() if is_unconfirmed(question)}
+    listed = doubted or is_at_gate(resource, gates)  # they have a quota of their own, a smaller one
+    callbacks: Sequence[Callback] = await client.callbacks(record.name) if listed else ()
+    over = doubted - awaited_ids(callbacks)
+    questions = {callback: question for callback, question in record.questions.items() if callback not in over}
+    found, now = running_execution(resource), utc_now()
+    asked = open_requests(questions, resource, callbacks, gates, now=now)
     if asked:
         return replace(found, status=Status.INPUT_REQUIRED, requests=asked)
-    told = complaints(questions, seen, callbacks, gates)
+    told = problems(questions, resource, callbacks, gates)
     return replace(found, message="; ".join(told)) if told else found
 
 
-async def _unreadable(noting: Noting, noted: Noted, seen: Seen, grace: timedelta) -> Execution:
+async def _unreadable(
+    notes: ExecutionNotes, record: ExecutionRecord, resource: ExecutionResource, grace: timedelta
+) -> Execution:
     """Its data cannot be read, which may pass (a key that is revoked, and given back): so it has not ended.
 
     Raises:
         EngineUnavailable: it goes on for less than the grace period.
     """
-    since, why = await noting.unavailable_since(noted.name), short(hidden(seen.state_error)) or "no reason given"
+    since, why = await notes.unavailable_since(record.name), shorten(redact(resource.state_error)) or "no reason given"
     if utc_now() - since < grace:
         raise EngineUnavailable(f"Google cannot show the execution now (UNAVAILABLE: {why})", silent=False)
     text = f"Google has not shown the execution since {since:%Y-%m-%d %H:%M} UTC: its outcome is not known ({why})"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, Failure
-from mcp_workflows_google.redaction import hidden, hidden_in, short
+from mcp_workflows_google.redaction import redact, redact_json, shorten
 
 PROTOCOL_ERROR: Final = "mcp_error"  # `raise: {mcp_error: {code, message, data}}`
 _LARGEST_CODE: Final = 2**31 - 1  # what clients in other languages can read
@@ -24,7 +24,7 @@ _Object = Mapping[str, Any]  # Any: JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ErrorText:
     """An error in words: `own` if the workflow itself chose them."""
 
     text: str = ""
@@ -33,9 +33,9 @@ class Said:
     protocol: Failure | None = None  # the JSON-RPC error that it asks for
 
 
-def said(payload: str | None) -> Said:
+def read_payload(payload: str | None) -> ErrorText:
     """What the payload of an error says."""
-    return Said() if payload is None else _said(_read(payload), 0)
+    return ErrorText() if payload is None else _read_value(_read(payload), 0)
 
 
 def _read(text: str) -> JSON:
@@ -45,15 +45,15 @@ def _read(text: str) -> JSON:
         return text
 
 
-def _said(value: JSON, depth: int) -> Said:
+def _read_value(value: JSON, depth: int) -> ErrorText:
     if isinstance(value, str):
         inner = _read(value) if value.lstrip().startswith("{") and depth < _DEEPEST else None
-        return _said(inner, depth + 1) if isinstance(inner, dict) else Said(text=hidden(value).strip())
+        return _read_value(inner, depth + 1) if isinstance(inner, dict) else ErrorText(text=redact(value).strip())
     if not isinstance(value, dict):
-        return Said() if value is None else Said(text=short(hidden(_dump(value))))
+        return ErrorText() if value is None else ErrorText(text=shorten(redact(_dump(value))))
     found = cast("_Object", value)
     if (protocol := _protocol(found.get(PROTOCOL_ERROR))) is not None:
-        return Said(protocol=protocol)
+        return ErrorText(protocol=protocol)
     nested = _nested(found, depth) if depth < _DEEPEST else None
     return nested or _of_map(found)
 
@@ -66,35 +66,35 @@ def _protocol(found: JSON) -> Failure | None:
     code, message = error.get("code"), error.get("message")
     if not isinstance(code, int) or isinstance(code, bool) or abs(code) > _LARGEST_CODE:
         return None
-    text = hidden(message).strip() if isinstance(message, str) else ""
+    text = redact(message).strip() if isinstance(message, str) else ""
     try:
-        data = hidden_in(error.get("data"))
+        data = redact_json(error.get("data"))
     except RecursionError:
         data = None  # nested so deeply that no client could read it
     return Failure(text=text or PROTOCOL_ERROR, kind=PROTOCOL_ERROR, code=code, data=data)
 
 
-def _of_map(found: _Object) -> Said:
+def _of_map(found: _Object) -> ErrorText:
     """Its message and code; of a map that has no message, what is in it and can be no secret."""
     tags = _texts(found.get("tags"))
-    kind, code = next((hidden(short(tag)) for tag in tags), None), found.get("code")
+    kind, code = next((redact(shorten(tag)) for tag in tags), None), found.get("code")
     texts = (found.get(name) for name in _MESSAGES)
-    text = next((hidden(text).strip() for text in texts if isinstance(text, str) and text.strip()), "")
+    text = next((redact(text).strip() for text in texts if isinstance(text, str) and text.strip()), "")
     if not text:
         left = _without_secrets(found)
-        text = short(hidden(_dump(left))) if left else ""
-    return Said(text=_joined(kind, text, None if code == text else code), kind=kind or _kind(code), own=not tags)
+        text = shorten(redact(_dump(left))) if left else ""
+    return ErrorText(text=_joined(kind, text, None if code == text else code), kind=kind or _kind(code), own=not tags)
 
 
 def _joined(kind: str | None, text: str, code: JSON) -> str:
     """Kind, message and code in one sentence, each said once."""
     words = text if not kind or text == kind or text.startswith(f"{kind}:") else f"{kind}: {text}" if text else kind
     known = isinstance(code, int | str) and not isinstance(code, bool) and str(code)
-    return f"{words} (code {hidden(short(str(code)))})" if known and words and str(code) not in words else words
+    return f"{words} (code {redact(shorten(str(code)))})" if known and words and str(code) not in words else words
 
 
 def _kind(code: JSON) -> str | None:
-    return hidden(short(code)) if isinstance(code, str) and code else None
+    return redact(shorten(code)) if isinstance(code, str) and code else None
 
 
 def _without_secrets(value: JSON, depth: int = 0) -> JSON:
@@ -118,7 +118,7 @@ def _dump(value: JSON) -> str:
         return ""
 
 
-def _nested(found: _Object, depth: int) -> Said | None:
+def _nested(found: _Object, depth: int) -> ErrorText | None:
     """The error inside an error, of the first branch that failed or of a child execution; None: there is none."""
     for read in (_branches, _child):
         if (inner := read(found, depth)) is not None:
@@ -126,7 +126,7 @@ def _nested(found: _Object, depth: int) -> Said | None:
     return None
 
 
-def _branches(found: _Object, depth: int) -> Said | None:
+def _branches(found: _Object, depth: int) -> ErrorText | None:
     """Source: https://cloud.google.com/workflows/docs/reference/syntax/parallel-steps, exceptions."""
     several = found.get("branches")
     every: Sequence[JSON] = cast("list[object]", several) if isinstance(several, list) else ()
@@ -137,7 +137,7 @@ def _branches(found: _Object, depth: int) -> Said | None:
     return _inside(failed[0].get("error"), "a branch failed", more, depth)
 
 
-def _child(found: _Object, depth: int) -> Said | None:
+def _child(found: _Object, depth: int) -> ErrorText | None:
     """What the connector `workflowexecutions.executions.run` raises: the child as the API has it."""
     child = found.get("operation")
     if not isinstance(child, dict) or "OperationError" not in _texts(found.get("tags")):
@@ -145,9 +145,9 @@ def _child(found: _Object, depth: int) -> Said | None:
     return _inside(cast("_Object", child).get("error"), "a child execution failed", "", depth)
 
 
-def _inside(error: JSON, what: str, more: str, depth: int) -> Said | None:
+def _inside(error: JSON, what: str, more: str, depth: int) -> ErrorText | None:
     payload = cast("_Object", error).get("payload") if isinstance(error, dict) else None
-    inner = _said(_read(payload) if isinstance(payload, str) else payload, depth + 1)
+    inner = _read_value(_read(payload) if isinstance(payload, str) else payload, depth + 1)
     if inner.protocol is not None:
         return inner
     return replace(inner, text=f"{what}: {inner.text}{more}") if inner.text else None

@@ -15,22 +15,22 @@ from typing import Final
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 
 
-class Denied(EngineRefused):
+class PermissionDenied(EngineRefused):
     """Google knows us, and does not let us do this."""
 
 
-class Verb(StrEnum):
+class CallKind(StrEnum):
     """What kind of call it was."""
 
     CREATE = "create"
-    LOOK = "look"  # at an execution
+    DESCRIBE = "describe"  # an execution
     READ = "read"  # of anything else
     CANCEL = "cancel"
     SEND = "send"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ErrorRow:
     """What one error is for us. `text` may use the words of `translating`: {permission}, {resource}, {endpoint}, ..."""
 
     kind: type[EngineError]
@@ -40,64 +40,64 @@ class Row:
     throttled: bool = False  # likewise
 
 
-def refused(text: str, *, final: bool = False) -> Row:
+def refused_row(text: str, *, final: bool = False) -> ErrorRow:
     """A definite no."""
-    return Row(kind=EngineRefused, text=text, final=final)
+    return ErrorRow(kind=EngineRefused, text=text, final=final)
 
 
-def unavailable(text: str, *, sent: bool = True, throttled: bool = False) -> Row:
+def unavailable_row(text: str, *, sent: bool = True, throttled: bool = False) -> ErrorRow:
     """Nobody knows."""
-    return Row(kind=EngineUnavailable, text=text, sent=sent, throttled=throttled)
+    return ErrorRow(kind=EngineUnavailable, text=text, sent=sent, throttled=throttled)
 
 
-_DOWN: Final = unavailable("Google has an internal error, or is overloaded ({detail})")
-_LATE: Final = unavailable("no answer in time")
-_INVALID: Final = refused("the request is not valid{field}", final=True)
-_NO_WORKFLOW: Final = refused("there is no {resource}: check its name, the project and the location")
-_NO_EXECUTION: Final = Row(
+_DOWN: Final = unavailable_row("Google has an internal error, or is overloaded ({detail})")
+_LATE: Final = unavailable_row("no answer in time")
+_INVALID: Final = refused_row("the request is not valid{field}", final=True)
+_NO_WORKFLOW: Final = refused_row("there is no {resource}: check its name, the project and the location")
+_NO_EXECUTION: Final = ErrorRow(
     kind=ExecutionNotFound, text="it has no such execution: never had, or dropped it after its retention"
 )
-_DENIED: Final = Row(
-    kind=Denied,
+_DENIED: Final = ErrorRow(
+    kind=PermissionDenied,
     text="no permission: {permission} on {resource} is not allowed, or that does not exist; grant it",
 )
-_THROTTLED: Final = unavailable(
+_THROTTLED: Final = unavailable_row(
     "Google throttles us: the quota of the project in {location} is used up", sent=False, throttled=True
 )
-_STATE: Final = refused("{resource} is in no state for this{field}")
-NOT_IT: Final = refused("what answers at {endpoint} is not this API: check endpoint (or emulator)")
-_TOKEN: Final = refused(
+_STATE: Final = refused_row("{resource} is in no state for this{field}")
+NOT_IT: Final = refused_row("what answers at {endpoint} is not this API: check endpoint (or emulator)")
+_TOKEN: Final = refused_row(
     "Google does not accept our credentials: `gcloud auth application-default login`, or check them"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class StatusRows:
     """What a gRPC status is for each kind of call."""
 
-    of_workflow: Row  # create, read
-    of_execution: Row  # look, cancel, send
+    of_workflow: ErrorRow  # create, read
+    of_execution: ErrorRow  # look, cancel, send
 
-    def row(self, verb: Verb) -> Row:
+    def row(self, kind: CallKind) -> ErrorRow:
         """That of this kind of call."""
-        return self.of_workflow if verb in {Verb.CREATE, Verb.READ} else self.of_execution
+        return self.of_workflow if kind in {CallKind.CREATE, CallKind.READ} else self.of_execution
 
 
-def _always(row: Row) -> Status:
-    return Status(of_workflow=row, of_execution=row)
+def _always(row: ErrorRow) -> StatusRows:
+    return StatusRows(of_workflow=row, of_execution=row)
 
 
-STATUSES: Final[Mapping[str, Status]] = {
-    "CANCELLED": _always(unavailable("the call was broken off")),
+STATUSES: Final[Mapping[str, StatusRows]] = {
+    "CANCELLED": _always(unavailable_row("the call was broken off")),
     "UNKNOWN": _always(_DOWN),
     "INVALID_ARGUMENT": _always(_INVALID),
     "DEADLINE_EXCEEDED": _always(_LATE),
-    "NOT_FOUND": Status(of_workflow=_NO_WORKFLOW, of_execution=_NO_EXECUTION),
-    "ALREADY_EXISTS": _always(refused("{resource} exists already")),
+    "NOT_FOUND": StatusRows(of_workflow=_NO_WORKFLOW, of_execution=_NO_EXECUTION),
+    "ALREADY_EXISTS": _always(refused_row("{resource} exists already")),
     "PERMISSION_DENIED": _always(_DENIED),
     "RESOURCE_EXHAUSTED": _always(_THROTTLED),
     "FAILED_PRECONDITION": _always(_STATE),
-    "ABORTED": _always(unavailable("somebody else changed it at the same time")),
+    "ABORTED": _always(unavailable_row("somebody else changed it at the same time")),
     "OUT_OF_RANGE": _always(_INVALID),
     "UNIMPLEMENTED": _always(NOT_IT),
     "INTERNAL": _always(_DOWN),
@@ -107,86 +107,95 @@ STATUSES: Final[Mapping[str, Status]] = {
 }
 """By gRPC status. FAILED_PRECONDITION of a cancel: it has ended, and `Calls.cancel` takes that for done."""
 
-AGAIN: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE", "CANCELLED"})
+RETRYABLE: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE", "CANCELLED"})
 """Statuses after which a read is tried again."""
 
 _DISABLED: Final = "the API {service} is not enabled in project {consumer}"
-REASONS: Final[Mapping[str, Row]] = {
-    "SERVICE_DISABLED": refused(_DISABLED + ": `gcloud services enable {service} --project {consumer}`"),
-    "API_DISABLED": refused(_DISABLED),
-    "BILLING_DISABLED": refused("billing is not enabled in project {consumer}"),
-    "CONSUMER_INVALID": refused("there is no project {consumer}: check project"),
-    "RESOURCE_PROJECT_INVALID": refused("there is no project {consumer}: check project"),
-    "GCP_SUSPENDED": refused("Google has suspended project {consumer}"),
-    "CONSUMER_SUSPENDED": refused("Google has suspended project {consumer}"),
-    "USER_PROJECT_DENIED": refused(
+REASONS: Final[Mapping[str, ErrorRow]] = {
+    "SERVICE_DISABLED": refused_row(_DISABLED + ": `gcloud services enable {service} --project {consumer}`"),
+    "API_DISABLED": refused_row(_DISABLED),
+    "BILLING_DISABLED": refused_row("billing is not enabled in project {consumer}"),
+    "CONSUMER_INVALID": refused_row("there is no project {consumer}: check project"),
+    "RESOURCE_PROJECT_INVALID": refused_row("there is no project {consumer}: check project"),
+    "GCP_SUSPENDED": refused_row("Google has suspended project {consumer}"),
+    "CONSUMER_SUSPENDED": refused_row("Google has suspended project {consumer}"),
+    "USER_PROJECT_DENIED": refused_row(
         "no permission to use project {consumer} for quota: grant roles/serviceusage.serviceUsageConsumer on it"
     ),
-    "ACCESS_TOKEN_EXPIRED": refused("our access token has expired; the next call gets a new one"),
-    "ACCESS_TOKEN_SCOPE_INSUFFICIENT": refused(
+    "ACCESS_TOKEN_EXPIRED": refused_row("our access token has expired; the next call gets a new one"),
+    "ACCESS_TOKEN_SCOPE_INSUFFICIENT": refused_row(
         "our access token lacks the scope cloud-platform: give it to the machine, or log in again with it"
     ),
     "ACCESS_TOKEN_TYPE_UNSUPPORTED": _TOKEN,
     "CREDENTIALS_MISSING": _TOKEN,
     "JWT_TOKEN_INVALID": _TOKEN,
-    "ACCOUNT_STATE_INVALID": refused("the account that we are is disabled or deleted"),
-    "SECURITY_POLICY_VIOLATED": refused("a VPC Service Controls perimeter forbids this{violation}"),
-    "LOCATION_POLICY_VIOLATED": refused("an organization policy forbids {location}"),
-    "LOCATION_ORG_POLICY_VIOLATED": refused("an organization policy forbids {location}"),
-    "RESOURCE_USAGE_RESTRICTION_VIOLATED": refused("an organization policy forbids {service} in project {consumer}"),
-    "ENDPOINT_USAGE_RESTRICTION_VIOLATED": refused(
+    "ACCOUNT_STATE_INVALID": refused_row("the account that we are is disabled or deleted"),
+    "SECURITY_POLICY_VIOLATED": refused_row("a VPC Service Controls perimeter forbids this{violation}"),
+    "LOCATION_POLICY_VIOLATED": refused_row("an organization policy forbids {location}"),
+    "LOCATION_ORG_POLICY_VIOLATED": refused_row("an organization policy forbids {location}"),
+    "RESOURCE_USAGE_RESTRICTION_VIOLATED": refused_row(
+        "an organization policy forbids {service} in project {consumer}"
+    ),
+    "ENDPOINT_USAGE_RESTRICTION_VIOLATED": refused_row(
         "an organization policy forbids {endpoint}: set endpoint to that of the location"
     ),
-    "ORG_RESTRICTION_VIOLATION": refused("an organization policy forbids this"),
+    "ORG_RESTRICTION_VIOLATION": refused_row("an organization policy forbids this"),
 }
 """By the reason of an ErrorInfo, which says more than the status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class MessageSign:
     """What a text tells beyond its status."""
 
     sign: str
-    row: Row
+    row: ErrorRow
     local: bool = True  # only where there is no connection, so that nothing was sent
     custom: bool = False  # only if the endpoint is of the settings: Google's own name is right, DNS fails
 
 
-_NO_HOST: Final = refused("there is no host {endpoint}: check endpoint (or emulator)")
-_UNRESOLVED: Final = unavailable("cannot resolve the name of {endpoint}: is there a network?", sent=False)
+_NO_HOST: Final = refused_row("there is no host {endpoint}: check endpoint (or emulator)")
+_UNRESOLVED: Final = unavailable_row("cannot resolve the name of {endpoint}: is there a network?", sent=False)
 
-SIGNS: Final[tuple[Sign, ...]] = (
-    Sign(
+MESSAGE_SIGNS: Final[tuple[MessageSign, ...]] = (
+    MessageSign(
         sign="WRONG_VERSION_NUMBER",
-        row=refused("{endpoint} does not speak TLS, so it is not Google: check endpoint; a local engine is emulator:"),
+        row=refused_row(
+            "{endpoint} does not speak TLS, so it is not Google: check endpoint; a local engine is emulator:"
+        ),
     ),
-    Sign(
+    MessageSign(
         sign="CERTIFICATE_VERIFY_FAILED",
-        row=refused(
+        row=refused_row(
             "we do not trust the certificate of {endpoint}: check endpoint, or set GRPC_DEFAULT_SSL_ROOTS_FILE_PATH "
             "and SSL_CERT_FILE to the file of its CA"
         ),
     ),
-    Sign(sign="is not in peer certificate", row=refused("the certificate at {endpoint} is for another host: check it")),
-    Sign(sign="TSI_PROTOCOL_FAILURE", row=refused("the TLS handshake with {endpoint} failed: check endpoint")),
-    Sign(sign="Domain name not found", row=_NO_HOST, custom=True),
-    Sign(sign="Name or service not known", row=_NO_HOST, custom=True),
-    Sign(sign="Misformatted domain name", row=_NO_HOST),
-    Sign(sign="http1.x server", row=NOT_IT),
-    Sign(sign="Expected SETTINGS frame", row=NOT_IT),
-    Sign(sign="errors resolving", row=_UNRESOLVED),
-    Sign(sign="DNS resolution failed", row=_UNRESOLVED),
-    Sign(sign="name resolution", row=_UNRESOLVED),
-    Sign(sign="Name or service not known", row=_UNRESOLVED),
-    Sign(
-        sign="Connection refused",
-        row=unavailable("cannot connect to {endpoint}: connection refused{running}", sent=False),
+    MessageSign(
+        sign="is not in peer certificate",
+        row=refused_row("the certificate at {endpoint} is for another host: check it"),
     ),
-    Sign(sign="failed to connect", row=unavailable("cannot connect to {endpoint}", sent=False)),
-    Sign(sign="message larger than max", row=unavailable("its answer is too large for us"), local=False),
-    Sign(
+    MessageSign(
+        sign="TSI_PROTOCOL_FAILURE", row=refused_row("the TLS handshake with {endpoint} failed: check endpoint")
+    ),
+    MessageSign(sign="Domain name not found", row=_NO_HOST, custom=True),
+    MessageSign(sign="Name or service not known", row=_NO_HOST, custom=True),
+    MessageSign(sign="Misformatted domain name", row=_NO_HOST),
+    MessageSign(sign="http1.x server", row=NOT_IT),
+    MessageSign(sign="Expected SETTINGS frame", row=NOT_IT),
+    MessageSign(sign="errors resolving", row=_UNRESOLVED),
+    MessageSign(sign="DNS resolution failed", row=_UNRESOLVED),
+    MessageSign(sign="name resolution", row=_UNRESOLVED),
+    MessageSign(sign="Name or service not known", row=_UNRESOLVED),
+    MessageSign(
+        sign="Connection refused",
+        row=unavailable_row("cannot connect to {endpoint}: connection refused{running}", sent=False),
+    ),
+    MessageSign(sign="failed to connect", row=unavailable_row("cannot connect to {endpoint}", sent=False)),
+    MessageSign(sign="message larger than max", row=unavailable_row("its answer is too large for us"), local=False),
+    MessageSign(
         sign="is not found or access is unauthorized",
-        row=refused("there is no location {location} for Workflows, or we may not use it: check location"),
+        row=refused_row("there is no location {location} for Workflows, or we may not use it: check location"),
         local=False,
     ),
 )

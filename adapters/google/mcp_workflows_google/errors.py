@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.api_core import exceptions as api
 
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
-from mcp_workflows_google.error_table import AGAIN, REASONS, SIGNS, STATUSES, Row, Verb
+from mcp_workflows_google.error_table import MESSAGE_SIGNS, REASONS, RETRYABLE, STATUSES, CallKind, ErrorRow
 
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -25,10 +25,10 @@ _CONSUMER = re.compile(r"projects/(?P<project>[a-z0-9.:-]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CallContext:
     """What was asked of whom."""
 
-    verb: Verb
+    kind: CallKind
     permission: str
     resource: str  # a resource name; never the rest of the request
     location: str
@@ -42,16 +42,16 @@ class Asked:
         return f"Google Workflows at {self.endpoint}" if self.custom else f"Google Workflows in {self.location}"
 
 
-class AnsweredError(Exception):
+class ReplyError(Exception):
     """An answer that is an error, over gRPC or HTTP: what of it the tables need."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.status)
-        self.answer = answer
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ErrorReply:
     """A gRPC status with its text and what its details say."""
 
     status: str
@@ -62,12 +62,12 @@ class Answer:
     fields: tuple[str, ...] = ()  # of the request that are not valid
 
 
-def of_grpc(error: api.GoogleAPICallError, *, connected: bool) -> Answer:
+def read_grpc_error(error: api.GoogleAPICallError, *, connected: bool) -> ErrorReply:
     """What a call of the official client raised: an answer of the other side, if we are connected to it."""
     status: Any = error.grpc_status_code  # Any: grpc has no types
     reply: Any = next(iter(error.errors), None)
     violations = [each for detail in error.details for each in getattr(detail, "field_violations", ())]
-    return Answer(
+    return ErrorReply(
         status=status.name if status is not None else "UNKNOWN",
         text=str(getattr(reply, "details", lambda: None)() or error.message),
         local=not connected,
@@ -93,18 +93,18 @@ _HTTP: Final[Mapping[int, str]] = {
 }
 
 
-def of_http(status: int, body: Any) -> Answer:  # Any: what the body says, if it is JSON
+def read_http_error(status: int, body: Any) -> ErrorReply:  # Any: what the body says, if it is JSON
     """What an answer over HTTP is; one that is not in Google's form counts by its HTTP status."""
     error: Any = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
-        return Answer(status=_HTTP.get(status, "UNKNOWN" if status >= 500 else "UNIMPLEMENTED"))
+        return ErrorReply(status=_HTTP.get(status, "UNKNOWN" if status >= 500 else "UNIMPLEMENTED"))
     told: Mapping[str, Any] = error
     listed: Any = told.get("details")
     details: list[Any] = [each for each in (listed if isinstance(listed, list) else []) if isinstance(each, Mapping)]
     info: Mapping[str, Any] = next((each for each in details if each.get("@type") == ERROR_INFO), {})
     found = str(told.get("status"))
     metadata: Any = info.get("metadata")
-    return Answer(
+    return ErrorReply(
         status=found if found in STATUSES else _HTTP.get(status, "UNKNOWN"),
         text=str(told.get("message", "")),
         reason=str(info.get("reason", "")),
@@ -118,10 +118,10 @@ def of_http(status: int, body: Any) -> Answer:  # Any: what the body says, if it
     )
 
 
-def translate(answer: Answer, asked: Asked) -> EngineError:
+def translate(reply: ErrorReply, context: CallContext) -> EngineError:
     """Ours for theirs."""
-    row = _row(answer, asked)
-    text = f"{asked.who}: {row.text.format_map(_words(answer, asked))}"
+    row = _row(reply, context)
+    text = f"{context.who}: {row.text.format_map(_words(reply, context))}"
     if row.kind is EngineUnavailable:
         return EngineUnavailable(text, sent=row.sent, throttled=row.throttled)
     if row.kind is EngineRefused:
@@ -129,41 +129,41 @@ def translate(answer: Answer, asked: Asked) -> EngineError:
     return row.kind(text)
 
 
-def passing(answer: Answer, asked: Asked) -> bool:
+def is_transient(reply: ErrorReply, context: CallContext) -> bool:
     """Whether asking the same again at once may well help: no connection, a quota, a no are not of that kind."""
-    return answer.status in AGAIN and _signed(answer, asked) is None
+    return reply.status in RETRYABLE and _signed(reply, context) is None
 
 
-def _row(answer: Answer, asked: Asked) -> Row:
-    told = REASONS.get(answer.reason) or _signed(answer, asked)
-    return told or STATUSES.get(answer.status, STATUSES["UNKNOWN"]).row(asked.verb)
+def _row(reply: ErrorReply, context: CallContext) -> ErrorRow:
+    told = REASONS.get(reply.reason) or _signed(reply, context)
+    return told or STATUSES.get(reply.status, STATUSES["UNKNOWN"]).row(context.kind)
 
 
-def _signed(answer: Answer, asked: Asked) -> Row | None:
+def _signed(reply: ErrorReply, context: CallContext) -> ErrorRow | None:
     """The first of `SIGNS` that is in its text and counts here."""
-    for each in SIGNS:
-        if each.sign in answer.text and (answer.local or not each.local) and (asked.custom or not each.custom):
+    for each in MESSAGE_SIGNS:
+        if each.sign in reply.text and (reply.local or not each.local) and (context.custom or not each.custom):
             return each.row
     return None
 
 
-def _words(answer: Answer, asked: Asked) -> Mapping[str, str]:
-    named, placed = _PERMISSION.search(answer.text), _ON.search(answer.text)
-    consumer = _CONSUMER.fullmatch(answer.metadata.get("consumer", "")) or _CONSUMER.match(asked.resource)
-    fields = ", ".join(each for each in answer.fields if _WORD.fullmatch(each))
-    violation = _word(answer.metadata.get("uid"))
+def _words(reply: ErrorReply, context: CallContext) -> Mapping[str, str]:
+    named, placed = _PERMISSION.search(reply.text), _ON.search(reply.text)
+    consumer = _CONSUMER.fullmatch(reply.metadata.get("consumer", "")) or _CONSUMER.match(context.resource)
+    fields = ", ".join(each for each in reply.fields if _WORD.fullmatch(each))
+    violation = _word(reply.metadata.get("uid"))
     return {
-        "permission": _word(answer.metadata.get("permission")) or (named["permission"] if named else asked.permission),
-        "resource": _word(answer.metadata.get("resource"))
-        or (placed["resource"] if placed and named else asked.resource),
-        "location": asked.location,
-        "endpoint": asked.endpoint,
-        "service": _word(answer.metadata.get("service")) or asked.service,
+        "permission": _word(reply.metadata.get("permission")) or (named["permission"] if named else context.permission),
+        "resource": _word(reply.metadata.get("resource"))
+        or (placed["resource"] if placed and named else context.resource),
+        "location": context.location,
+        "endpoint": context.endpoint,
+        "service": _word(reply.metadata.get("service")) or context.service,
         "consumer": consumer["project"] if consumer else "?",
         "field": f" ({fields})" if fields else "",
         "violation": f" (vpcServiceControlsUniqueIdentifier {violation})" if violation else "",
-        "detail": answer.status,
-        "running": _running(asked.endpoint),
+        "detail": reply.status,
+        "running": _running(context.endpoint),
     }
 
 

@@ -15,25 +15,25 @@ from typing import Final
 
 from mcp_workflows.adapter import Start
 from mcp_workflows.errors import EngineRefused, StartConflict
-from mcp_workflows_google.client import Calls
+from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName, label
-from mcp_workflows_google.notes import Noting
+from mcp_workflows_google.notes import ExecutionNotes
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.resources import Seen
-from mcp_workflows_google.start import Order, order
+from mcp_workflows_google.resources import ExecutionResource
+from mcp_workflows_google.start import StartRequest, build_request
 
 CLOCKS_DIFFER: Final = timedelta(minutes=5)  # between Google's and ours, at most
 _LAST: Final = datetime.max.replace(tzinfo=UTC)  # what is still queued has not started
 
 
-class Labelled:
+class KeySearch:
     """The executions that carry the label of a key, and whether Google's filter shows them, once that is known."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._filter_works = False
 
-    async def of(self, wanted: Order, key: str, since: datetime) -> Sequence[Seen]:
+    async def executions(self, wanted: StartRequest, key: str, since: datetime) -> Sequence[ExecutionResource]:
         """Those of this key that began since then, the oldest first.
 
         Raises:
@@ -42,20 +42,22 @@ class Labelled:
         ours = _with(await self._filtered(wanted, key, since), key)
         self._filter_works = self._filter_works or bool(ours)
         if not ours and not self._filter_works:
-            ours = _with(await self._calls.executions(wanted.workflow, full=True, since=since), key)
+            ours = _with(await self._client.executions(wanted.workflow, full=True, since=since), key)
         return ours
 
-    async def _filtered(self, wanted: Order, key: str, since: datetime) -> Sequence[Seen]:
+    async def _filtered(self, wanted: StartRequest, key: str, since: datetime) -> Sequence[ExecutionResource]:
         only = f'labels.{KEY_LABEL}="{key}"'
         try:
-            return await self._calls.executions(wanted.workflow, only=only, full=True, since=since)
+            return await self._client.executions(wanted.workflow, only=only, full=True, since=since)
         except EngineRefused:
             if self._filter_works:
                 raise
             return ()  # a filter that Google does not take
 
 
-async def find(calls: Calls, labelled: Labelled, noting: Noting, projects: Projects, start: Start) -> str | None:
+async def find(
+    client: Client, search: KeySearch, notes: ExecutionNotes, projects: Projects, start: Start
+) -> str | None:
     """The handle of the execution of this key; see `Finds.find`.
 
     Who has claimed the key is the one, even if it is not the oldest: it is what runs. If nobody has, the oldest gets
@@ -65,27 +67,27 @@ async def find(calls: Calls, labelled: Labelled, noting: Noting, projects: Proje
         StartConflict: it has another argument.
         EngineRefused, EngineUnavailable: it cannot be told, or a duplicate could not be cancelled.
     """
-    wanted, key = order(start, await calls.place()), label(start.key)
-    found = {row.name: row for row in await labelled.of(wanted, key, start.created - CLOCKS_DIFFER)}
+    wanted, key = build_request(start, await client.place()), label(start.key)
+    found = {row.name: row for row in await search.executions(wanted, key, start.created - CLOCKS_DIFFER)}
     if not found:
-        return await noting.holder(f"{wanted.workflow.name}/{key}")
+        return await notes.claim_holder(f"{wanted.workflow.name}/{key}")
     oldest = next(iter(found.values()))
     if not _same(oldest.argument, wanted.argument):
         raise StartConflict("the key belongs to an execution with another argument")
     names = [ExecutionName.parse(name) for name in found]
     first, one = names[0], names[0]
     if len(names) > 1:
-        claimed = await projects.claimed(replace(first, workflow=wanted.workflow), key)  # they are listed there
-        one = await noting.claim(claimed, first)
+        claimed = await projects.claim_key(replace(first, workflow=wanted.workflow), key)  # they are listed there
+        one = await notes.claim(claimed, first)
     for other in names:
-        if other.note != one.note:
-            await calls.cancel(other)
+        if other.note_prefix != one.note_prefix:
+            await client.cancel(other)
     return one.name
 
 
-def _with(found: Sequence[Seen], key: str) -> Sequence[Seen]:
-    ours = {seen.name: seen for seen in found if seen.labels.get(KEY_LABEL) == key}
-    return sorted(ours.values(), key=lambda seen: (seen.start_time or _LAST, seen.name))
+def _with(found: Sequence[ExecutionResource], key: str) -> Sequence[ExecutionResource]:
+    ours = {resource.name: resource for resource in found if resource.labels.get(KEY_LABEL) == key}
+    return sorted(ours.values(), key=lambda resource: (resource.start_time or _LAST, resource.name))
 
 
 def _same(found: str, wanted: str | None) -> bool:

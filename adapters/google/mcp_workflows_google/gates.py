@@ -31,7 +31,7 @@ class Method(StrEnum):
 WITH_BODY: Final = frozenset({Method.POST, Method.PUT, Method.PATCH})
 
 
-class When(BaseModel):
+class WaitingStep(BaseModel):
     """The step that waits for a person."""
 
     model_config = _MODEL
@@ -50,16 +50,16 @@ class When(BaseModel):
         description="The HTTP method of its callback (http_callback_method); needed if several steps wait at once.",
     )
 
-    def at(self, steps: Sequence[Step]) -> bool:
+    def matches(self, steps: Sequence[Step]) -> bool:
         """Whether an execution that is in these steps is in this one."""
         return any(each.step == self.step and self.routine in {None, each.routine} for each in steps)
 
-    def may_be(self, callback: Callback) -> bool:
+    def may_wait_for(self, callback: Callback) -> bool:
         """Whether this step may be the one that waits for this callback."""
         return self.method is None or callback.method == self.method
 
 
-class Sending(BaseModel):
+class GateAnswer(BaseModel):
     """What is sent to the callback: the workflow finds it in `.http_request.body` of what await_callback returns."""
 
     model_config = _MODEL
@@ -67,7 +67,7 @@ class Sending(BaseModel):
     body: Any = Field(default=None, description="Any JSON value; none for GET, DELETE, HEAD and OPTIONS.")  # any JSON
 
 
-def _long(when: object) -> object:
+def _as_mapping(when: object) -> object:
     return {"step": when} if isinstance(when, str) else when
 
 
@@ -76,11 +76,11 @@ class GateSettings(BaseModel):
 
     model_config = _MODEL
 
-    when: Annotated[When, BeforeValidator(_long, json_schema_input_type=When | str)] = Field(
+    when: Annotated[WaitingStep, BeforeValidator(_as_mapping, json_schema_input_type=WaitingStep | str)] = Field(
         description="The step that waits for a person: its name, or {step: name, routine: name, method: POST}."
     )
-    send: Sending = Field(description="How the answer reaches it: {body: any JSON value}.")
-    decline: Sending | None = Field(default=None, description="How a refusal does.")
+    send: GateAnswer = Field(description="How the answer reaches it: {body: any JSON value}.")
+    decline: GateAnswer | None = Field(default=None, description="How a refusal does.")
 
     @model_validator(mode="after")
     def _has_room_for_a_body(self) -> GateSettings:
@@ -101,23 +101,23 @@ def _body_words(method: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class GateRule:
     """One gate, ready to be used."""
 
     name: str
-    when: When
+    when: WaitingStep
     request: InputRequest
 
 
-def step_named(when: JSON) -> str:
+def gate_step(when: JSON) -> str:
     """The step that a `when` means, as it is written; nothing is checked."""
     found = cast("Mapping[str, JSON]", when).get("step") if isinstance(when, dict) else when
     return found if isinstance(found, str) else ""
 
 
-def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[str]]:
+def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Sequence[str]]:
     """The gates of a task by name, and what is wrong with those that are none now that they are filled in."""
-    rules: dict[str, Rule] = {}
+    rules: dict[str, GateRule] = {}
     wrong: list[str] = []
     for name, gate in gates.items():
         try:
@@ -131,21 +131,21 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, Rule], Sequence[
     return rules, wrong
 
 
-def _taken(rule: Rule, rules: Mapping[str, Rule]) -> Iterator[str]:
+def _taken(rule: GateRule, rules: Mapping[str, GateRule]) -> Iterator[str]:
     for first in rules.values():
         if first.when == rule.when:
             yield f"gate {rule.name}: step {rule.when.step} is asked about by gate {first.name} already"
 
 
-def _rule(name: str, gate: Gate) -> Rule:
+def _rule(name: str, gate: Gate) -> GateRule:
     try:
-        when = When.model_validate(_long(gate.when))
+        when = WaitingStep.model_validate(_as_mapping(gate.when))
     except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_complaint(error, 'when')}") from None
-    return Rule(name=name, when=when, request=gate.request)
+        raise EngineRefused(f"gate {name}: {_problem(error, 'when')}") from None
+    return GateRule(name=name, when=when, request=gate.request)
 
 
-def read_sending(name: str, send: JSON, written: JSON, method: str) -> JSON:
+def read_gate_answer(name: str, send: JSON, written: JSON, method: str) -> JSON:
     """The body of one answer, filled in from what is `written` in the gate, for a callback of this method.
 
     Raises:
@@ -155,15 +155,15 @@ def read_sending(name: str, send: JSON, written: JSON, method: str) -> JSON:
     if isinstance(written, dict) and "body" in written:
         filled = {"body": None, **filled}  # what an answer left empty is left out when it is filled in
     try:
-        sending = Sending.model_validate(filled)
+        sending = GateAnswer.model_validate(filled)
     except ValidationError as error:
-        raise EngineRefused(f"gate {name}: {_complaint(error, 'send')}") from None
+        raise EngineRefused(f"gate {name}: {_problem(error, 'send')}") from None
     if ("body" in sending.model_fields_set) != (method in WITH_BODY):
         raise EngineRefused(f"gate {name}: {_body_words(method)}")
     return sending.body
 
 
-def _complaint(error: ValidationError, part: str) -> str:
+def _problem(error: ValidationError, part: str) -> str:
     wrong = error.errors(include_input=False, include_url=False)[0]
     where = ".".join([part, *map(str, wrong["loc"])])
     return f"{where}: {wrong['msg'].removeprefix('Value error, ')}"

@@ -7,20 +7,20 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON, TERMINAL
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
-from mcp_workflows_google.callback import checked
-from mcp_workflows_google.client import Calls
-from mcp_workflows_google.hints import News
+from mcp_workflows_google.callback import check_callback
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.hints import ChangeHints
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName
-from mcp_workflows_google.notes import Noting, utc_now
+from mcp_workflows_google.notes import ExecutionNotes, utc_now
 from mcp_workflows_google.outcome import status_of
 from mcp_workflows_google.projects import Projects
-from mcp_workflows_google.questions import Asked, Claiming, read_question
-from mcp_workflows_google.resources import Seen
+from mcp_workflows_google.questions import PostedClaim, PostedQuestion, read_question
+from mcp_workflows_google.resources import ExecutionResource
 
 MOST_OPEN: Final = 100  # questions of one execution
 
 
-async def receive_question(calls: Calls, noting: Noting, news: News, body: JSON) -> JSON:
+async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeHints, body: JSON) -> JSON:
     """Keep a question durably, before the workflow hears that we have it; the same one again changes nothing.
 
     It may come before our own call that starts the execution has returned: it is kept by the execution's name, and
@@ -32,16 +32,16 @@ async def receive_question(calls: Calls, noting: Noting, news: News, body: JSON)
         EngineRefused: it is no question, its callback is not one of this execution, or that has ended.
         EngineUnavailable: it could not be kept, or Google does not show the execution yet: the workflow tries again.
     """
-    asked = Asked.read(body)
-    name = asked.execution_name(await calls.place())
-    callback = checked(asked.callback_url, name, rest_url=calls.rest_url)
-    known = await noting.questions(name)
+    asked = PostedQuestion.read(body)
+    name = asked.execution_name(await client.place())
+    callback = check_callback(asked.callback_url, name, rest_url=client.rest_url)
+    known = await notes.questions(name)
     if callback.id not in known:
         _check_how_many(known)
-        if status_of((await _shown(calls, name, full=False)).state) in TERMINAL:
+        if status_of((await _shown(client, name, full=False)).state) in TERMINAL:
             raise EngineRefused("this execution has ended: it can ask nothing")
-    await noting.ask(name, callback.id, asked.question(utc_now()), until=asked.until(utc_now()))
-    news.tell(name)
+    await notes.add_question(name, callback.id, asked.question(utc_now()), until=asked.until(utc_now()))
+    hints.notify(name)
     return {"kept": True}
 
 
@@ -53,14 +53,14 @@ def _check_how_many(known: Mapping[str, JSON]) -> None:
         raise EngineRefused(f"this execution has {MOST_OPEN} open questions, and no more are taken")
 
 
-async def _shown(calls: Calls, name: ExecutionName, *, full: bool) -> Seen:
+async def _shown(client: Client, name: ExecutionName, *, full: bool) -> ExecutionResource:
     try:
-        return await calls.get(name, full=full)
+        return await client.get(name, full=full)
     except ExecutionNotFound as error:
         raise EngineUnavailable(str(error)) from None
 
 
-async def receive_claim(calls: Calls, noting: Noting, projects: Projects, body: JSON) -> JSON:
+async def receive_claim(client: Client, notes: ExecutionNotes, projects: Projects, body: JSON) -> JSON:
     """Whether this execution may go on: it is the first of its key that asks. One that has no key always may.
 
     The key is read from the labels that Google has of the execution, so that nobody can claim another's.
@@ -69,10 +69,10 @@ async def receive_claim(calls: Calls, noting: Noting, projects: Projects, body: 
         EngineRefused: it does not say which execution it is.
         EngineUnavailable: it cannot be told, or Google does not show it yet: the workflow tries again.
     """
-    name = Claiming.read(body).execution_name(await calls.place())
-    seen = await _shown(calls, name, full=True)
-    key = seen.labels.get(KEY_LABEL)
+    name = PostedClaim.read(body).execution_name(await client.place())
+    resource = await _shown(client, name, full=True)
+    key = resource.labels.get(KEY_LABEL)
     if key is None:
         return {"claimed": True}
-    holder = await noting.claim(await projects.claimed(name, key), ExecutionName.parse(seen.name))
-    return {"claimed": holder.note == name.note}
+    holder = await notes.claim(await projects.claim_key(name, key), ExecutionName.parse(resource.name))
+    return {"claimed": holder.note_prefix == name.note_prefix}

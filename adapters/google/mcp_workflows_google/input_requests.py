@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Execution, Gate, InputRequest, Status
-from mcp_workflows_google.callback import derived
-from mcp_workflows_google.gates import WITH_BODY, Rule, read_rules, read_sending
+from mcp_workflows_google.callback import listed_callback
+from mcp_workflows_google.gates import WITH_BODY, GateRule, read_gate_answer, read_rules
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.questions import METHOD, Question, read_question
-from mcp_workflows_google.resources import Callback, Seen
+from mcp_workflows_google.resources import Callback, ExecutionResource
 
 _ACCEPT: Final = "accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class AnswerCall:
     """One answer, as a request to a callback."""
 
     key: str
@@ -33,10 +33,10 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Open:
+class _OpenGate:
     """A gate that the execution waits at."""
 
-    rule: Rule
+    rule: GateRule
     callback: Callback
 
     @property
@@ -44,9 +44,9 @@ class _Open:
         return f"{self.rule.name}/{self.callback.id}"
 
 
-def requests(
+def open_requests(
     questions: Mapping[str, JSON],
-    seen: Seen | None,
+    resource: ExecutionResource | None,
     callbacks: Sequence[Callback],
     gates: Mapping[str, Gate],
     *,
@@ -54,26 +54,26 @@ def requests(
 ) -> Mapping[str, InputRequest]:
     """The open questions, by key; `questions` are those noted of the execution, by callback."""
     own = {callback: question.request for callback, question in _noted(questions, now)}
-    opened, _ = _gates(questions, seen, callbacks, gates)
+    opened, _ = _gates(questions, resource, callbacks, gates)
     return own | {each.key: replace(each.rule.request, gate=each.rule.name) for each in opened}
 
 
-def complaints(
+def problems(
     questions: Mapping[str, JSON],
-    seen: Seen | None,
+    resource: ExecutionResource | None,
     callbacks: Sequence[Callback],
     gates: Mapping[str, Gate],
 ) -> Sequence[str]:
     """What cannot be asked, and why: for whoever wrote the configuration."""
-    return [*dict.fromkeys([*read_rules(gates)[1], *_gates(questions, seen, callbacks, gates)[1]])]
+    return [*dict.fromkeys([*read_rules(gates)[1], *_gates(questions, resource, callbacks, gates)[1]])]
 
 
-def may_wait(seen: Seen, gates: Mapping[str, Gate]) -> bool:
+def is_at_gate(resource: ExecutionResource, gates: Mapping[str, Gate]) -> bool:
     """Whether it is in a step of a gate: no other execution's callbacks are worth a call."""
-    return any(rule.when.at(seen.steps) for rule in read_rules(gates)[0].values())
+    return any(rule.when.matches(resource.steps) for rule in read_rules(gates)[0].values())
 
 
-def asking(execution: Execution, questions: Mapping[str, JSON], *, now: datetime | None = None) -> Execution:
+def with_questions(execution: Execution, questions: Mapping[str, JSON], *, now: datetime | None = None) -> Execution:
     """The same, if it has not ended, with what it is known to ask."""
     own = {callback: question.request for callback, question in _noted(questions, now or datetime.now(UTC))}
     if not own or execution.terminal:
@@ -81,7 +81,7 @@ def asking(execution: Execution, questions: Mapping[str, JSON], *, now: datetime
     return replace(execution, status=Status.INPUT_REQUIRED, requests={**execution.requests, **own})
 
 
-def deliveries(
+def answer_calls(
     name: ExecutionName,
     questions: Mapping[str, JSON],
     callbacks: Sequence[Callback],
@@ -89,8 +89,8 @@ def deliveries(
     responses: Mapping[str, JSON],
     *,
     rest_url: str,
-    seen: Seen | None = None,
-) -> Sequence[Delivery]:
+    resource: ExecutionResource | None = None,
+) -> Sequence[AnswerCall]:
     """The requests that answer open questions; responses to what is not open are passed over.
 
     A question of the execution that has expired by our clock is answered all the same: by Google's it may be open.
@@ -98,8 +98,8 @@ def deliveries(
     Raises:
         EngineRefused: an answer cannot be sent: its gate does not say how.
     """
-    opened = {each.key: each for each in _gates(questions, seen, callbacks, gates)[0]}
-    found: list[Delivery | None] = []
+    opened = {each.key: each for each in _gates(questions, resource, callbacks, gates)[0]}
+    found: list[AnswerCall | None] = []
     for key, response in responses.items():
         if isinstance(response, Mapping):
             given = cast("Mapping[str, JSON]", response)
@@ -118,34 +118,37 @@ def _noted(questions: Mapping[str, JSON], now: datetime) -> Iterator[tuple[str, 
             yield callback, question
 
 
-def _answer(callback: str, question: Question, response: Mapping[str, JSON]) -> Delivery:
+def _answer(callback: str, question: Question, response: Mapping[str, JSON]) -> AnswerCall:
     """What `mcp_elicit` gets of a person: content is empty unless they accepted."""
     action, content = response.get("action"), response.get("content")
     body: Mapping[str, JSON] = {"action": action, "content": content if action == _ACCEPT and content else {}}
-    return Delivery(key=callback, callback=callback, url=question.url, method=METHOD, body=body)
+    return AnswerCall(key=callback, callback=callback, url=question.url, method=METHOD, body=body)
 
 
 def _passed(
-    name: ExecutionName, gate: _Open, gates: Mapping[str, Gate], response: Mapping[str, JSON], rest_url: str
-) -> Delivery | None:
-    path = derived(gate.callback.name, name, rest_url=rest_url)
+    name: ExecutionName, gate: _OpenGate, gates: Mapping[str, Gate], response: Mapping[str, JSON], rest_url: str
+) -> AnswerCall | None:
+    path = listed_callback(gate.callback.name, name, rest_url=rest_url)
     if path is None:
         return None
     rule, method = gate.rule, gate.callback.method
     written = gates[rule.name].send if response.get("action") == _ACCEPT else gates[rule.name].decline
-    body = read_sending(rule.name, response.get("send"), written, method)
-    return Delivery(key=gate.key, callback=gate.callback.id, url=path.url, method=method, body=body)
+    body = read_gate_answer(rule.name, response.get("send"), written, method)
+    return AnswerCall(key=gate.key, callback=gate.callback.id, url=path.url, method=method, body=body)
 
 
 def _gates(
-    questions: Mapping[str, JSON], seen: Seen | None, callbacks: Sequence[Callback], gates: Mapping[str, Gate]
-) -> tuple[Sequence[_Open], Sequence[str]]:
+    questions: Mapping[str, JSON],
+    resource: ExecutionResource | None,
+    callbacks: Sequence[Callback],
+    gates: Mapping[str, Gate],
+) -> tuple[Sequence[_OpenGate], Sequence[str]]:
     """The gates that the execution waits at, and what is wrong with those that it may wait at."""
-    if seen is None or not gates:
+    if resource is None or not gates:
         return (), ()
-    here = [rule for rule in read_rules(gates)[0].values() if rule.when.at(seen.steps)]
+    here = [rule for rule in read_rules(gates)[0].values() if rule.when.matches(resource.steps)]
     waiting = [each for each in callbacks if each.waiters and not each.payloads and each.id not in questions]
-    opened: list[_Open] = []
+    opened: list[_OpenGate] = []
     wrong: list[str] = []
     for rule in here:
         if (found := _one(rule, here, waiting)) is None:
@@ -153,23 +156,23 @@ def _gates(
         elif (complaint := _wrong_method(rule, found, gates[rule.name])) is not None:
             wrong.append(complaint)
         else:
-            opened.append(_Open(rule=rule, callback=found))
+            opened.append(_OpenGate(rule=rule, callback=found))
     return opened, wrong
 
 
-def _one(rule: Rule, here: Sequence[Rule], waiting: Sequence[Callback]) -> Callback | None:
+def _one(rule: GateRule, here: Sequence[GateRule], waiting: Sequence[Callback]) -> Callback | None:
     """The callback that this gate's step waits for, if it can be no other's."""
-    mine = [each for each in waiting if rule.when.may_be(each)]
-    rivals = [other for other in here if other is not rule and any(other.when.may_be(each) for each in mine)]
+    mine = [each for each in waiting if rule.when.may_wait_for(each)]
+    rivals = [other for other in here if other is not rule and any(other.when.may_wait_for(each) for each in mine)]
     return mine[0] if len(mine) == 1 and not rivals else None
 
 
-def _unclear(rule: Rule, here: Sequence[Rule], waiting: Sequence[Callback]) -> Iterator[str]:
+def _unclear(rule: GateRule, here: Sequence[GateRule], waiting: Sequence[Callback]) -> Iterator[str]:
     """Why it cannot be asked; nothing, if its step only does not wait yet."""
-    mine = [each for each in waiting if rule.when.may_be(each)]
+    mine = [each for each in waiting if rule.when.may_wait_for(each)]
     if not mine:
         return
-    others = [other.name for other in here if other is not rule and any(other.when.may_be(each) for each in mine)]
+    others = [other.name for other in here if other is not rule and any(other.when.may_wait_for(each) for each in mine)]
     what = f"{len(mine)} callbacks are waited for" if len(mine) > 1 else f"gate {', '.join(others)} may wait for it too"
     yield (
         f"gate {rule.name}: step {rule.when.step} waits, but {what}, and nothing tells which is whose: give each "
@@ -177,7 +180,7 @@ def _unclear(rule: Rule, here: Sequence[Rule], waiting: Sequence[Callback]) -> I
     )
 
 
-def _wrong_method(rule: Rule, callback: Callback, gate: Gate) -> str | None:
+def _wrong_method(rule: GateRule, callback: Callback, gate: Gate) -> str | None:
     takes, method = callback.method in WITH_BODY, callback.method
     for part, written in (("send", gate.send), ("decline", gate.decline)):
         if isinstance(written, dict) and ("body" in written) != takes:

@@ -97,22 +97,22 @@ class ExecutionName:
         return f"{self.workflow.name}/executions/{self.execution}"
 
     @property
-    def note(self) -> str:
+    def note_prefix(self) -> str:
         """What begins the keys of our notes about it: without the project, which has two names."""
-        return _note(self.workflow.place.location, self.workflow.workflow, self.execution)
+        return _note_prefix(self.workflow.place.location, self.workflow.workflow, self.execution)
 
 
-def note_of(text: str) -> str:
-    """`ExecutionName.parse(text).note`, and no more: sweeps need it of 10,000.
+def note_prefix_of(text: str) -> str:
+    """`ExecutionName.parse(text).note_prefix`, and no more: sweeps need it of 10,000.
 
     Raises:
         EngineRefused: likewise.
     """
     found = _execution(text)
-    return _note(found["location"], found["workflow"], found["execution"])
+    return _note_prefix(found["location"], found["workflow"], found["execution"])
 
 
-def _note(location: str, workflow: str, execution: str) -> str:
+def _note_prefix(location: str, workflow: str, execution: str) -> str:
     return f"{location}/{workflow}/{execution}/"
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mcp_workflows.adapter import Execution, Failure, Status
-from mcp_workflows_google.error_payload import Said, said
-from mcp_workflows_google.redaction import hidden, short
-from mcp_workflows_google.resources import Seen, Step
+from mcp_workflows_google.error_payload import ErrorText, read_payload
+from mcp_workflows_google.redaction import redact, shorten
+from mcp_workflows_google.resources import ExecutionResource, Step
 
 STATES: Final[Mapping[int, Status]] = {
     0: Status.RUNNING,  # STATE_UNSPECIFIED
@@ -49,25 +49,25 @@ def status_of(state: int) -> Status:
     return STATES.get(state, Status.RUNNING)
 
 
-def ended(seen: Seen) -> Execution:
+def ended_execution(resource: ExecutionResource) -> Execution:
     """How it ended; `seen` is full."""
-    match status_of(seen.state):
+    match status_of(resource.state):
         case Status.SUCCEEDED:
-            return _succeeded(seen.result)
+            return _succeeded(resource.result)
         case Status.CANCELLED:
-            return Execution(status=Status.CANCELLED, message=_cancelled(seen))
+            return Execution(status=Status.CANCELLED, message=_cancelled(resource))
         case _:
-            return Execution(status=Status.FAILED, failure=failure(seen.payload, seen.context))
+            return Execution(status=Status.FAILED, failure=read_failure(resource.payload, resource.context))
 
 
-def working(seen: Seen) -> Execution:
+def running_execution(resource: ExecutionResource) -> Execution:
     """One that has not ended: its step, if that is seen, or why it does not run."""
-    words = _STATE_WORDS.get(seen.state)
-    if words is None and seen.state not in STATES:
-        words = f"in a state that this version does not know ({seen.state})"
+    words = _STATE_WORDS.get(resource.state)
+    if words is None and resource.state not in STATES:
+        words = f"in a state that this version does not know ({resource.state})"
     if words is None:
-        return Execution(status=Status.RUNNING, message=place(seen.steps))
-    message = f"{words}: {short(hidden(seen.state_error))}" if seen.state_error else words
+        return Execution(status=Status.RUNNING, message=describe_steps(resource.steps))
+    message = f"{words}: {shorten(redact(resource.state_error))}" if resource.state_error else words
     return Execution(status=Status.RUNNING, message=message)
 
 
@@ -78,14 +78,14 @@ _STATE_WORDS: Final[Mapping[int, str]] = {
 }
 
 
-def place(steps: Sequence[Step]) -> str | None:
+def describe_steps(steps: Sequence[Step]) -> str | None:
     """The current steps in a few words, those of `main` by their names alone."""
     own = [each for each in steps if each.routine not in _OURS]
     if not own:
-        return next((_asking(each) for each in steps), None)
+        return next((_describe_own_step(each) for each in steps), None)
     names = [*dict.fromkeys(each.step if each.routine == "main" else f"{each.step} in {each.routine}" for each in own)]
     shown, more = names[:_MOST_STEPS], len(names) - _MOST_STEPS
-    return short(", ".join(shown)) + (f" and {more} more" if more > 0 else "")
+    return shorten(", ".join(shown)) + (f" and {more} more" if more > 0 else "")
 
 
 def calls_us(step: Step) -> bool:
@@ -93,20 +93,20 @@ def calls_us(step: Step) -> bool:
     return step.routine == RETRY_ROUTINE or (step.routine in _OURS and step.step in _CALLING_US)
 
 
-def _asking(step: Step) -> str:
+def _describe_own_step(step: Step) -> str:
     return _OURS[RETRY_ROUTINE if step.routine == ELICIT_ROUTINE and calls_us(step) else step.routine]
 
 
-def failure(payload: str | None, context: str | None) -> Failure:
+def read_failure(payload: str | None, context: str | None) -> Failure:
     """Why it failed; both may be missing."""
-    found = said(payload)
+    found = read_payload(payload)
     if found.protocol is not None:
         return found.protocol
-    text = found.text or hidden(short((context or "").strip().partition("\n")[0])) or _NOTHING_SAID
-    return Failure(text=_placed(text, found, context), kind=found.kind)
+    text = found.text or redact(shorten((context or "").strip().partition("\n")[0])) or _NOTHING_SAID
+    return Failure(text=_with_step(text, found, context), kind=found.kind)
 
 
-def _placed(text: str, found: Said, context: str | None) -> str:
+def _with_step(text: str, found: ErrorText, context: str | None) -> str:
     """With the step it failed in, unless the workflow itself chose the words."""
     where = _where(context)
     if (what := _NOT_CALLED.get(where or "")) is not None:
@@ -120,8 +120,8 @@ def _where(context: str | None) -> str | None:
     return None if found is None else f'in step "{found["step"]}", routine "{found["routine"]}"'
 
 
-def _cancelled(seen: Seen) -> str:
-    found = said(seen.payload)
+def _cancelled(resource: ExecutionResource) -> str:
+    found = read_payload(resource.payload)
     return f"cancelled: {found.text}" if found.text else "cancelled"
 
 

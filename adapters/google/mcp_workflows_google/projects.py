@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from mcp_workflows.errors import EngineRefused, ExecutionNotFound
-from mcp_workflows_google.client import Calls
+from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import ExecutionName
 
 _MOST: Final = 1000  # pairs that are remembered
@@ -15,11 +15,11 @@ _MOST: Final = 1000  # pairs that are remembered
 class Projects:
     """What has been found out, for as long as this process lives."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._same: set[frozenset[str]] = set()
 
-    async def same(self, name: ExecutionName, project: str) -> bool:
+    async def is_same(self, name: ExecutionName, project: str) -> bool:
         """Whether this execution is in that project: Google itself shows it there.
 
         Executions have ids that Google makes up, so that none is in two projects; nobody can forge this.
@@ -37,7 +37,7 @@ class Projects:
             self._same.add(pair)
         return True
 
-    async def claimed(self, name: ExecutionName, key: str) -> str:
+    async def claim_key(self, name: ExecutionName, key: str) -> str:
         """What an execution claims by its key: the label may be anybody's, and counts in its own workflow alone.
 
         Or who may start any workflow, in a project of their own, could have a task shown and answered as theirs.
@@ -45,15 +45,15 @@ class Projects:
         Raises:
             EngineUnavailable: it cannot be told now.
         """
-        place, workflow = await self._calls.place(), name.workflow
-        if await self.same(name, place.project):
+        place, workflow = await self._client.place(), name.workflow
+        if await self.is_same(name, place.project):
             workflow = replace(workflow, place=replace(workflow.place, project=place.project))
         return f"{workflow.name}/{key}"
 
     async def _is_there(self, name: ExecutionName, project: str) -> bool:
         place = replace(name.workflow.place, project=project)
         try:
-            await self._calls.get(replace(name, workflow=replace(name.workflow, place=place)), full=False)
+            await self._client.get(replace(name, workflow=replace(name.workflow, place=place)), full=False)
         except (ExecutionNotFound, EngineRefused):
             return False
         return True

@@ -13,7 +13,7 @@ from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.forms import MalformedFormError, read_form
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.redaction import hidden, hidden_in
+from mcp_workflows_google.redaction import redact, redact_json
 
 ELICIT: Final = "elicitation/create"
 MAX_MESSAGE: Final = 16_384  # characters
@@ -27,7 +27,7 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class Claiming(BaseModel):
+class PostedClaim(BaseModel):
     """What `mcp_claim` posts: which execution it is, as `sys.get_env` knows it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
@@ -65,7 +65,7 @@ class Claiming(BaseModel):
         return ExecutionName.parse(named.name)
 
 
-class Asked(Claiming):
+class PostedQuestion(PostedClaim):
     """What `mcp_elicit` posts: a question, and where its answer goes."""
 
     callback_url: str = Field(repr=False, min_length=1, max_length=2_048)
@@ -94,8 +94,8 @@ class Asked(Claiming):
         return {
             "callback_url": self.callback_url,
             "key": self.key,
-            "message": hidden(self.message),
-            "requested_schema": hidden_in(self.requested_schema),
+            "message": redact(self.message),
+            "requested_schema": redact_json(self.requested_schema),
             "expires": self._expiry(now).isoformat(),
             "answered": False,
         }

@@ -16,7 +16,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-def hidden(text: str | None) -> str:
+def redact(text: str | None) -> str:
     """The text without them."""
     return _TOKEN.sub("[token]", _WORD.sub(_without_callback, text or ""))
 
@@ -25,17 +25,17 @@ def _without_callback(word: re.Match[str]) -> str:
     return "[callback URL]" if _CALLBACK.search(word[0]) else word[0]
 
 
-def hidden_in(value: JSON) -> JSON:
+def redact_json(value: JSON) -> JSON:
     """The same JSON with all its texts, and names, without them."""
     if isinstance(value, str):
-        return hidden(value)
+        return redact(value)
     if isinstance(value, dict):
-        return {hidden(name): hidden_in(item) for name, item in cast("dict[str, Any]", value).items()}  # Any: JSON
+        return {redact(name): redact_json(item) for name, item in cast("dict[str, Any]", value).items()}  # Any: JSON
     if isinstance(value, list):
-        return [hidden_in(item) for item in cast("list[object]", value)]
+        return [redact_json(item) for item in cast("list[object]", value)]
     return value
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """Its beginning, if it is long."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -20,7 +20,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ExecutionResource:
     """One execution, as Google shows it; `full` or not, see `Calls.get`."""
 
     name: str  # as Google gives it: it may have the project's number
@@ -54,7 +54,7 @@ class Callback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployed:
+class WorkflowResource:
     """A workflow."""
 
     name: str
@@ -68,21 +68,21 @@ class Deployed:
     state_error: str | None = None  # why it is UNAVAILABLE
 
 
-def waiting(callbacks: Sequence[Callback]) -> frozenset[str]:
+def unanswered_ids(callbacks: Sequence[Callback]) -> frozenset[str]:
     """The ids of those that nothing has come to, or that have taken what came."""
     return frozenset(callback.id for callback in callbacks if not callback.payloads)
 
 
-def awaited(callbacks: Sequence[Callback]) -> frozenset[str]:
+def awaited_ids(callbacks: Sequence[Callback]) -> frozenset[str]:
     """The ids of those that a step waits for now: one that has taken what came may stay in the list."""
     return frozenset(callback.id for callback in callbacks if callback.waiters and not callback.payloads)
 
 
-def read_execution(row: Execution) -> Seen:
+def read_execution(row: Execution) -> ExecutionResource:
     """Of a message of the official client; read without proto-plus, which takes 0.3 ms, a thousand times a page."""
     found = _plain(row)
     failed = found.state in {Execution.State.FAILED, Execution.State.CANCELLED}
-    return Seen(
+    return ExecutionResource(
         name=found.name,
         state=int(found.state),
         start_time=_plain_time(found, "start_time"),
@@ -98,9 +98,9 @@ def read_execution(row: Execution) -> Seen:
     )
 
 
-def read_workflow(row: Workflow) -> Deployed:
+def read_workflow(row: Workflow) -> WorkflowResource:
     """Of a message of the official client."""
-    return Deployed(
+    return WorkflowResource(
         name=row.name,
         state=_state(row),
         description=row.description,

@@ -20,7 +20,7 @@ import httpx2
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.channels import AGENT
-from mcp_workflows_google.errors import Answer, AnsweredError, of_http
+from mcp_workflows_google.errors import ErrorReply, ReplyError, read_http_error
 from mcp_workflows_google.settings import GOOGLE, GoogleSettings
 
 MOST: Final = 8 * 1024 * 1024  # bytes of an answer: a page of callbacks, with payloads that nobody has taken
@@ -31,7 +31,7 @@ _HOSTS = re.compile(r"workflowexecutions(?:\.[a-z0-9-]+\.rep)?\.googleapis\.com"
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 
 
-class Delivered(StrEnum):
+class DeliveryOutcome(StrEnum):
     """What became of an answer that was sent to a callback."""
 
     TAKEN = "taken"
@@ -40,11 +40,11 @@ class Delivered(StrEnum):
     UNKNOWN = "unknown"  # it may have arrived
 
 
-_DELIVERED: Final[Mapping[int, Delivered]] = {
-    404: Delivered.GONE,
-    408: Delivered.UNKNOWN,
-    410: Delivered.GONE,
-    429: Delivered.BUSY,
+_OUTCOMES: Final[Mapping[int, DeliveryOutcome]] = {
+    404: DeliveryOutcome.GONE,
+    408: DeliveryOutcome.UNKNOWN,
+    410: DeliveryOutcome.GONE,
+    429: DeliveryOutcome.BUSY,
 }
 
 
@@ -78,10 +78,12 @@ class Rest:
         )
         status, body = await _sent(client, request)
         if not _OK <= status < _REDIRECT or not isinstance(body, Mapping):
-            raise AnsweredError(of_http(status, body))
+            raise ReplyError(read_http_error(status, body))
         return body  # pyright: ignore[reportUnknownVariableType]
 
-    async def deliver(self, url: str, method: str, body: JSON, headers: Mapping[str, str], seconds: float) -> Delivered:
+    async def deliver(
+        self, url: str, method: str, body: JSON, headers: Mapping[str, str], seconds: float
+    ) -> DeliveryOutcome:
         """Send this to a callback, once.
 
         Raises:
@@ -92,17 +94,17 @@ class Rest:
         self._only_google(request.url)
         try:
             status, told = await _sent(client, request)
-        except AnsweredError as error:
-            if error.answer.local:
+        except ReplyError as error:
+            if error.reply.local:
                 raise
-            return Delivered.UNKNOWN
+            return DeliveryOutcome.UNKNOWN
         if _OK <= status < _REDIRECT:
-            return Delivered.TAKEN
+            return DeliveryOutcome.TAKEN
         if status >= _SERVER_ERROR:
-            return Delivered.UNKNOWN
-        if status in _DELIVERED:
-            return _DELIVERED[status]
-        raise AnsweredError(of_http(status, told))
+            return DeliveryOutcome.UNKNOWN
+        if status in _OUTCOMES:
+            return _OUTCOMES[status]
+        raise ReplyError(read_http_error(status, told))
 
     def _only_google(self, url: httpx2.URL) -> None:
         """The last look before our access token goes there, whoever has checked it before."""
@@ -147,7 +149,7 @@ async def _sent(client: httpx2.AsyncClient, request: httpx2.Request) -> tuple[in
         finally:
             await response.aclose()
     except httpx2.TransportError as error:
-        raise AnsweredError(_lost(error)) from None
+        raise ReplyError(_lost(error)) from None
     try:
         return response.status_code, json.loads(body)
     except (ValueError, RecursionError):
@@ -164,8 +166,8 @@ async def _bounded(response: httpx2.Response) -> bytes:
     return bytes(body)
 
 
-def _lost(error: httpx2.TransportError) -> Answer:
+def _lost(error: httpx2.TransportError) -> ErrorReply:
     if isinstance(error, _NOT_SENT):
-        return Answer(status="UNAVAILABLE", text=f"failed to connect: {error}", local=True)
+        return ErrorReply(status="UNAVAILABLE", text=f"failed to connect: {error}", local=True)
     late = isinstance(error, httpx2.TimeoutException)
-    return Answer(status="DEADLINE_EXCEEDED" if late else "UNAVAILABLE")
+    return ErrorReply(status="DEADLINE_EXCEEDED" if late else "UNAVAILABLE")

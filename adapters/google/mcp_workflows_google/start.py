@@ -33,7 +33,7 @@ _NO_LABEL: Final = re.compile(r"[^a-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class StartRequest:
     """A start in the words of the API."""
 
     workflow: WorkflowName
@@ -41,15 +41,15 @@ class Order:
     labels: Mapping[str, str]
 
 
-def order(start: Start, place: Place) -> Order:
+def build_request(start: Start, place: Place) -> StartRequest:
     """What a start sends.
 
     Raises:
         EngineRefused: the workflow is no name, or the argument cannot be one.
     """
-    return Order(
+    return StartRequest(
         workflow=WorkflowName.parse(start.workflow, place),
-        argument=one_argument(start.arguments),
+        argument=encode_argument(start.arguments),
         labels=labels(start),
     )
 
@@ -61,14 +61,14 @@ def labels(start: Start) -> Mapping[str, str]:
     """
     tool, owner = start.context.get("tool"), start.context.get("owner")
     named = {TOOL_LABEL: _NO_LABEL.sub("-", tool.lower())[:63]} if tool else {}
-    owned = {OWNER_LABEL: name_of(owner)} if owner else {}
-    more = {f"{MORE_LABEL}{key}": name_of(text) for key, text in start.context.items() if key not in _KNOWN}
+    owned = {OWNER_LABEL: label_value(owner)} if owner else {}
+    more = {f"{MORE_LABEL}{key}": label_value(text) for key, text in start.context.items() if key not in _KNOWN}
     trace = start.context.get("traceparent", "")
     traced = {TRACE_LABEL: trace} if _TRACE.fullmatch(trace) else {}
     return {KEY_LABEL: label(start.key), **named, **owned, **more, **traced}
 
 
-def name_of(text: str) -> str:
+def label_value(text: str) -> str:
     """A text as the value of a label: itself if it can be, or else with a digest, so that no two are the same."""
     if _LABEL.fullmatch(text):
         return text
@@ -76,7 +76,7 @@ def name_of(text: str) -> str:
     return f"{_NO_LABEL.sub('-', text.lower())[: 63 - 9]}-{digest}"
 
 
-def one_argument(arguments: JSON) -> str | None:
+def encode_argument(arguments: JSON) -> str | None:
     """The argument of an execution as canonical JSON; None: it has none.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import indent as indented
 from typing import Final
 
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.embed import add_subworkflows
 
 ECHO: Final = """
 main:
@@ -43,7 +43,7 @@ main:
         return: {rested: true}
 """
 
-FENCED: Final = completed("""
+FENCED: Final = add_subworkflows("""
 main:
   params: [args]
   steps:
@@ -78,7 +78,7 @@ def _asking(step: str, indent: int, key: str, message: str, *, result: str = "an
     return indented(lines.strip("\n"), " " * indent)
 
 
-ASKS: Final = completed(f"""
+ASKS: Final = add_subworkflows(f"""
 main:
   params: [args]
   steps:
@@ -87,7 +87,7 @@ main:
         return: ${{answer}}
 """)
 
-ASKS_TWO: Final = completed(f"""
+ASKS_TWO: Final = add_subworkflows(f"""
 main:
   params: [args]
   steps:

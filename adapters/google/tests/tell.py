@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mcp_workflows_google.names import ExecutionName
-from mcp_workflows_google.questions import Asked
-from mcp_workflows_google.resources import Callback, Seen, Step
+from mcp_workflows_google.questions import PostedQuestion
+from mcp_workflows_google.resources import Callback, ExecutionResource, Step
 
 NAME: Final = "projects/shop-123/locations/europe-west1/workflows/refund/executions/e-1"
 EXECUTION: Final = ExecutionName.parse(NAME)
@@ -17,12 +17,12 @@ GOOGLE: Final = "https://workflowexecutions.googleapis.com"
 FORM: Final[Mapping[str, Any]] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 
 
-def seen(state: int = 1, *steps: str, **more: Any) -> Seen:
+def seen(state: int = 1, *steps: str, **more: Any) -> ExecutionResource:
     """An execution in these steps, each `STEP` of main or `ROUTINE.STEP`."""
     places = [
         Step(routine=routine or "main", step=step) for routine, _, step in (each.rpartition(".") for each in steps)
     ]
-    return Seen(name=NAME, state=state, steps=places, **more)
+    return ExecutionResource(name=NAME, state=state, steps=places, **more)
 
 
 def callback(identifier: str, method: str = "POST", waiters: int = 1, payloads: int = 0) -> Callback:
@@ -54,5 +54,7 @@ def posted(**more: Any) -> Mapping[str, Any]:
 
 def noted(**more: Any) -> Any:
     """A question as it is noted at NOW."""
-    found = dict(Asked.read(posted(**{key: value for key, value in more.items() if key != "answered"})).question(NOW))
+    found = dict(
+        PostedQuestion.read(posted(**{key: value for key, value in more.items() if key != "answered"})).question(NOW)
+    )
     return {**found, "answered": more.get("answered", False)}

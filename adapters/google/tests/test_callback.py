@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mcp_workflows_google.callback import checked, derived
+from mcp_workflows_google.callback import check_callback, listed_callback
 from mcp_workflows_google.names import ExecutionName
 
 from adapters.google.tests.tell import EXECUTION, GOOGLE, NAME, url
@@ -28,15 +28,15 @@ PATH = f"/v1/{NAME}/callbacks/cb-1"
 )
 def test_googles_own_urls_are_taken_and_sent_to_as_they_are(written: str, project: str, identifier: str) -> None:
     for rest_url in (GOOGLE, REGIONAL):
-        found = checked(written, EXECUTION, rest_url=rest_url)
+        found = check_callback(written, EXECUTION, rest_url=rest_url)
         assert (found.project, found.id, found.url) == (project, identifier, written)
 
 
 def test_the_endpoint_of_the_engine_is_taken_too() -> None:
     private = "https://workflowexecutions-shop.p.googleapis.com"
-    assert checked(url(origin=private), EXECUTION, rest_url=private).id == "cb-1"
+    assert check_callback(url(origin=private), EXECUTION, rest_url=private).id == "cb-1"
     with pytest.raises(EngineRefused):
-        checked(url(origin=private), EXECUTION, rest_url=GOOGLE)
+        check_callback(url(origin=private), EXECUTION, rest_url=GOOGLE)
 
 
 HOSTILE = {
@@ -129,14 +129,14 @@ HOSTILE = {
 def test_everything_else_is_refused_and_not_repeated(written: str) -> None:
     for rest_url in (GOOGLE, REGIONAL):
         with pytest.raises(EngineRefused, match="callback_url") as refused:
-            checked(written, EXECUTION, rest_url=rest_url)
+            check_callback(written, EXECUTION, rest_url=rest_url)
         assert "evil" not in str(refused.value)
         assert "cb-1" not in str(refused.value)
 
 
 @pytest.mark.parametrize("origin", [LOCAL, "http://localhost:8790"])
 def test_an_emulators_own_urls_are_taken_and_sent_to_where_it_was_configured(origin: str) -> None:
-    found = checked(origin + PATH, EXECUTION, rest_url=LOCAL)
+    found = check_callback(origin + PATH, EXECUTION, rest_url=LOCAL)
     assert (found.id, found.url) == ("cb-1", LOCAL + PATH)
 
 
@@ -156,26 +156,26 @@ def test_an_emulators_own_urls_are_taken_and_sent_to_where_it_was_configured(ori
 )
 def test_with_an_emulator_nothing_else_is_taken(origin: str) -> None:
     with pytest.raises(EngineRefused, match="callback_url"):
-        checked(origin + PATH, EXECUTION, rest_url=LOCAL)
+        check_callback(origin + PATH, EXECUTION, rest_url=LOCAL)
 
 
 def test_an_emulator_elsewhere_is_known_by_its_one_name() -> None:
-    assert checked("http://engine:8790" + PATH, EXECUTION, rest_url="http://engine:8790").id == "cb-1"
+    assert check_callback("http://engine:8790" + PATH, EXECUTION, rest_url="http://engine:8790").id == "cb-1"
     with pytest.raises(EngineRefused):
-        checked(LOCAL + PATH, EXECUTION, rest_url="http://engine:8790")
+        check_callback(LOCAL + PATH, EXECUTION, rest_url="http://engine:8790")
 
 
 def test_no_url_is_in_the_text_of_what_was_found() -> None:
-    assert "https://" not in repr(checked(url(), EXECUTION, rest_url=GOOGLE))
+    assert "https://" not in repr(check_callback(url(), EXECUTION, rest_url=GOOGLE))
 
 
 @pytest.mark.parametrize("part", ["callback", "callbacks"])
 def test_the_url_of_a_listed_callback_is_made_of_its_name(part: str) -> None:
     name = f"{NAME.replace('shop-123', '123456789012')}/{part}/cb-1"
-    found = derived(name, EXECUTION, rest_url=GOOGLE)
+    found = listed_callback(name, EXECUTION, rest_url=GOOGLE)
     assert found is not None
     assert (found.id, found.url) == ("cb-1", url())
-    assert checked(found.url, EXECUTION, rest_url=GOOGLE).id == "cb-1"
+    assert check_callback(found.url, EXECUTION, rest_url=GOOGLE).id == "cb-1"
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_the_url_of_a_listed_callback_is_made_of_its_name(part: str) -> None:
     ["", "cb-1", f"{NAME}/callback/", f"{NAME}/callback/..", f"{NAME}/callback/a?b", f"{NAME}2/callback/c", NAME],
 )
 def test_a_listed_callback_of_another_name_has_no_url(name: str) -> None:
-    assert derived(name, EXECUTION, rest_url=GOOGLE) is None
+    assert listed_callback(name, EXECUTION, rest_url=GOOGLE) is None
 
 
 def test_an_execution_by_its_projects_number_takes_urls_by_its_id() -> None:
     numbered = ExecutionName.parse(NAME.replace("shop-123", "123456789012"))
-    assert checked(url(), numbered, rest_url=GOOGLE).project == "shop-123"
+    assert check_callback(url(), numbered, rest_url=GOOGLE).project == "shop-123"

@@ -7,13 +7,13 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_workflows_google.client import Calls, open_calls
+from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.check import check_engine, check_workflow
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google.tooling.explain import explain
-from mcp_workflows_google.tooling.verify import account_of, verify
+from mcp_workflows_google.tooling.verify import service_account_email, verify
 
 from adapters.google.tests.test_expose import READS, settings
 from mcp_workflows.adapter import Execution, Failure, Finding, Status
@@ -43,19 +43,19 @@ NAPS = "main: {steps: [{inside: {call: nap}}]}\nnap: {steps: [{napping: {call: s
 
 
 @pytest.fixture
-async def calls(google_engine: GoogleEngine) -> AsyncIterator[Calls]:
-    async with open_calls(settings(google_engine.address)) as calls:
+async def calls(google_engine: GoogleEngine) -> AsyncIterator[Client]:
+    async with open_client(settings(google_engine.address)) as calls:
         yield calls
 
 
-async def test_the_engine_is_there_or_what_to_check_is_said(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_the_engine_is_there_or_what_to_check_is_said(calls: Client, google_engine: GoogleEngine) -> None:
     answers = f"Google Cloud Workflows answers in projects/{PROJECT}/locations/{LOCATION}"
     without = await check_engine(calls, settings(google_engine.address))
     assert without == Finding(ok=True, text=f"{answers}; without inbound no workflow can ask by mcp_elicit")
     found = await check_engine(calls, settings(google_engine.address, inbound=INBOUND))
     assert found.text == f"{answers}; questions are taken from {ACCOUNT}"
     nowhere = settings(f"127.0.0.1:{free_port()}", timeout_seconds=1)
-    async with open_calls(nowhere) as lost:
+    async with open_client(nowhere) as lost:
         missing = await check_engine(lost, nowhere)
     assert not missing.ok
     assert "is the local engine running there? Start it: python -m mcp_workflows_google_local" in missing.text
@@ -64,7 +64,7 @@ async def test_the_engine_is_there_or_what_to_check_is_said(calls: Calls, google
 
 async def test_another_project_than_the_local_engine_plays_is_said(google_engine: GoogleEngine) -> None:
     other = settings(google_engine.address, project="shop-prod")
-    async with open_calls(other) as calls:
+    async with open_client(other) as calls:
         found = await check_engine(calls, other)
     assert (found.ok, "shop-prod" in found.text) == (False, True)
     assert found.hint == "a local engine plays one project: correct project here"
@@ -72,14 +72,14 @@ async def test_another_project_than_the_local_engine_plays_is_said(google_engine
 
 async def test_a_location_that_is_not_there_is_said(google_engine: GoogleEngine) -> None:
     elsewhere = settings(google_engine.address, location="moon-east1")
-    async with open_calls(elsewhere) as calls:
+    async with open_client(elsewhere) as calls:
         found = await check_engine(calls, elsewhere)
         assert not found.ok
         assert "moon-east1" in found.text
         assert "moon-east1" in (await check_workflow(calls, "any")).text
 
 
-async def test_a_workflow_is_looked_for(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_a_workflow_is_looked_for(calls: Client, google_engine: GoogleEngine) -> None:
     name = google_engine.deploy("there", READS)
     for written in (name, name.rpartition("/")[2]):
         found = await check_workflow(calls, written)
@@ -105,7 +105,7 @@ async def test_a_workflow_is_looked_for(calls: Calls, google_engine: GoogleEngin
     ],
 )
 async def test_the_steps_of_gates_are_looked_for(
-    calls: Calls, google_engine: GoogleEngine, when: Any, said: str | None, hint: str | None
+    calls: Client, google_engine: GoogleEngine, when: Any, said: str | None, hint: str | None
 ) -> None:
     workflow = google_engine.deploy("gated", GATED)
     gates: Mapping[str, Any] = {"approval": {"when": when, "send": {"body": {}}}}
@@ -116,16 +116,16 @@ async def test_the_steps_of_gates_are_looked_for(
 
 
 async def test_the_steps_of_the_subworkflows_that_we_ship_are_not_suggested(
-    calls: Calls, google_engine: GoogleEngine
+    calls: Client, google_engine: GoogleEngine
 ) -> None:
-    asks = completed("main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}")
+    asks = add_subworkflows("main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}")
     given = settings(google_engine.address, inbound={"audience": URL, "accounts": [ACCOUNT]})
     name = google_engine.deploy("asks", asks, env={"MCP_WORKFLOWS_URL": URL})
     found = await verify(calls, given, name, {"a": {"when": "nothing"}})
     assert [each.hint for each in found if "no step" in each.text] == ["there are: ask"]
 
 
-async def test_a_step_that_does_not_wait_is_mentioned(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_a_step_that_does_not_wait_is_mentioned(calls: Client, google_engine: GoogleEngine) -> None:
     workflow = google_engine.deploy("gated", GATED)
     found = [
         await verify(calls, settings(google_engine.address), workflow, {"approval": {"when": step}})
@@ -135,7 +135,7 @@ async def test_a_step_that_does_not_wait_is_mentioned(calls: Calls, google_engin
     assert found == [[], [Finding(ok=True, text=f"gates.approval.when: {text}")]]
 
 
-async def test_two_gates_of_one_step_are_told(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_two_gates_of_one_step_are_told(calls: Client, google_engine: GoogleEngine) -> None:
     gate: Mapping[str, Any] = {"when": {"step": "wait"}, "send": {"body": {}}}
     gates = {"first": gate, "second": {**gate, "when": "wait"}}
     found = await verify(calls, settings(google_engine.address), google_engine.deploy("gated", GATED), gates)
@@ -144,11 +144,11 @@ async def test_two_gates_of_one_step_are_told(calls: Calls, google_engine: Googl
     ]
 
 
-async def told(calls: Calls, given: GoogleSettings, workflow: str) -> list[str]:
+async def told(calls: Client, given: GoogleSettings, workflow: str) -> list[str]:
     return [finding.text for finding in await verify(calls, given, workflow, {}) if finding.ok is False]
 
 
-async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Client, google_engine: GoogleEngine) -> None:
     engine, address = google_engine, google_engine.address
     bare = engine.deploy("asks", ASKS)
     ready = engine.deploy("asks", ASKS, env={"MCP_WORKFLOWS_URL": URL}, service_account=ACCOUNT)
@@ -173,7 +173,7 @@ async def test_what_a_workflow_needs_to_ask_people_is_told(calls: Calls, google_
     ],
 )
 async def test_an_address_where_we_cannot_be_is_told(
-    calls: Calls, google_engine: GoogleEngine, url: str, wrong: str | None
+    calls: Client, google_engine: GoogleEngine, url: str, wrong: str | None
 ) -> None:
     env = {"MCP_WORKFLOWS_URL": url, "MCP_WORKFLOWS_AUDIENCE": URL}
     workflow = google_engine.deploy("asks", ASKS, env=env, service_account=ACCOUNT)
@@ -183,7 +183,7 @@ async def test_an_address_where_we_cannot_be_is_told(
 
 
 async def test_what_a_workflow_reads_is_suggested_and_what_cannot_be_looked_at_is_no_problem(
-    calls: Calls, google_engine: GoogleEngine
+    calls: Client, google_engine: GoogleEngine
 ) -> None:
     given = settings(google_engine.address)
     (found,) = await verify(calls, given, google_engine.deploy("reads", READS), {})
@@ -204,13 +204,13 @@ async def test_what_a_workflow_reads_is_suggested_and_what_cannot_be_looked_at_i
     ],
 )
 def test_the_account_of_a_workflow_is_read_as_google_writes_it(written: str, account: str | None) -> None:
-    assert account_of(written) == account
+    assert service_account_email(written) == account
 
 
 RUNNING = Execution(status=Status.RUNNING)
 
 
-async def test_why_it_waits_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_why_it_waits_is_told(calls: Client, google_engine: GoogleEngine) -> None:
     workflow = google_engine.deploy("gated", GATED)
     name = google_engine.execute(workflow)
     execution = ExecutionName.parse(name)
@@ -229,7 +229,7 @@ async def test_why_it_waits_is_told(calls: Calls, google_engine: GoogleEngine) -
     google_engine.executions().cancel_execution(name=name)
 
 
-async def test_why_it_still_works_and_that_it_has_ended_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_why_it_still_works_and_that_it_has_ended_is_told(calls: Client, google_engine: GoogleEngine) -> None:
     name = google_engine.execute(google_engine.deploy("naps", NAPS))
     google_engine.at(name, "napping")
     execution = ExecutionName.parse(name)
@@ -239,9 +239,9 @@ async def test_why_it_still_works_and_that_it_has_ended_is_told(calls: Calls, go
     assert (await explain(calls, execution, failed)).reason == "it has ended: failed, the card was declined"
 
 
-async def test_one_that_cannot_reach_us_is_told(calls: Calls, google_engine: GoogleEngine) -> None:
+async def test_one_that_cannot_reach_us_is_told(calls: Client, google_engine: GoogleEngine) -> None:
     nowhere = {"MCP_WORKFLOWS_URL": f"http://127.0.0.1:{free_port()}/engines/shop"}
-    asks = completed("main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}")
+    asks = add_subworkflows("main: {steps: [{ask: {call: mcp_elicit, args: {message: 'Ship?'}}}]}")
     name = google_engine.execute(google_engine.deploy("asks", asks, env=nowhere))
     google_engine.at(name, "of_the_connection")
     told = await explain(calls, ExecutionName.parse(name), RUNNING)
@@ -254,7 +254,7 @@ async def test_an_execution_that_is_queued_is_told() -> None:
     async with local_engine(most=1) as small:
         workflow = await small.deploy("naps", NAPS)
         _, queued = await small.execute(workflow), await small.execute(workflow)
-        async with open_calls(settings(small.url.removeprefix("http://"))) as calls:
+        async with open_client(settings(small.url.removeprefix("http://"))) as calls:
             told = await explain(calls, ExecutionName.parse(queued), RUNNING)
     assert told.reason.startswith("it is queued: ")
     assert "quota" in str(told.advice)

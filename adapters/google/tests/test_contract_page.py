@@ -14,10 +14,10 @@ import anyio
 import pytest
 import yaml
 from mcp_workflows_google import GoogleAdapter, GoogleSettings
-from mcp_workflows_google.input_requests import deliveries
-from mcp_workflows_google.outcome import failure
-from mcp_workflows_google.questions import MAX_MESSAGE, Asked
-from mcp_workflows_google.tooling.embed import FILES, completed, embedded_files
+from mcp_workflows_google.input_requests import answer_calls
+from mcp_workflows_google.outcome import read_failure
+from mcp_workflows_google.questions import MAX_MESSAGE, PostedQuestion
+from mcp_workflows_google.tooling.embed import FILES, add_subworkflows, embedded_files
 from mcp_workflows_google_local.language.errors import Raised, Tag
 
 from adapters.google.tests import scene
@@ -78,7 +78,7 @@ def test_the_engine_on_the_page_trusts_what_the_workflow_sends() -> None:
 def test_the_question_on_the_page_is_asked(answer: Any, result: str) -> None:
     world = World(answers=[answer])
     assert run(workflow("ask"), world, ORDER) == result
-    asked = Asked.read(world.bodies[0])
+    asked = PostedQuestion.read(world.bodies[0])
     assert (asked.message, asked.timeout) == ("Ship order A1?", 86_400)
     assert asked.requested_schema["required"] == ["ok"]
 
@@ -95,15 +95,15 @@ def test_the_answers_on_the_page_are_what_workflows_get() -> None:
     source += "    - b:\n        return: ${answer}\n"
     told = [run(source, World(answers=[answer])) for answer in (YES, NO, Tag.TIMEOUT)]
     assert told == [each for each in shown("action") if "timed_out" in each]
-    [sent] = deliveries(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": YES}, rest_url=GOOGLE)
+    [sent] = answer_calls(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": YES}, rest_url=GOOGLE)
     assert [each for each in shown("action") if "timed_out" not in each] == [sent.body]
 
 
 def test_the_body_on_the_page_is_what_is_posted() -> None:
     assert shown("callback_url") == [posted()]
     assert f"at most {MAX_MESSAGE} characters" in PAGE
-    assert f"`{Asked.model_fields['timeout'].default}" not in PAGE
-    assert f"Default: {Asked.model_fields['timeout'].default}," in PAGE
+    assert f"`{PostedQuestion.model_fields['timeout'].default}" not in PAGE
+    assert f"Default: {PostedQuestion.model_fields['timeout'].default}," in PAGE
 
 
 @pytest.mark.parametrize(("claimed", "result"), [(True, "charged 40"), (False, None)])
@@ -126,12 +126,12 @@ def test_the_fence_on_the_page_lets_one_through(claimed: bool, result: Any) -> N
 def test_the_errors_on_the_page_are_told_so(step: str, told: Failure) -> None:
     with pytest.raises(Raised) as raised:
         run(workflow(step), World())
-    assert failure(json.dumps(raised.value.payload), str(raised.value)) == told
+    assert read_failure(json.dumps(raised.value.payload), str(raised.value)) == told
 
 
 def test_an_error_of_googles_on_the_page_is_told_so() -> None:
     payload = {"code": 404, "message": "HTTP server responded with error code 404", "tags": ["HttpError"]}
-    told = failure(json.dumps(payload), 'in step "read_item", routine "main", line: 5').text
+    told = read_failure(json.dumps(payload), 'in step "read_item", routine "main", line: 5').text
     assert f"`{told}`" in PAGE
 
 
@@ -142,7 +142,7 @@ async def test_the_gate_on_the_page_opens_its_step(accepts: bool, google_engine:
     [tool] = load_config(tmp_path / "workflows.yaml", {}).tools
     scope = {"args": ORDER, "principal": {"subject": "ada"}, "task": {"id": None}}
     gates = tool.frozen_gates(scope)
-    deployed = google_engine.deploy("gate", completed(workflow("wait_for_approval")))
+    deployed = google_engine.deploy("gate", add_subworkflows(workflow("wait_for_approval")))
     async with scene.adapter(google_engine) as adapter:
         start = Start(workflow=deployed, arguments=[{}], key=uuid.uuid4().hex, created=datetime.now(UTC))
         ref = Ref(workflow=deployed, handle=await adapter.start(start), gates=gates)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
-from mcp_workflows_google.names import ExecutionName, note_of
+from mcp_workflows_google.names import ExecutionName, note_prefix_of
 
 from adapters.google.tests.injecting import Injecting, Reply
 from adapters.google.tests.stubbed import adapter, notes, running_stub, settings, start, stub
@@ -139,6 +139,6 @@ async def test_what_is_no_handle_of_ours_is_refused_and_what_is_gone_is_not_foun
 def test_what_sweeps_take_of_a_handle_is_what_its_notes_begin_with() -> None:
     of_a_domain = "projects/example.com:shop/locations/us-central1/workflows/a/executions/e-2"
     for handle in ("projects/shop-1/locations/us-central1/workflows/a/executions/e_1", of_a_domain):
-        assert note_of(handle) == ExecutionName.parse(handle).note
+        assert note_prefix_of(handle) == ExecutionName.parse(handle).note_prefix
     with pytest.raises(EngineRefused):
-        note_of("orders")
+        note_prefix_of("orders")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from mcp_workflows_google import GoogleAdapter
 from mcp_workflows_google.settings import GoogleSettings
-from mcp_workflows_google.tooling.definition import definition
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.definition import parse_definition
+from mcp_workflows_google.tooling.embed import add_subworkflows
 from mcp_workflows_google.tooling.iam import permissions
 
 from mcp_workflows.adapter import Use
@@ -50,9 +50,9 @@ def test_every_configuration_on_the_pages_can_be_loaded(block: str, tmp_path: Pa
 
 @pytest.mark.parametrize("source", workflows())
 def test_every_workflow_on_the_page_can_be_deployed_with_the_helper(source: str, google_engine: GoogleEngine) -> None:
-    whole = completed(source)
+    whole = add_subworkflows(source)
     assert google_engine.deploy("documented", whole)
-    read = definition(whole)
+    read = parse_definition(whole)
     assert read is not None
     assert read.calls("mcp_elicit") or read.calls("mcp_claim")
 

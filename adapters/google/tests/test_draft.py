@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from mcp_workflows_google.tooling.definition import definition
-from mcp_workflows_google.tooling.draft import draft, read_of
+from mcp_workflows_google.tooling.definition import parse_definition
+from mcp_workflows_google.tooling.draft import draft, read_fields
 
 ORDERS = """
 main:
@@ -46,7 +46,7 @@ undo:
 
 
 def test_the_steps_are_found_however_deep_they_are() -> None:
-    found = definition(ORDERS)
+    found = parse_definition(ORDERS)
     assert found is not None
     assert found.main is not None
     assert found.main.params == ["order"]
@@ -58,7 +58,7 @@ def test_the_steps_are_found_however_deep_they_are() -> None:
 
 def test_the_steps_that_wait_for_a_callback_are_known() -> None:
     wait = "call: events.await_callback, args: {callback: 1}"
-    found = definition(
+    found = parse_definition(
         f"[{{plain: {{{wait}}}}}, {{tried: {{try: {{{wait}}}}}}}, {{around: {{steps: [{{in: {{{wait}}}}}]}}}}]"
     )
     assert found is not None
@@ -68,11 +68,11 @@ def test_the_steps_that_wait_for_a_callback_are_known() -> None:
 
 
 def test_what_is_called_by_a_step_or_in_an_expression_is_called() -> None:
-    found = definition(ORDERS)
+    found = parse_definition(ORDERS)
     assert found is not None
     assert all(found.calls(name) for name in ("undo", "http.post", "sys.log"))
     assert not found.calls("mcp_elicit")
-    in_an_expression = definition("main: {steps: [{a: {return: '${mcp_elicit (1)}'}}]}")
+    in_an_expression = parse_definition("main: {steps: [{a: {return: '${mcp_elicit (1)}'}}]}")
     assert in_an_expression is not None
     assert in_an_expression.calls("mcp_elicit")
 
@@ -85,7 +85,7 @@ def test_the_draft_has_the_fields_that_are_read() -> None:
         "lines": {},
         "order_id": {},
     }
-    assert draft(definition(ORDERS)) == {"type": "object", "properties": properties}
+    assert draft(parse_definition(ORDERS)) == {"type": "object", "properties": properties}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_draft_has_the_fields_that_are_read() -> None:
     ],
 )
 def test_fields_are_found_in_expressions(expression: str, fields: Sequence[str]) -> None:
-    assert list(read_of("args", expression)) == fields
+    assert list(read_fields("args", expression)) == fields
 
 
 @pytest.mark.parametrize(
@@ -128,15 +128,15 @@ def test_fields_are_found_in_expressions(expression: str, fields: Sequence[str])
     ],
 )
 def test_of_any_other_source_there_is_no_draft(source: str | None) -> None:
-    assert draft(definition(source)) is None
+    assert draft(parse_definition(source)) is None
 
 
 def test_what_is_repeated_by_reference_is_read_once() -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 30))
     source = f"l0: &l0 ['${{args.x}}']\n{levels}\nmain: {{params: [args], steps: [{{a: {{assign: *l29}}}}]}}"
-    assert draft(definition(source)) == {"type": "object", "properties": {"x": {}}}
+    assert draft(parse_definition(source)) == {"type": "object", "properties": {"x": {}}}
 
 
 def test_a_source_in_json_is_read_too() -> None:
-    found = definition('{"main": {"params": ["args"], "steps": [{"a": {"return": "${args.x}"}}]}}')
+    found = parse_definition('{"main": {"params": ["args"], "steps": [{"a": {"return": "${args.x}"}}]}}')
     assert draft(found) == {"type": "object", "properties": {"x": {}}}

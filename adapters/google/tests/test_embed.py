@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from mcp_workflows_google.names import Place
-from mcp_workflows_google.questions import Asked, Claiming
-from mcp_workflows_google.tooling.embed import completed, embedded_files
-from mcp_workflows_google_local.language.errors import Raised, Tag
-from mcp_workflows_google_local.language.source import load
+from mcp_workflows_google.questions import PostedClaim, PostedQuestion
+from mcp_workflows_google.tooling.embed import add_subworkflows, embedded_files
 
 from adapters.google.tests.tell import EXECUTION, FORM, posted
 from adapters.google.tests.worlds import SERVER, Reply, World, run
@@ -66,7 +64,7 @@ def test_what_is_posted_is_a_question_to_the_byte() -> None:
     assert run(ASKS, world, {"amount": 40}) == {**YES, "timed_out": False}
     [body] = world.bodies
     assert body == posted()
-    asked = Asked.read(body)
+    asked = PostedQuestion.read(body)
     assert (asked.execution_name(PLACE), asked.requested_schema) == (EXECUTION, FORM)
     [request], [wait] = world.requests, world.waits
     assert (request["method"], request["url"]) == ("POST", f"{SERVER}/input")
@@ -79,7 +77,7 @@ def test_only_a_message_must_be_given() -> None:
     run(SHORT, world)
     [body] = world.bodies
     assert (body["key"], body["requested_schema"], body["timeout"]) == ("", None, 86_400)
-    assert Asked.read(body).requested_schema == {"type": "object", "properties": {}}
+    assert PostedQuestion.read(body).requested_schema == {"type": "object", "properties": {}}
 
 
 def test_the_audience_may_be_another() -> None:
@@ -155,13 +153,13 @@ def test_a_claim_is_posted_and_its_loser_returns(claimed: bool, done: str) -> No
     assert run(CLAIMS, world) == done
     [request], [body] = world.requests, world.bodies
     assert (request["url"], request["auth"]["type"]) == (f"{SERVER}/claim", "OIDC")
-    assert Claiming.read(body).execution_name(PLACE) == EXECUTION
+    assert PostedClaim.read(body).execution_name(PLACE) == EXECUTION
 
 
 def test_a_source_is_completed_once_and_only_if_it_calls_ours() -> None:
     plain = "main:\n  steps:\n    - a:\n        return: mcp_elicit\n    # call: mcp_claim\n"
-    assert completed(plain) == plain
-    whole = completed(CLAIMS)
+    assert add_subworkflows(plain) == plain
+    whole = add_subworkflows(CLAIMS)
     assert whole.endswith(embedded_files()["google"])
-    assert completed(whole) == whole
+    assert add_subworkflows(whole) == whole
     assert load(whole).routines.keys() == {"main", "mcp_elicit", "mcp_claim", "mcp_retry"}

@@ -15,10 +15,10 @@ import grpc
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from google.cloud.workflows import executions_v1 as ev
-from mcp_workflows_google.client import Calls, open_calls
-from mcp_workflows_google.error_table import AGAIN, REASONS, STATUSES, Denied
+from mcp_workflows_google.client import Client, open_client
+from mcp_workflows_google.error_table import REASONS, RETRYABLE, STATUSES, PermissionDenied
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
-from mcp_workflows_google.rest import Delivered
+from mcp_workflows_google.rest import DeliveryOutcome
 from mcp_workflows_google.settings import GoogleSettings
 
 from adapters.google.tests.injecting import CUT, HANG, LOST, Fault, Injecting, Reply, injecting
@@ -35,7 +35,7 @@ EXECUTION: Final = ExecutionName(workflow=ORDERS, execution="e-1")
 SECRET: Final = "hunter2"  # stands for what Google's own words may repeat
 CALLBACK: Final = f"/v1/{EXECUTION.name}/callbacks/c-1"
 
-VERBS: Final[dict[str, Callable[[Calls], Awaitable[Any]]]] = {
+VERBS: Final[dict[str, Callable[[Client], Awaitable[Any]]]] = {
     "CreateExecution": lambda calls: calls.create(ORDERS, "{}", {}),
     "GetExecution": lambda calls: calls.get(EXECUTION, full=True),
     "ListExecutions": lambda calls: calls.executions(ORDERS),
@@ -84,8 +84,8 @@ def server(engine: Injecting) -> Injecting:
 
 
 @pytest.fixture
-async def calls(server: Injecting) -> AsyncIterator[Calls]:
-    async with open_calls(settings(server)) as calls:
+async def calls(server: Injecting) -> AsyncIterator[Client]:
+    async with open_client(settings(server)) as calls:
         yield calls
 
 
@@ -112,7 +112,7 @@ def kind(error: EngineError | None) -> str | None:
         case EngineUnavailable():
             assert error.sent
             return UNSURE
-        case Denied():
+        case PermissionDenied():
             return DENIED
         case EngineRefused():
             return FINAL if error.final else REFUSED
@@ -124,12 +124,12 @@ def kind(error: EngineError | None) -> str | None:
 def test_the_table_speaks_of_all_sixteen_statuses() -> None:
     assert sorted(STATUSES) == CODES == sorted(EVERYWHERE)
     assert len(CODES) == 16
-    assert set(STATUSES) >= AGAIN
+    assert set(STATUSES) >= RETRYABLE
 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("code", CODES)
-async def test_a_status_is_what_the_table_says(server: Injecting, calls: Calls, verb: str, code: str) -> None:
+async def test_a_status_is_what_the_table_says(server: Injecting, calls: Client, verb: str, code: str) -> None:
     server.tell(verb, *[Fault(code=code, text=f"no: {SECRET}")] * 3)
     error = await outcome(VERBS[verb](calls))
     assert kind(error) == SPECIAL.get((verb, code), EVERYWHERE[code])
@@ -139,7 +139,7 @@ async def test_a_status_is_what_the_table_says(server: Injecting, calls: Calls, 
 
 @pytest.mark.parametrize("code", CODES)
 async def test_a_create_and_a_cancel_are_made_once_whatever_comes_back(
-    server: Injecting, calls: Calls, code: str
+    server: Injecting, calls: Client, code: str
 ) -> None:
     for verb in ("CreateExecution", "CancelExecution"):
         server.tell(verb, Fault(code=code))
@@ -148,21 +148,21 @@ async def test_a_create_and_a_cancel_are_made_once_whatever_comes_back(
 
 
 @pytest.mark.parametrize("verb", ["GetExecution", "ListExecutions"])
-async def test_a_read_is_made_again_after_what_may_pass(server: Injecting, calls: Calls, verb: str) -> None:
+async def test_a_read_is_made_again_after_what_may_pass(server: Injecting, calls: Client, verb: str) -> None:
     server.tell(verb, Fault(code="UNAVAILABLE"), CUT)
     await VERBS[verb](calls)
     assert server.count(verb) == 3
 
 
-@pytest.mark.parametrize("code", sorted(set(CODES) - AGAIN - {"UNAUTHENTICATED"}))
-async def test_a_read_is_not_made_again_after_what_stays(server: Injecting, calls: Calls, code: str) -> None:
+@pytest.mark.parametrize("code", sorted(set(CODES) - RETRYABLE - {"UNAUTHENTICATED"}))
+async def test_a_read_is_not_made_again_after_what_stays(server: Injecting, calls: Client, code: str) -> None:
     server.tell("GetExecution", Fault(code=code))
     await outcome(VERBS["GetExecution"](calls))
     assert server.count("GetExecution") == 1
 
 
 @pytest.mark.parametrize("fault", [LOST, CUT], ids=["aborted", "cut"])
-async def test_a_create_whose_reply_is_lost_may_have_been_sent(server: Injecting, calls: Calls, fault: Fault) -> None:
+async def test_a_create_whose_reply_is_lost_may_have_been_sent(server: Injecting, calls: Client, fault: Fault) -> None:
     before = len(server.executions)
     server.tell("CreateExecution", fault)
     assert kind(await outcome(VERBS["CreateExecution"](calls))) == UNSURE
@@ -172,11 +172,11 @@ async def test_a_create_whose_reply_is_lost_may_have_been_sent(server: Injecting
 async def test_a_call_without_an_answer_ends_in_time(server: Injecting) -> None:
     found: dict[str, str | None] = {}
 
-    async def call(calls: Calls, verb: str) -> None:
+    async def call(calls: Client, verb: str) -> None:
         found[verb] = kind(await outcome(VERBS[verb](calls)))
 
     with stopwatch() as seconds:
-        async with open_calls(settings(server, 1)) as calls, anyio.create_task_group() as group:
+        async with open_client(settings(server, 1)) as calls, anyio.create_task_group() as group:
             for verb in VERBS:
                 server.tell(verb, HANG, HANG, HANG)
                 group.start_soon(call, calls, verb)
@@ -191,19 +191,19 @@ async def test_a_call_without_an_answer_ends_in_time_though_grpc_has_not_ended_i
     """As after a stall of the machine, when all time is over at once."""
     monkeypatch.setattr("mcp_workflows_google.api_calls._GRACE", -0.9)
     server.tell(verb, HANG)
-    async with open_calls(settings(server, 1)) as calls:
+    async with open_client(settings(server, 1)) as calls:
         assert kind(await outcome(VERBS[verb](calls))) == UNSURE
 
 
 @pytest.mark.parametrize("verb", ["GetExecution", "ListExecutions"])
-async def test_who_gives_up_on_a_read_is_given_up_alone(server: Injecting, calls: Calls, verb: str) -> None:
+async def test_who_gives_up_on_a_read_is_given_up_alone(server: Injecting, calls: Client, verb: str) -> None:
     server.tell(verb, HANG)
     with anyio.move_on_after(0.2) as patience:
         await VERBS[verb](calls)
     assert patience.cancelled_caught
 
 
-async def test_a_create_that_nobody_waits_for_any_more_is_finished(server: Injecting, calls: Calls) -> None:
+async def test_a_create_that_nobody_waits_for_any_more_is_finished(server: Injecting, calls: Client) -> None:
     server.tell("CreateExecution", Fault(delay=0.2))
     with anyio.move_on_after(0.05):
         await VERBS["CreateExecution"](calls)
@@ -211,7 +211,7 @@ async def test_a_create_that_nobody_waits_for_any_more_is_finished(server: Injec
 
 
 @pytest.mark.parametrize("reason", REASONS)
-async def test_a_reason_says_more_than_the_status(server: Injecting, calls: Calls, reason: str) -> None:
+async def test_a_reason_says_more_than_the_status(server: Injecting, calls: Client, reason: str) -> None:
     told = {"service": "workflowexecutions.googleapis.com", "consumer": "projects/123456789012"}
     server.tell("CreateExecution", Fault(code="PERMISSION_DENIED", text=SECRET, reason=reason, metadata=told))
     error = await outcome(VERBS["CreateExecution"](calls))
@@ -220,7 +220,7 @@ async def test_a_reason_says_more_than_the_status(server: Injecting, calls: Call
     assert SECRET not in str(error)
 
 
-async def test_a_perimeter_that_forbids_it_is_told_with_what_its_keepers_need(server: Injecting, calls: Calls) -> None:
+async def test_a_perimeter_that_forbids_it_is_told_with_what_its_keepers_need(server: Injecting, calls: Client) -> None:
     told = {"uid": "eYhDkfYCu-dOCjuj8X4Am9", "consumer": "projects/123456789012"}
     server.tell("GetExecution", Fault(code="PERMISSION_DENIED", reason="SECURITY_POLICY_VIOLATED", metadata=told))
     with pytest.raises(
@@ -230,7 +230,7 @@ async def test_a_perimeter_that_forbids_it_is_told_with_what_its_keepers_need(se
 
 
 async def test_an_api_that_is_not_enabled_is_told_with_the_command_that_enables_it(
-    server: Injecting, calls: Calls
+    server: Injecting, calls: Client
 ) -> None:
     told = {"service": "workflowexecutions.googleapis.com", "consumer": "projects/123456789012"}
     server.tell("GetExecution", Fault(code="PERMISSION_DENIED", reason="SERVICE_DISABLED", metadata=told))
@@ -265,37 +265,37 @@ async def test_an_api_that_is_not_enabled_is_told_with_the_command_that_enables_
     ids=["ours", "text", "details", "no names"],
 )
 async def test_a_missing_permission_is_named_with_what_it_is_missing_on(
-    server: Injecting, calls: Calls, fault: Fault, permission: str, resource: str
+    server: Injecting, calls: Client, fault: Fault, permission: str, resource: str
 ) -> None:
     denied = Fault(code="PERMISSION_DENIED", text=fault.text, reason=fault.reason, metadata=fault.metadata)
     server.tell("CreateExecution", denied)
-    with pytest.raises(Denied, match=re.escape(permission)) as caught:
+    with pytest.raises(PermissionDenied, match=re.escape(permission)) as caught:
         await calls.create(ORDERS, None, {})
     assert resource in str(caught.value)
     assert SECRET not in str(caught.value)
 
 
-async def test_a_location_that_does_not_exist_is_told(server: Injecting, calls: Calls) -> None:
+async def test_a_location_that_does_not_exist_is_told(server: Injecting, calls: Client) -> None:
     text = "Location us-central1 is not found or access is unauthorized."
     server.tell("CreateExecution", Fault(code="PERMISSION_DENIED", text=text))
     with pytest.raises(EngineRefused, match="there is no location us-central1"):
         await calls.create(ORDERS, None, {})
 
 
-async def test_a_workflow_that_does_not_exist_is_told(server: Injecting, calls: Calls) -> None:
+async def test_a_workflow_that_does_not_exist_is_told(server: Injecting, calls: Client) -> None:
     server.tell("CreateExecution", Fault(code="NOT_FOUND"))
     for calling in (calls.create(ORDERS, None, {}), calls.workflow(ORDERS)):
         with pytest.raises(EngineRefused, match=f"there is no {ORDERS.name}"):
             await calling
 
 
-async def test_a_state_of_the_future_stays_a_number(server: Injecting, calls: Calls) -> None:
+async def test_a_state_of_the_future_stays_a_number(server: Injecting, calls: Client) -> None:
     messages: Any = ev.Execution  # Any: the message beneath takes any number
     messages.pb(server.executions[EXECUTION.name]).state = 42
     assert (await calls.get(EXECUTION, full=True)).state == 42
 
 
-async def test_lists_have_all_pages_or_as_many_as_wanted_or_those_since(server: Injecting, calls: Calls) -> None:
+async def test_lists_have_all_pages_or_as_many_as_wanted_or_those_since(server: Injecting, calls: Client) -> None:
     server.executions.clear()
     for _ in range(120):
         await calls.create(ORDERS, None, {"n": "1"})
@@ -307,7 +307,7 @@ async def test_lists_have_all_pages_or_as_many_as_wanted_or_those_since(server: 
     assert [row.name for row in await calls.executions(ORDERS, since=since)] == [row.name for row in rows[:10]]
 
 
-async def test_a_full_page_of_the_largest_executions_fits(server: Injecting, calls: Calls) -> None:
+async def test_a_full_page_of_the_largest_executions_fits(server: Injecting, calls: Client) -> None:
     large = "x" * (512 * 1024)
     server.executions = {
         f"{ORDERS.name}/executions/{n}": ev.Execution(
@@ -321,14 +321,14 @@ async def test_a_full_page_of_the_largest_executions_fits(server: Injecting, cal
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (Reply(), Delivered.TAKEN),
-        (Reply(status=204), Delivered.TAKEN),
-        (Reply(status=404), Delivered.GONE),
-        (Reply(status=429), Delivered.BUSY),
-        (Reply(status=408), Delivered.UNKNOWN),
-        (Reply(status=500), Delivered.UNKNOWN),
-        (Reply(status=503), Delivered.UNKNOWN),
-        (Reply(cut=True), Delivered.UNKNOWN),
+        (Reply(), DeliveryOutcome.TAKEN),
+        (Reply(status=204), DeliveryOutcome.TAKEN),
+        (Reply(status=404), DeliveryOutcome.GONE),
+        (Reply(status=429), DeliveryOutcome.BUSY),
+        (Reply(status=408), DeliveryOutcome.UNKNOWN),
+        (Reply(status=500), DeliveryOutcome.UNKNOWN),
+        (Reply(status=503), DeliveryOutcome.UNKNOWN),
+        (Reply(cut=True), DeliveryOutcome.UNKNOWN),
         (Reply(status=302, headers={"Location": "http://127.0.0.1:1/elsewhere"}), REFUSED),
         (Reply(status=307, headers={"Location": CALLBACK + "-2"}), REFUSED),
         (Reply(status=400, body={"error": {"status": "INVALID_ARGUMENT", "message": SECRET}}), FINAL),
@@ -339,10 +339,10 @@ async def test_a_full_page_of_the_largest_executions_fits(server: Injecting, cal
     ids=str,
 )
 async def test_an_answer_is_delivered_once_or_told_why_not(
-    server: Injecting, calls: Calls, reply: Reply, expected: object
+    server: Injecting, calls: Client, reply: Reply, expected: object
 ) -> None:
     server.reply(f"POST {CALLBACK}", reply)
-    got: list[Delivered] = []
+    got: list[DeliveryOutcome] = []
 
     async def deliver() -> None:
         got.append(await calls.deliver(calls.rest_url + CALLBACK, "POST", {"action": "accept"}))
@@ -356,18 +356,18 @@ async def test_an_answer_is_delivered_once_or_told_why_not(
 
 async def test_an_answer_to_a_callback_that_does_not_reply_may_have_arrived(server: Injecting) -> None:
     server.reply(f"POST {CALLBACK}", Reply(hang=True))
-    async with open_calls(settings(server, 1)) as calls:
-        assert await calls.deliver(calls.rest_url + CALLBACK, "POST", {}) is Delivered.UNKNOWN
+    async with open_client(settings(server, 1)) as calls:
+        assert await calls.deliver(calls.rest_url + CALLBACK, "POST", {}) is DeliveryOutcome.UNKNOWN
 
 
-async def test_our_token_goes_to_google_or_the_emulator_and_nowhere_else(server: Injecting, calls: Calls) -> None:
+async def test_our_token_goes_to_google_or_the_emulator_and_nowhere_else(server: Injecting, calls: Client) -> None:
     for origin in (f"http://127.0.0.1:{free_port()}", "https://workflowexecutions.googleapis.com", "http://x.invalid"):
         with pytest.raises(EngineRefused, match="not at Google"):
             await calls.deliver(origin + CALLBACK, "POST", {})
     assert server.asked == []
 
 
-async def test_callbacks_are_those_of_all_pages(server: Injecting, calls: Calls) -> None:
+async def test_callbacks_are_those_of_all_pages(server: Injecting, calls: Client) -> None:
     row = {"name": f"{EXECUTION.name}/callback/c-1", "method": "POST", "waiters": "2", "availablePayloads": ["a"]}
     path = f"GET /v1/{EXECUTION.name}/callbacks"
     odd: list[Any] = [row, None, {"name": 1}]
@@ -392,7 +392,7 @@ async def test_callbacks_are_those_of_all_pages(server: Injecting, calls: Calls)
     ids=["404", "403", "429", "500", "not json", "endless", "moved"],
 )
 async def test_an_error_over_http_is_the_same_as_over_grpc(
-    server: Injecting, calls: Calls, reply: Reply, expected: str
+    server: Injecting, calls: Client, reply: Reply, expected: str
 ) -> None:
     server.reply(f"GET /v1/{EXECUTION.name}/callbacks", reply)
     assert kind(await outcome(calls.callbacks(EXECUTION))) == expected
@@ -439,7 +439,7 @@ Talking = Callable[[bytes | None], int]
 async def asked_of(**where: Any) -> EngineError:
     """What a create is answered there."""
     given = {"location": "us-central1", "project": "demo-1", **where}
-    async with open_calls(GoogleSettings.model_validate(given)) as calls:
+    async with open_client(GoogleSettings.model_validate(given)) as calls:
         error = await outcome(calls.create(ORDERS, None, {}))
     assert error is not None
     return error
@@ -467,12 +467,12 @@ async def test_a_connection_that_takes_a_while_is_waited_for(server: Injecting) 
     ):
         group.start_soon(listener.serve, slowly)
         here = f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
-        async with open_calls(GoogleSettings(location="us-central1", emulator=here)) as calls:
+        async with open_client(GoogleSettings(location="us-central1", emulator=here)) as calls:
             assert (await calls.create(ORDERS, None, {})).name
         group.cancel_scope.cancel()
 
 
-async def test_who_answers_that_it_cannot_connect_was_asked(server: Injecting, calls: Calls) -> None:
+async def test_who_answers_that_it_cannot_connect_was_asked(server: Injecting, calls: Client) -> None:
     server.tell("CreateExecution", Fault(code="UNAVAILABLE", text="failed to connect to all addresses", work=True))
     assert kind(await outcome(calls.create(ORDERS, None, {}))) == UNSURE
 
@@ -491,7 +491,7 @@ async def test_an_emulator_whose_name_nobody_knows_is_a_wrong_address_and_no_out
 
 
 async def test_google_s_own_words_are_in_no_log(
-    server: Injecting, calls: Calls, caplog: pytest.LogCaptureFixture
+    server: Injecting, calls: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.tell("CreateExecution", Fault(code="INTERNAL", text=SECRET))

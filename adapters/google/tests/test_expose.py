@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from mcp_workflows_google.client import Calls, open_calls
+from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.discover import discover
-from mcp_workflows_google.tooling.expose import LONGEST, Exposing, described
+from mcp_workflows_google.tooling.expose import LONGEST, LabelledWorkflows, clean_description
 
 from mcp_workflows.errors import EngineUnavailable
 from scripts.processes import free_port
@@ -47,16 +47,16 @@ def owner(google_engine: GoogleEngine) -> Owner:
 
 
 @pytest.fixture
-async def calls(google_engine: GoogleEngine) -> AsyncIterator[Calls]:
-    async with open_calls(settings(google_engine.address)) as calls:
+async def calls(google_engine: GoogleEngine) -> AsyncIterator[Client]:
+    async with open_client(settings(google_engine.address)) as calls:
         yield calls
 
 
-async def test_only_what_has_the_label_with_its_value_is_shown(owner: Owner, calls: Calls) -> None:
+async def test_only_what_has_the_label_with_its_value_is_shown(owner: Owner, calls: Client) -> None:
     first = owner.labelled("fulfil_order", description="Fulfils an order.")
     second = owner.labelled("another")
     owner.labelled("not_this", value="false")
-    found = {each.name: each for each in await Exposing(calls, owner.settings().discover).exposed()}
+    found = {each.name: each for each in await LabelledWorkflows(calls, owner.settings().discover).exposed()}
     assert found.keys() == {first, second}
     shown = found[first]
     assert shown.workflow == shown.source == f"projects/{PROJECT}/locations/{LOCATION}/workflows/{first}"
@@ -64,14 +64,14 @@ async def test_only_what_has_the_label_with_its_value_is_shown(owner: Owner, cal
     assert found[second].description is None
 
 
-async def test_a_schema_of_the_settings_counts_and_then_nothing_is_suggested(owner: Owner, calls: Calls) -> None:
+async def test_a_schema_of_the_settings_counts_and_then_nothing_is_suggested(owner: Owner, calls: Client) -> None:
     name = owner.labelled("fulfil_order")
-    (shown,) = await Exposing(calls, owner.settings(schemas={name: SCHEMA}).discover).exposed()
+    (shown,) = await LabelledWorkflows(calls, owner.settings(schemas={name: SCHEMA}).discover).exposed()
     assert (shown.input, shown.draft) == (SCHEMA, None)
 
 
-async def test_a_label_that_is_gone_and_a_source_that_is_another_are_seen(owner: Owner, calls: Calls) -> None:
-    name, exposing = owner.labelled("fulfil_order"), Exposing(calls, owner.settings().discover)
+async def test_a_label_that_is_gone_and_a_source_that_is_another_are_seen(owner: Owner, calls: Client) -> None:
+    name, exposing = owner.labelled("fulfil_order"), LabelledWorkflows(calls, owner.settings().discover)
     assert [each.draft for each in await exposing.exposed()] == [DRAFT]
     client, place = owner.engine.workflows(), f"{owner.engine.place}/workflows/{name}"
     workflow = client.get_workflow(name=place)
@@ -84,19 +84,19 @@ async def test_a_label_that_is_gone_and_a_source_that_is_another_are_seen(owner:
     assert await exposing.exposed() == []
 
 
-async def test_nobody_looks_unless_the_settings_say_so(calls: Calls, owner: Owner) -> None:
+async def test_nobody_looks_unless_the_settings_say_so(calls: Client, owner: Owner) -> None:
     owner.labelled("fulfil_order")
-    assert await Exposing(calls, None).exposed() == []
+    assert await LabelledWorkflows(calls, None).exposed() == []
 
 
 async def test_an_engine_that_is_down_cannot_tell() -> None:
     nowhere = settings(f"127.0.0.1:{free_port()}", timeout_seconds=1, discover={})
-    async with open_calls(nowhere) as calls:
+    async with open_client(nowhere) as calls:
         with pytest.raises(EngineUnavailable):
-            await Exposing(calls, nowhere.discover).exposed()
+            await LabelledWorkflows(calls, nowhere.discover).exposed()
 
 
-async def test_all_workflows_are_listed_for_a_draft_of_tools(google_engine: GoogleEngine, calls: Calls) -> None:
+async def test_all_workflows_are_listed_for_a_draft_of_tools(google_engine: GoogleEngine, calls: Client) -> None:
     mine = google_engine.deploy("listed", READS).rpartition("/")[2]
     found = [each.workflow for each in await discover(calls)]
     assert mine in found
@@ -114,4 +114,4 @@ async def test_all_workflows_are_listed_for_a_draft_of_tools(google_engine: Goog
     ],
 )
 def test_a_description_has_no_control_characters_and_an_end(text: str, shown: str | None) -> None:
-    assert described(text) == shown
+    assert clean_description(text) == shown

@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import pytest
 from google.cloud import workflows_v1
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.embed import add_subworkflows
 
 from adapters.google.tests.configured import asked, client_of, configured, executions
 from adapters.google.tests.elsewhere import cancel, deliver
@@ -118,7 +118,7 @@ class Fenced:
 @pytest.fixture
 def fenced(google_engine: GoogleEngine, tmp_path: Path, shop: Listener) -> Fenced:
     port = free_port()
-    workflow = google_engine.deploy("fenced", completed(HELD), env=environment(port))
+    workflow = google_engine.deploy("fenced", add_subworkflows(HELD), env=environment(port))
     config = configured(tmp_path, google_engine.address, {"it": {"workflow": workflow}})
     return Fenced(engine=google_engine, shop=shop, workflow=workflow, config=config, port=port)
 
@@ -216,7 +216,7 @@ async def test_executions_that_claim_while_the_sidecar_is_down_charge_once_it_is
 
 async def test_replicas_agree_on_who_goes_on(google_engine: GoogleEngine, tmp_path: Path, shop: Listener) -> None:
     ports = free_port(), free_port()
-    workflow = google_engine.deploy("fenced", completed(HELD), env=environment(ports[0]))
+    workflow = google_engine.deploy("fenced", add_subworkflows(HELD), env=environment(ports[0]))
     config = configured(tmp_path, google_engine.address, {"it": {"workflow": workflow}})
     here = Fenced(engine=google_engine, shop=shop, workflow=workflow, config=config, port=ports[0])
     async with here.client() as one, client_of(config, port=ports[1]) as other:

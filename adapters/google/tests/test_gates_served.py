@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.embed import add_subworkflows
 
 from adapters.google.tests import flows
 from adapters.google.tests.configured import asked, by_flags, called, client_of, configured, executions, operating
@@ -235,7 +235,7 @@ async def test_a_gate_is_not_taken_for_a_question_that_the_workflow_asks_beside_
         returned='["${own.action}", "${sales.http_request.body.approved}"]',
     )  # fmt: skip
     gates = {"sales": gate("wait_for_sales", words="Sales?")}
-    async with gated(google_engine, tmp_path, completed(source), **gates) as (client, _):
+    async with gated(google_engine, tmp_path, add_subworkflows(source), **gates) as (client, _):
         task_id = await called(client)
         keys = await until_asked(client, task_id, "Own?", "Sales?")
         await acknowledged(client, task_id, **{keys["Own?"]: NO, keys["Sales?"]: APPROVED})

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from mcp_workflows_google.gates import GateSettings, step_named
-from mcp_workflows_google.input_requests import asking, complaints, deliveries, requests
+from mcp_workflows_google.gates import GateSettings, gate_step
+from mcp_workflows_google.input_requests import answer_calls, open_requests, problems, with_questions
 from mcp_workflows_google.resources import Callback
 from pydantic import ValidationError
 
@@ -32,18 +32,18 @@ def open_keys(
     gates: Mapping[str, Gate], *callbacks: Callback, steps: str = "approve", questions: Any = None
 ) -> list[str]:
     found = seen(1, *steps.split())
-    return list(requests(questions or {}, found, callbacks, gates, now=NOW))
+    return list(open_requests(questions or {}, found, callbacks, gates, now=NOW))
 
 
 def said(gates: Mapping[str, Gate], *callbacks: Callback, steps: str = "approve") -> list[str]:
-    return list(complaints({}, seen(1, *steps.split()), callbacks, gates))
+    return list(problems({}, seen(1, *steps.split()), callbacks, gates))
 
 
 # questions of the execution
 
 
 def test_noted_questions_are_asked_by_the_id_of_their_callback() -> None:
-    found = requests({"cb-1": noted(), "cb-2": noted(message="Again?")}, None, (), {}, now=NOW)
+    found = open_requests({"cb-1": noted(), "cb-2": noted(message="Again?")}, None, (), {}, now=NOW)
     params = {"mode": "form", "message": "Refund 40 EUR?", "requestedSchema": FORM}
     assert list(found) == ["cb-1", "cb-2"]
     assert found["cb-1"] == InputRequest(method="elicitation/create", params=params)
@@ -63,12 +63,12 @@ def test_noted_questions_are_asked_by_the_id_of_their_callback() -> None:
     ],
 )
 def test_what_is_answered_or_has_expired_is_not_asked(question: Any, after: int, asked: bool) -> None:
-    assert bool(requests({"cb-1": question}, None, (), {}, now=NOW + timedelta(seconds=after))) == asked
+    assert bool(open_requests({"cb-1": question}, None, (), {}, now=NOW + timedelta(seconds=after))) == asked
 
 
 def test_parallel_questions_are_answered_one_by_one() -> None:
     questions = {"cb-1": noted(), "cb-2": noted(callback_url=url("cb-2")), "cb-3": noted(answered=True)}
-    sent = deliveries(
+    sent = answer_calls(
         EXECUTION,
         questions,
         (),
@@ -92,12 +92,12 @@ def test_parallel_questions_are_answered_one_by_one() -> None:
     ],
 )
 def test_what_is_sent_is_action_and_content(response: Any, body: Any) -> None:
-    [sent] = deliveries(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": response}, rest_url=GOOGLE)
+    [sent] = answer_calls(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": response}, rest_url=GOOGLE)
     assert sent.body == body
 
 
 def test_where_an_answer_goes_and_what_it_says_are_in_no_text() -> None:
-    [sent] = deliveries(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": YES}, rest_url=GOOGLE)
+    [sent] = answer_calls(EXECUTION, {"cb-1": noted()}, (), {}, {"cb-1": YES}, rest_url=GOOGLE)
     assert "googleapis" not in repr(sent)
     assert "True" not in repr(sent)
 
@@ -105,18 +105,18 @@ def test_where_an_answer_goes_and_what_it_says_are_in_no_text() -> None:
 def test_a_sweep_adds_what_is_asked_to_what_runs() -> None:
     running, done = Execution(status=Status.RUNNING), Execution(status=Status.SUCCEEDED)
     questions = {"cb-1": noted()}
-    found = asking(running, questions, now=NOW)
+    found = with_questions(running, questions, now=NOW)
     assert (found.status, list(found.requests)) == (Status.INPUT_REQUIRED, ["cb-1"])
-    assert asking(done, questions, now=NOW) is done
-    assert asking(running, {"cb-1": noted(answered=True)}, now=NOW) is running
-    assert asking(running, questions) is running  # long expired, by the clock
+    assert with_questions(done, questions, now=NOW) is done
+    assert with_questions(running, {"cb-1": noted(answered=True)}, now=NOW) is running
+    assert with_questions(running, questions) is running  # long expired, by the clock
 
 
 # gates
 
 
 def test_a_gate_asks_while_its_step_waits_for_a_callback() -> None:
-    found = requests({}, seen(1, "approve"), [callback("c")], {"ok": gate()}, now=NOW)
+    found = open_requests({}, seen(1, "approve"), [callback("c")], {"ok": gate()}, now=NOW)
     assert found == {"ok/c": InputRequest(method="elicitation/create", params=ASK.params, gate="ok")}
 
 
@@ -201,7 +201,7 @@ def test_two_gates_of_one_step_are_told() -> None:
 
 def sent(gates: Mapping[str, Gate], key: str, response: Any, *callbacks: Callback, steps: str = "approve") -> Any:
     found = seen(1, *steps.split())
-    return deliveries(EXECUTION, {}, callbacks, gates, {key: response}, rest_url=GOOGLE, seen=found)
+    return answer_calls(EXECUTION, {}, callbacks, gates, {key: response}, rest_url=GOOGLE, resource=found)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_an_answer_never_goes_to_another_gates_callback() -> None:
     assert sent(gates, "a/c", answer, callback("d"), steps="first") == []
     assert sent(gates, "a/c", answer, callback("c", waiters=0), steps="first") == []
     assert sent(gates, "c", answer, callback("c"), steps="first") == []
-    assert deliveries(EXECUTION, {}, [callback("c")], gates, {"a/c": answer}, rest_url=GOOGLE) == []
+    assert answer_calls(EXECUTION, {}, [callback("c")], gates, {"a/c": answer}, rest_url=GOOGLE) == []
 
 
 def test_a_callback_that_is_not_this_executions_is_sent_nothing() -> None:
@@ -261,7 +261,7 @@ def test_what_is_no_way_to_send_is_refused(send: Any) -> None:
 )
 def test_a_gate_may_be_written_so(settings: Any) -> None:
     assert GateSettings.model_validate(settings).when.step == "approve"
-    assert step_named(settings["when"]) == "approve"
+    assert gate_step(settings["when"]) == "approve"
 
 
 @pytest.mark.parametrize(
@@ -286,4 +286,4 @@ def test_a_gate_may_not_be_written_otherwise(settings: Any, wrong: str) -> None:
 
 @pytest.mark.parametrize("when", [None, 7, [], {}, {"step": 7}])
 def test_what_names_no_step_names_none(when: Any) -> None:
-    assert step_named(when) == ""
+    assert gate_step(when) == ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
-from mcp_workflows_google.start import labels, name_of
+from mcp_workflows_google.start import label_value, labels
 from mcp_workflows_google_local.labels import check_labels
 
 from mcp_workflows.adapter import Start
@@ -38,8 +38,8 @@ def test_any_text_can_be_a_label(text: str) -> None:
 
 
 def test_no_two_people_have_one_label() -> None:
-    assert len({name_of(text) for text in HARD}) == len(HARD)
-    assert name_of("ada@example.com").startswith("ada-example-com-")
+    assert len({label_value(text) for text in HARD}) == len(HARD)
+    assert label_value("ada@example.com").startswith("ada-example-com-")
 
 
 def test_the_trace_is_a_label() -> None:

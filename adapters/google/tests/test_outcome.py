@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from mcp_workflows_google.outcome import ended, failure, status_of, working
+from mcp_workflows_google.outcome import ended_execution, read_failure, running_execution, status_of
 
 from adapters.google.tests.tell import seen
 from mcp_workflows.adapter import TERMINAL, Failure, Status
@@ -49,7 +49,7 @@ def test_each_state_has_a_status_and_unknown_ones_are_no_end(state: int, status:
     ],
 )
 def test_a_result_is_json_and_may_be_nothing(result: str, output: Any) -> None:
-    done = ended(seen(2, result=result))
+    done = ended_execution(seen(2, result=result))
     assert (done.status, done.failure) == (Status.SUCCEEDED, None)
     assert done.output == (json.loads(result) if "content" in result else output)
 
@@ -58,13 +58,13 @@ def test_a_result_is_json_and_may_be_nothing(result: str, output: Any) -> None:
     ("result", "why"), [("shipped", "is no JSON"), ("{", "is no JSON"), ("[" * 100_000, "is nested too deeply")]
 )
 def test_a_result_that_cannot_be_read_is_a_failure_and_is_not_shown(result: str, why: str) -> None:
-    done = ended(seen(2, result=result))
+    done = ended_execution(seen(2, result=result))
     assert done.status == Status.FAILED
     assert done.failure == Failure(text=f"the execution succeeded, but its result {why}", kind="UndecodableResult")
 
 
 def told(payload: Any, context: str | None = None) -> Failure:
-    return failure(json.dumps(payload), context)
+    return read_failure(json.dumps(payload), context)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_long_texts_are_looked_through_in_no_time(text: str) -> None:
     ],
 )
 def test_a_payload_may_be_anything_or_missing(payload: str | None, context: str | None, text: str) -> None:
-    assert failure(payload, context).text.startswith(text)
+    assert read_failure(payload, context).text.startswith(text)
 
 
 def test_stack_traces_are_left_out() -> None:
@@ -236,7 +236,7 @@ def test_a_protocol_error_without_a_code_is_an_ordinary_failure(error: Any) -> N
     [(None, "cancelled"), ("", "cancelled"), ('"by ops"', "cancelled: by ops"), ("{", "cancelled: {")],
 )
 def test_a_cancelled_execution_may_say_why(payload: str | None, message: str) -> None:
-    done = ended(seen(4, payload=payload))
+    done = ended_execution(seen(4, payload=payload))
     assert (done.status, done.message, done.failure) == (Status.CANCELLED, message, None)
 
 
@@ -257,7 +257,7 @@ def test_a_cancelled_execution_may_say_why(payload: str | None, message: str) ->
     ],
 )
 def test_where_it_is_is_told_in_the_words_of_its_author(steps: list[str], message: str | None) -> None:
-    found = working(seen(1, *steps))
+    found = running_execution(seen(1, *steps))
     assert (found.status, found.message, found.progress) == (Status.RUNNING, message, None)
 
 
@@ -272,5 +272,5 @@ def test_where_it_is_is_told_in_the_words_of_its_author(steps: list[str], messag
     ],
 )
 def test_why_it_does_not_run_is_told(state: int, state_error: str | None, message: str) -> None:
-    found = working(seen(state, "charge", state_error=state_error))
+    found = running_execution(seen(state, "charge", state_error=state_error))
     assert (found.status, found.message) == (Status.RUNNING, message)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp_workflows_google.forms import MalformedFormError, read_form
 from mcp_workflows_google.names import Place
-from mcp_workflows_google.questions import Asked, Claiming, read_question
+from mcp_workflows_google.questions import PostedClaim, PostedQuestion, read_question
 
 from adapters.google.tests.tell import FORM, NAME, NOW, posted, url
 from mcp_workflows.errors import EngineRefused
@@ -20,7 +20,7 @@ EMPTY: Any = {"type": "object", "properties": {}}
 
 
 def test_a_question_is_read_noted_and_read_again() -> None:
-    asked = Asked.read(posted())
+    asked = PostedQuestion.read(posted())
     assert asked.execution_name(PLACE).name == NAME
     question = read_question(json.loads(json.dumps(asked.question(NOW))))
     assert question is not None
@@ -33,14 +33,14 @@ def test_a_question_is_read_noted_and_read_again() -> None:
 def test_only_what_must_be_there_must_be_there() -> None:
     body = {name: value for name, value in posted().items() if name not in {"key", "requested_schema", "timeout"}}
     del body["project"], body["project_number"]
-    asked = Asked.read({**body, "of another version": 1})
+    asked = PostedQuestion.read({**body, "of another version": 1})
     assert asked.execution_name(PLACE).workflow.place == Place(project="other-1", location="europe-west1")
     assert asked.question(NOW)["requested_schema"] == EMPTY
     assert asked.question(NOW)["expires"] == (NOW + timedelta(hours=12)).isoformat()
 
 
 def test_a_claim_says_which_execution_it_is() -> None:
-    assert Claiming.read(posted()).execution_name(PLACE).name == NAME
+    assert PostedClaim.read(posted()).execution_name(PLACE).name == NAME
 
 
 @pytest.mark.parametrize(
@@ -73,31 +73,31 @@ def test_a_claim_says_which_execution_it_is() -> None:
 )
 def test_what_is_wrong_with_a_question_is_said(change: Any, wrong: str) -> None:
     with pytest.raises(EngineRefused, match=wrong):
-        Asked.read(posted(**change)).execution_name(PLACE)
+        PostedQuestion.read(posted(**change)).execution_name(PLACE)
 
 
 @pytest.mark.parametrize("body", [None, [], "text", 7])
 def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
     with pytest.raises(EngineRefused, match="JSON object"):
-        Asked.read(body)
+        PostedQuestion.read(body)
 
 
 @pytest.mark.parametrize("change", [{"timeout": "s3cret"}, {"message": ["s3cret"]}, {"project": {"a": "s3cret"}}])
 def test_a_refusal_repeats_nothing_of_what_was_sent(change: Any) -> None:
     with pytest.raises(EngineRefused) as refused:
-        Asked.read(posted(**change))
+        PostedQuestion.read(posted(**change))
     assert "s3cret" not in str(refused.value)
 
 
 def test_the_url_of_the_callback_is_in_no_text_that_a_client_gets() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "description": f"or POST to {url()}"}}}
-    note = Asked.read(posted(message=f"Answer at {url()} please", requested_schema=schema)).question(NOW)
+    note = PostedQuestion.read(posted(message=f"Answer at {url()} please", requested_schema=schema)).question(NOW)
     question = read_question(note)
     assert question is not None
     assert "googleapis" not in json.dumps(question.request.params)
     assert "googleapis" not in repr(question)
     assert question.request.params["message"] == "Answer at [callback URL] please"
-    assert "googleapis" not in repr(Asked.read(posted()))
+    assert "googleapis" not in repr(PostedQuestion.read(posted()))
 
 
 NO_NOTES: list[Any] = [

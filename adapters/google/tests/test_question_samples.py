@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from google.cloud.workflows.executions_v1 import ExecutionView, ListExecutionsRequest
-from mcp_workflows_google.tooling.embed import completed, embedded_files
+from mcp_workflows_google.tooling.embed import add_subworkflows, embedded_files
 
 from scripts.engines import ENGINES, SAMPLES
 from scripts.processes import free_port
@@ -35,7 +35,7 @@ def served(google_engine: GoogleEngine, tmp_path_factory: pytest.TempPathFactory
         "MCP_WORKFLOWS_AUDIENCE": f"http://127.0.0.1:{port}",
     }
     for file in FOLDER.glob(f"*{SUFFIX}"):
-        source = completed(file.read_text())
+        source = add_subworkflows(file.read_text())
         google_engine.deploy(file.name.removesuffix(SUFFIX), source, env=reach, unique=False)
     command = [COMMAND, "serve", str(FOLDER / "workflows.yaml"), "--http", f"127.0.0.1:{port}"]
     added = {**google_engine.environ, **reach, "MCP_WORKFLOWS_STORE": f"sqlite:///{folder}/tasks.db"}
@@ -126,7 +126,7 @@ def test_what_the_readme_says_is_appended_is_what_is_missing() -> None:
     readme = (FOLDER / "README.md").read_text()
     said: list[str] = re.findall(r"mcp-workflows helper google >> (\S+)", readme)
     for file in FOLDER.glob(f"*{SUFFIX}"):
-        appended = completed(source := file.read_text()).removeprefix(source.rstrip())
+        appended = add_subworkflows(source := file.read_text()).removeprefix(source.rstrip())
         assert appended.strip() == (embedded_files()["google"].strip() if file.name in said else "")
 
 

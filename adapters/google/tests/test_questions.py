@@ -15,7 +15,7 @@ import anyio
 import mcp_types
 import pytest
 from mcp.client import Client, ClientRequestContext
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.embed import add_subworkflows
 from typer.testing import CliRunner
 
 from adapters.google.tests import flows
@@ -36,7 +36,7 @@ WORDS: Final = {"action": "accept", "content": {"answer": 'j\u00e4 \u2603 "quote
 ANSWERED: Final = {**YES, "timed_out": False}
 MINUTE: Final = timedelta(minutes=1)
 
-EXPIRES: Final = completed("""
+EXPIRES: Final = add_subworkflows("""
 main:
   params: [args]
   steps:
@@ -52,7 +52,7 @@ main:
         return: ["${first}", "${second}"]
 """)
 
-HELD: Final = completed("""
+HELD: Final = add_subworkflows("""
 main:
   params: [args]
   steps:
@@ -72,7 +72,7 @@ main:
 """)
 
 
-MANY: Final = completed("""
+MANY: Final = add_subworkflows("""
 main:
   params: [args]
   steps:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 import pytest
-from mcp_workflows_google.client import Calls, open_calls
+from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
 from mcp_workflows_google.quota import PER_MINUTE, limits
 from mcp_workflows_google.settings import GoogleSettings, Quota
@@ -56,15 +56,15 @@ def test_a_project_with_other_quotas_says_so_per_api() -> None:
 
 def test_a_local_engine_has_no_quota_unless_the_settings_say_so() -> None:
     assert limits("get_execution", None) == UNLIMITED
-    calls = Calls(GoogleSettings(location="us-central1", emulator="127.0.0.1:1"))
+    calls = Client(GoogleSettings(location="us-central1", emulator="127.0.0.1:1"))
     assert calls.refill("get_execution") == inf
     assert calls.allowance.looks_per_second == 50
-    assert Calls(GoogleSettings(location="us-central1")).refill("get_execution") < 50
+    assert Client(GoogleSettings(location="us-central1")).refill("get_execution") < 50
 
 
 async def test_what_is_over_the_quota_is_held_back_here_and_was_not_sent(server: Injecting) -> None:
     tight = settings(server, share=1, write_executions=1)
-    async with open_calls(tight) as calls:
+    async with open_client(tight) as calls:
         await calls.create(ORDERS, None, {})
         with pytest.raises(EngineUnavailable, match="held back") as caught:
             await calls.create(ORDERS, None, {})
@@ -74,7 +74,7 @@ async def test_what_is_over_the_quota_is_held_back_here_and_was_not_sent(server:
 
 async def test_engines_of_one_project_and_location_share_a_quota(server: Injecting) -> None:
     tight = settings(server, share=1, list_executions=2)
-    async with open_calls(tight) as one, open_calls(tight) as other:
+    async with open_client(tight) as one, open_client(tight) as other:
         await one.executions(ORDERS)
         with pytest.raises(EngineUnavailable, match="held back"):
             await other.executions(ORDERS)
@@ -82,7 +82,7 @@ async def test_engines_of_one_project_and_location_share_a_quota(server: Injecti
 
 async def test_each_page_takes_a_token(server: Injecting) -> None:
     buckets = Buckets()
-    calls = Calls(settings(server, share=1, list_executions=1200), buckets)
+    calls = Client(settings(server, share=1, list_executions=1200), buckets)
     for _ in range(101):
         await calls.create(ORDERS, None, {})
     before = calls._edge.bucket("list_executions").spare  # pyright: ignore[reportPrivateUsage]
@@ -92,7 +92,7 @@ async def test_each_page_takes_a_token(server: Injecting) -> None:
 
 
 async def test_attempts_beyond_the_first_are_paid_for(server: Injecting) -> None:
-    calls = Calls(settings(server, share=1, get_execution=600), Buckets())
+    calls = Client(settings(server, share=1, get_execution=600), Buckets())
     made = await calls.create(ORDERS, None, {})
     before = calls._edge.bucket("get_execution").spare  # pyright: ignore[reportPrivateUsage]
     server.tell("GetExecution", Fault(code="INTERNAL"), Fault(code="INTERNAL"))
@@ -104,7 +104,7 @@ async def test_attempts_beyond_the_first_are_paid_for(server: Injecting) -> None
 
 
 async def test_when_google_throttles_we_ask_less_for_a_while(server: Injecting) -> None:
-    async with open_calls(settings(server, share=1, get_execution=60_000)) as calls:
+    async with open_client(settings(server, share=1, get_execution=60_000)) as calls:
         before = calls.allowance.looks_per_second
         server.tell("GetExecution", Fault(code="RESOURCE_EXHAUSTED", reason="RATE_LIMIT_EXCEEDED"))
         with pytest.raises(EngineUnavailable, match="throttles") as caught:

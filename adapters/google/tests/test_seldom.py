@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from google.cloud import workflows_v1 as wf
 from google.cloud.workflows import executions_v1 as ev
-from mcp_workflows_google.client import Calls, open_calls
+from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.settings import Discover
 from mcp_workflows_google.tooling.check import check_engine, check_workflow
 from mcp_workflows_google.tooling.explain import explain
-from mcp_workflows_google.tooling.expose import Exposing
+from mcp_workflows_google.tooling.expose import LabelledWorkflows
 from mcp_workflows_google.tooling.verify import verify
 
 from adapters.google.tests.injecting import Fault, Injecting, Reply
@@ -35,8 +35,8 @@ State = ev.Execution.State
 
 
 @pytest.fixture
-async def calls(stub: Injecting) -> AsyncIterator[Calls]:
-    async with open_calls(settings(stub)) as calls:
+async def calls(stub: Injecting) -> AsyncIterator[Client]:
+    async with open_client(settings(stub)) as calls:
         yield calls
 
 
@@ -56,7 +56,7 @@ def unavailable(stub: Injecting) -> str:
     return deployed(stub, "lost", state=wf.Workflow.State.UNAVAILABLE, state_error=lost)
 
 
-async def test_who_may_not_list_workflows_is_answered_all_the_same(stub: Injecting, calls: Calls) -> None:
+async def test_who_may_not_list_workflows_is_answered_all_the_same(stub: Injecting, calls: Client) -> None:
     stub.tell("ListWorkflows", DENIED)
     googles = settings(stub).model_copy(update={"emulator": None})  # a local engine has no permissions
     found = await check_engine(calls, googles)
@@ -67,7 +67,7 @@ async def test_who_may_not_list_workflows_is_answered_all_the_same(stub: Injecti
     assert "does not accept our credentials" in refused.text
 
 
-async def test_a_workflow_whose_key_is_lost_is_told_with_why(stub: Injecting, calls: Calls) -> None:
+async def test_a_workflow_whose_key_is_lost_is_told_with_why(stub: Injecting, calls: Client) -> None:
     found = await check_workflow(calls, unavailable(stub))
     assert not found.ok
     assert found.text.startswith("workflow lost is UNAVAILABLE: ")
@@ -77,26 +77,26 @@ async def test_a_workflow_whose_key_is_lost_is_told_with_why(stub: Injecting, ca
 
 
 async def test_what_is_not_active_is_not_offered_and_the_log_says_so_once(
-    stub: Injecting, calls: Calls, caplog: pytest.LogCaptureFixture
+    stub: Injecting, calls: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost, _ = unavailable(stub), deployed(stub, "fine")
-    exposing = Exposing(calls, Discover())
+    exposing = LabelledWorkflows(calls, Discover())
     with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.expose"):
         assert [[each.name for each in await exposing.exposed()] for _ in range(2)] == [["fine"], ["fine"]]
     assert caplog.text.count(f"{lost} is not offered: it is not ACTIVE") == 1
 
 
 async def test_what_is_no_workflow_is_not_offered(
-    stub: Injecting, calls: Calls, caplog: pytest.LogCaptureFixture
+    stub: Injecting, calls: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     deployed(stub, "a/../b")
     with caplog.at_level(logging.WARNING, "mcp_workflows_google.tooling.expose"):
-        assert await Exposing(calls, Discover()).exposed() == []
+        assert await LabelledWorkflows(calls, Discover()).exposed() == []
     assert "that is no name of a workflow" in caplog.text
 
 
 async def test_a_source_that_the_list_leaves_out_is_asked_for_once_a_revision(
-    stub: Injecting, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    stub: Injecting, calls: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, whole = deployed(stub, "bare"), wf.Workflow(name="any", source_contents=READS)
 
@@ -104,7 +104,7 @@ async def test_a_source_that_the_list_leaves_out_is_asked_for_once_a_revision(
         return whole
 
     monkeypatch.setattr(stub, "get_workflow", get)  # the stub's own list has what it has
-    exposing = Exposing(calls, Discover())
+    exposing = LabelledWorkflows(calls, Discover())
     assert [[each.draft for each in await exposing.exposed()] for _ in range(3)] == [[DRAFT]] * 3
     assert stub.count("GetWorkflow") == 1
     stub.workflows[name].revision_id = "2"
@@ -114,10 +114,10 @@ async def test_a_source_that_the_list_leaves_out_is_asked_for_once_a_revision(
     assert stub.count("GetWorkflow") == 2
 
 
-async def test_a_source_that_cannot_be_had_leaves_the_tool_without_a_suggestion(stub: Injecting, calls: Calls) -> None:
+async def test_a_source_that_cannot_be_had_leaves_the_tool_without_a_suggestion(stub: Injecting, calls: Client) -> None:
     name = deployed(stub, "bare")
     stub.tell("GetWorkflow", Fault(code="PERMISSION_DENIED"))
-    (shown,) = await Exposing(calls, Discover()).exposed()
+    (shown,) = await LabelledWorkflows(calls, Discover()).exposed()
     assert (shown.workflow, shown.draft) == (name, None)
     (found,) = await verify(calls, settings(stub), name, {})
     assert (found.ok, found.text) == (None, "its steps could not be verified: its source cannot be read")
@@ -129,19 +129,19 @@ def execution(stub: Injecting, **more: Any) -> ExecutionName:
     return ExecutionName.parse(name)
 
 
-async def test_an_execution_whose_key_is_lost_is_explained(stub: Injecting, calls: Calls) -> None:
+async def test_an_execution_whose_key_is_lost_is_explained(stub: Injecting, calls: Client) -> None:
     lost = {"details": "the key is disabled", "type_": ev.Execution.StateError.Type.KMS_ERROR}
     told = await explain(calls, execution(stub, state=State.UNAVAILABLE, state_error=lost), RUNNING)
     assert told.reason == "Google cannot show it now: the key is disabled"
     assert "service agent" in str(told.advice)
 
 
-async def test_a_state_of_the_future_is_explained(stub: Injecting, calls: Calls) -> None:
+async def test_a_state_of_the_future_is_explained(stub: Injecting, calls: Client) -> None:
     told = await explain(calls, execution(stub, state=42), RUNNING)
     assert told.reason == "its state is one that is not known yet (42)"
 
 
-async def test_who_may_not_list_callbacks_hears_the_rest(stub: Injecting, calls: Calls) -> None:
+async def test_who_may_not_list_callbacks_hears_the_rest(stub: Injecting, calls: Client) -> None:
     steps = {"current_steps": [{"routine": "main", "step": "wait"}, {"routine": "side", "step": "nap"}]}
     name = execution(stub, state=State.ACTIVE, status=steps)
     stub.reply(f"GET /v1/{name.name}/callbacks", Reply(status=403, body={"error": {"status": "PERMISSION_DENIED"}}))

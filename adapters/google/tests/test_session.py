@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from mcp_workflows_google.channels import workflows_host
-from mcp_workflows_google.client import Calls, open_calls
+from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.credentials import Credentials
 from mcp_workflows_google.names import Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
@@ -82,19 +82,19 @@ def settings(**more: Any) -> GoogleSettings:
 
 
 async def refused(**more: Any) -> EngineRefused:
-    async with open_calls(settings(**more)) as calls:
+    async with open_client(settings(**more)) as calls:
         with pytest.raises(EngineRefused) as caught:
             await calls.create(ORDERS, None, {})
     return caught.value
 
 
 async def test_entering_and_leaving_needs_neither_google_nor_credentials() -> None:
-    async with open_calls(settings()) as calls:
+    async with open_client(settings()) as calls:
         assert calls.rest_url == "https://workflowexecutions.googleapis.com"
 
 
 async def test_without_credentials_it_is_told_how_to_get_some_and_soon() -> None:
-    async with open_calls(settings()) as calls:
+    async with open_client(settings()) as calls:
         for _ in range(2):
             with pytest.raises(EngineRefused, match=r"gcloud auth application-default login.*credentials_file"):
                 await calls.create(ORDERS, None, {})
@@ -142,11 +142,11 @@ async def test_a_service_account_gets_one_token_for_all_who_ask_at_once(server: 
 async def test_the_project_is_that_of_the_settings_the_environment_the_credentials(
     account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await Calls(settings(credentials_file=str(account))).place()).project == "shop-1"
+    assert (await Client(settings(credentials_file=str(account))).place()).project == "shop-1"
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "shop-2")
-    assert (await Calls(settings(credentials_file=str(account))).place()).project == "shop-2"
-    assert (await Calls(settings(project="shop-3")).place()).project == "shop-3"
-    assert (await Calls(settings(emulator="127.0.0.1:1")).place()).project == "demo"
+    assert (await Client(settings(credentials_file=str(account))).place()).project == "shop-2"
+    assert (await Client(settings(project="shop-3")).place()).project == "shop-3"
+    assert (await Client(settings(emulator="127.0.0.1:1")).place()).project == "demo"
 
 
 async def test_default_credentials_are_found_where_google_has_them(
@@ -171,7 +171,7 @@ async def test_credentials_that_were_revoked_are_told_without_what_the_token_ser
 async def test_a_token_server_that_is_not_there_is_an_outage_and_nothing_was_sent(
     elsewhere: Path,
 ) -> None:
-    async with open_calls(settings(credentials_file=str(elsewhere))) as calls:
+    async with open_client(settings(credentials_file=str(elsewhere))) as calls:
         with pytest.raises(EngineUnavailable, match="access token") as caught:
             await calls.create(ORDERS, None, {})
     assert not caught.value.sent
@@ -190,7 +190,7 @@ async def test_a_token_server_that_hangs_keeps_nobody_longer_than_the_time_there
 
     given = settings(credentials_file=str(account), timeout_seconds=1)
     with stopwatch() as seconds:
-        async with open_calls(given) as calls, anyio.create_task_group() as group:
+        async with open_client(given) as calls, anyio.create_task_group() as group:
             group.start_soon(tick)
             assert not (await unsent(calls)).sent
             ticks.append(seconds())
@@ -199,7 +199,7 @@ async def test_a_token_server_that_hangs_keeps_nobody_longer_than_the_time_there
     assert max(late - early for early, late in pairwise(ticks)) < 0.5  # the event loop went on
 
 
-async def unsent(calls: Calls) -> EngineUnavailable:
+async def unsent(calls: Client) -> EngineUnavailable:
     with pytest.raises(EngineUnavailable, match="within 1 s") as caught:
         await calls.create(ORDERS, None, {})
     return caught.value
@@ -233,7 +233,7 @@ async def test_an_endpoint_without_tls_is_a_wrong_address_and_no_outage(server: 
 
 
 async def test_an_endpoint_whose_name_nobody_knows_is_told(account: Path) -> None:
-    async with open_calls(settings(credentials_file=str(account), endpoint="no-such-host.invalid")) as calls:
+    async with open_client(settings(credentials_file=str(account), endpoint="no-such-host.invalid")) as calls:
         with pytest.raises((EngineRefused, EngineUnavailable), match=r"no-such-host\.invalid"):
             await calls.create(ORDERS, None, {})
 

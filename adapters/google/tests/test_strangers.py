@@ -8,14 +8,14 @@ from typing import Any, Final
 import pytest
 from google.cloud.workflows import executions_v1
 from mcp_workflows_google import GoogleAdapter
-from mcp_workflows_google.api_calls import Edge
-from mcp_workflows_google.channels import Clients
+from mcp_workflows_google.api_calls import ApiCaller
+from mcp_workflows_google.channels import GrpcClients
 from mcp_workflows_google.credentials import Credentials
 from mcp_workflows_google.inbound import MOST_OPEN
-from mcp_workflows_google.outcome import ended, failure, working
-from mcp_workflows_google.resources import Seen, Step
+from mcp_workflows_google.outcome import ended_execution, read_failure, running_execution
+from mcp_workflows_google.resources import ExecutionResource, Step
 from mcp_workflows_google.settings import Inbound
-from mcp_workflows_google.tooling.definition import definition
+from mcp_workflows_google.tooling.definition import parse_definition
 from pydantic import ValidationError
 
 from adapters.google.tests.injecting import Injecting, Reply
@@ -115,29 +115,32 @@ async def test_an_execution_has_no_more_than_so_many_open_questions(stub: Inject
 def test_calls_for_places_that_others_name_share_one_bucket(stub: Injecting) -> None:
     """Or whoever names a new one each time has no limit, and fills our memory."""
     here = settings(stub)
-    edge = Edge(here, Clients(here), Credentials(here), Buckets())
+    edge = ApiCaller(here, GrpcClients(here), Credentials(here), Buckets())
     assert edge.bucket("get_execution", "a-1") is edge.bucket("get_execution", "b-1")
     assert edge.bucket("get_execution", "europe-west1") is edge.bucket("get_execution")
 
 
 def test_an_error_that_is_nested_beyond_reading_ends_the_task_all_the_same() -> None:
     deep = '{"mcp_error": {"code": -32602, "message": "no", "data": %s}}' % ("[" * 900 + "]" * 900)
-    failed = ended(Seen(name=THEIR_PROJECT, state=State.FAILED, payload=deep)).failure
+    failed = ended_execution(ExecutionResource(name=THEIR_PROJECT, state=State.FAILED, payload=deep)).failure
     assert failed is not None
     assert (failed.code, failed.text, failed.data) == (-32602, "no", None)
 
 
 def test_names_that_others_chose_are_cut_short_and_say_no_secret() -> None:
     steps = [Step(routine="main", step="s" * 10_000)]
-    assert len(working(Seen(name=THEIR_PROJECT, state=State.ACTIVE, steps=steps)).message or "") < 1_000
+    assert (
+        len(running_execution(ExecutionResource(name=THEIR_PROJECT, state=State.ACTIVE, steps=steps)).message or "")
+        < 1_000
+    )
     payload = json.dumps({"tags": ["T" * 10_000], "message": "no"})
-    assert len(failure(payload, None).kind or "") < 1_000
-    assert failure(json.dumps({"code": "Bearer s3cret", "message": "no"}), None).kind == "[token]"
+    assert len(read_failure(payload, None).kind or "") < 1_000
+    assert read_failure(json.dumps({"code": "Bearer s3cret", "message": "no"}), None).kind == "[token]"
 
 
 def test_a_source_that_doubles_with_each_line_is_not_read() -> None:
     lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 60))]
-    assert definition("\n".join([*lines, "main: {steps: [{a: {return: 1}}]}"])) is None
+    assert parse_definition("\n".join([*lines, "main: {steps: [{a: {return: 1}}]}"])) is None
 
 
 def test_keys_that_whoever_is_on_the_way_could_exchange_are_not_taken() -> None:

@@ -17,7 +17,7 @@ from google.api_core.exceptions import AlreadyExists
 from google.cloud.workflows_v1 import Workflow, WorkflowsAsyncClient
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcAsyncIOTransport
 from google.protobuf.field_mask_pb2 import FieldMask
-from mcp_workflows_google.tooling.embed import completed
+from mcp_workflows_google.tooling.embed import add_subworkflows
 
 FOLDER = Path(__file__).parent
 SUFFIX = ".workflow.yaml"
@@ -48,7 +48,7 @@ async def deploy(workflows: Any, name: str, source: str) -> None:
     """Create this workflow, or bring it up to date."""
     workflow = Workflow(
         name=workflows.workflow_path(PROJECT, LOCATION, name),
-        source_contents=completed(source),
+        source_contents=add_subworkflows(source),
         service_account=ACCOUNT,
         user_env_vars=SIDECAR,
     )

@@ -7,8 +7,8 @@ from typing import Final
 
 from mcp_workflows.adapter import Finding
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.client import Calls
-from mcp_workflows_google.error_table import Denied
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.error_table import PermissionDenied
 from mcp_workflows_google.names import WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.expose import ACTIVE
@@ -25,15 +25,15 @@ _CHECK_REFUSED: Final = "if it is, check emulator"  # after a text that asks whe
 _CHECK_LOCAL: Final = "start the local engine (python -m mcp_workflows_google_local), or check emulator and location"
 
 
-async def check_engine(calls: Calls, settings: GoogleSettings) -> Finding:
+async def check_engine(client: Client, settings: GoogleSettings) -> Finding:
     """Whether Google answers these credentials; who may not list workflows is answered too."""
     try:
-        place = await calls.place()
-        await calls.workflows()
-    except Denied as denied:
+        place = await client.place()
+        await client.workflows()
+    except PermissionDenied as denied:
         if settings.emulator:
             return Finding(ok=False, text=str(denied), hint="a local engine plays one project: correct project here")
-        place = await calls.place()  # it knows us, and that is enough: what each tool needs is checked with the tool
+        place = await client.place()  # it knows us, and that is enough: what each tool needs is checked with the tool
     except EngineError as error:
         local = _CHECK_REFUSED if "connection refused" in str(error) else _CHECK_LOCAL
         return Finding(ok=False, text=str(error), hint=local if settings.emulator else _CHECK)
@@ -44,15 +44,15 @@ async def check_engine(calls: Calls, settings: GoogleSettings) -> Finding:
     return Finding(ok=True, text=f"{answers}; questions are taken from {accounts}")
 
 
-async def check_workflow(calls: Calls, workflow: str) -> Finding:
+async def check_workflow(client: Client, workflow: str) -> Finding:
     """Whether the workflow is there and takes executions, and we may list them.
 
     Without that permission a start whose reply is lost would be found out about only by a person.
     """
     try:
-        name = WorkflowName.parse(workflow, await calls.place())
-        found = await calls.workflow(name)
-        await calls.executions(name, limit=1)
+        name = WorkflowName.parse(workflow, await client.place())
+        found = await client.workflow(name)
+        await client.executions(name, limit=1)
     except EngineError as error:
         return Finding(ok=False, text=str(error))
     if found.state == ACTIVE:

@@ -62,7 +62,7 @@ class _WithoutMerges(SafeConstructor):
         """A source with merges is one that cannot be read."""
 
 
-def definition(source: str | None) -> Definition | None:
+def parse_definition(source: str | None) -> Definition | None:
     """What a source (YAML or JSON) defines; None: there is none, or it cannot be read."""
     try:
         reader = YAML(typ="safe", pure=True)
@@ -75,7 +75,7 @@ def definition(source: str | None) -> Definition | None:
 
 async def read_definition(source: str | None) -> Definition | None:
     """The same in a thread: the largest source takes more than a second."""
-    return await anyio.to_thread.run_sync(definition, source)
+    return await anyio.to_thread.run_sync(parse_definition, source)
 
 
 def _definition(found: object) -> Definition | None:

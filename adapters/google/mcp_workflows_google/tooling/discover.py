@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_workflows.adapter import Discovered
-from mcp_workflows_google.client import Calls
+from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import WorkflowName
 
 
-async def discover(calls: Calls) -> Sequence[Discovered]:
+async def discover(client: Client) -> Sequence[Discovered]:
     """All workflows of the engine's project and location, by name.
 
     How often each ran is not counted: a list of executions for each of them would cost the quota that tasks live on.
@@ -17,6 +17,6 @@ async def discover(calls: Calls) -> Sequence[Discovered]:
     Raises:
         EngineRefused, EngineUnavailable: see `Discovers.discover`.
     """
-    place = await calls.place()
-    names = [WorkflowName.parse(found.name, place).workflow for found in await calls.workflows()]
+    place = await client.place()
+    names = [WorkflowName.parse(found.name, place).workflow for found in await client.workflows()]
     return [Discovered(workflow=name) for name in sorted(names)]

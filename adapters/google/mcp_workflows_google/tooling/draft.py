@@ -24,19 +24,19 @@ def draft(definition: Definition | None) -> Mapping[str, JSON] | None:
     main = definition.main if definition else None
     if main is None or len(main.params) != 1:
         return None
-    fields = dict.fromkeys(name for text in main.expressions for name in read_of(main.params[0], text))
+    fields = dict.fromkeys(name for text in main.expressions for name in read_fields(main.params[0], text))
     if not fields:
         return None
     return {"type": "object", "properties": {name: {} for name in sorted(fields)[:MOST]}}
 
 
-def read_of(variable: str, expression: str) -> Iterator[str]:
+def read_fields(variable: str, expression: str) -> Iterator[str]:
     """The fields that an expression reads of a variable: `args.x`, `args["x"]`, `map.get(args, "x")`, `"x" in args`."""
     tokens = _TOKEN.findall(expression)
     for place, token in enumerate(tokens):
         before, after = tokens[max(0, place - 4) : place], tokens[place + 1 : place + 4]
         if token == variable and before[-1:] != ["."]:
-            name = _attribute(after) or _item(after) or _got(before, after) or _contained(before)
+            name = _attribute(after) or _item(after) or _map_get(before, after) or _contained(before)
             if name is not None:
                 yield name
 
@@ -55,7 +55,7 @@ def _item(after: Sequence[str]) -> str | None:
     return _text(after[1]) if len(after) > 2 and after[0] == "[" and after[2] == "]" else None
 
 
-def _got(before: Sequence[str], after: Sequence[str]) -> str | None:
+def _map_get(before: Sequence[str], after: Sequence[str]) -> str | None:
     """`map.get(args, "x")`, or with the keys that lead to a value, `map.get(args, ["x", "y"])`."""
     if list(before) != ["map", ".", "get", "("] or after[:1] != [","]:
         return None

@@ -20,7 +20,7 @@ def embedded_files() -> Mapping[str, str]:
     return {language: (folder / name).read_text("utf-8") for language, name in FILES.items()}
 
 
-def completed(source: str) -> str:
+def add_subworkflows(source: str) -> str:
     """The YAML source of a workflow, with ours appended if it calls them and does not have them."""
     if not any(_calls(source, name) for name in ROUTINES) or any(_has(source, name) for name in ROUTINES):
         return source

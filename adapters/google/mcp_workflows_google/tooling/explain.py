@@ -8,17 +8,17 @@ from typing import Final
 
 from mcp_workflows.adapter import Execution, Explanation, Gate, Status
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.client import Calls
+from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.outcome import calls_us
-from mcp_workflows_google.resources import Callback, Seen
-from mcp_workflows_google.tooling.explain_gates import gate_states
+from mcp_workflows_google.resources import Callback, ExecutionResource
+from mcp_workflows_google.tooling.explain_gates import explain_gates
 
 ACTIVE: Final = 1  # of Execution.State
 UNAVAILABLE: Final = 5
 QUEUED: Final = 6
 
-Told = tuple[str, str | None]  # a reason, and what to do
+Reason = tuple[str, str | None]  # a reason, and what to do
 
 _ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 _REACHED: Final = (
@@ -32,7 +32,7 @@ _BACKLOG: Final = (
 
 
 async def explain(
-    calls: Calls, name: ExecutionName, execution: Execution, gates: Mapping[str, Gate] | None = None
+    client: Client, name: ExecutionName, execution: Execution, gates: Mapping[str, Gate] | None = None
 ) -> Explanation:
     """Why it is where it is; `execution` is the look at it just before.
 
@@ -42,52 +42,57 @@ async def explain(
     if execution.terminal:
         why = execution.failure.text if execution.failure else execution.message
         return Explanation(reason=f"it has ended: {execution.status}" + (f", {why}" if why else ""))
-    seen = await calls.get(name, full=True)
-    callbacks, trouble = await _callbacks(calls, name) if seen.state == ACTIVE else ((), None)
-    reason, advice = _reason(execution, seen, callbacks)
-    states = await gate_states(calls, name.workflow, seen, callbacks, trouble, execution, gates or {})
-    return Explanation(reason=reason, facts=dict(_facts(seen, callbacks, trouble)), advice=advice, gates=states)
+    resource = await client.get(name, full=True)
+    callbacks, trouble = await _callbacks(client, name) if resource.state == ACTIVE else ((), None)
+    reason, advice = _reason(execution, resource, callbacks)
+    states = await explain_gates(client, name.workflow, resource, callbacks, trouble, execution, gates or {})
+    return Explanation(reason=reason, facts=dict(_facts(resource, callbacks, trouble)), advice=advice, gates=states)
 
 
-async def _callbacks(calls: Calls, name: ExecutionName) -> tuple[Sequence[Callback], str | None]:
+async def _callbacks(client: Client, name: ExecutionName) -> tuple[Sequence[Callback], str | None]:
     """What it has open, or why that cannot be told."""
     try:
-        return await calls.callbacks(name), None
+        return await client.callbacks(name), None
     except EngineError as error:
         return (), str(error)
 
 
-def _reason(execution: Execution, seen: Seen, callbacks: Sequence[Callback]) -> Told:
+def _reason(execution: Execution, resource: ExecutionResource, callbacks: Sequence[Callback]) -> Reason:
     if execution.status is Status.INPUT_REQUIRED:
-        return f"it waits for an answer{_at(seen)}", _ANSWER
-    if tell := _TELLING.get(seen.state):
-        return tell(seen)
-    if seen.state != ACTIVE:
-        return f"its state is one that is not known yet ({seen.state})", "see it in the console, and tell us"
+        return f"it waits for an answer{_at(resource)}", _ANSWER
+    if tell := _STATE_REASONS.get(resource.state):
+        return tell(resource)
+    if resource.state != ACTIVE:
+        return f"its state is one that is not known yet ({resource.state})", "see it in the console, and tell us"
     if any(callback.waiters for callback in callbacks):
-        waits = f"it waits until somebody calls a callback of it{_at(seen)}"
+        waits = f"it waits until somebody calls a callback of it{_at(resource)}"
         todo = "whoever got the callback's URL must call it; or make a gate of the step"
         return waits, f"{todo}, see: mcp-workflows docs google#gates"
-    if seen.steps and all(calls_us(step) for step in seen.steps):
+    if resource.steps and all(calls_us(step) for step in resource.steps):
         return "it calls the MCP server (mcp_elicit, mcp_claim), and tries again until that takes the call", _REACHED
-    return (f"it is{_at(seen)}" if seen.steps else "no step of it is told yet"), None
+    return (f"it is{_at(resource)}" if resource.steps else "no step of it is told yet"), None
 
 
-def _unavailable(seen: Seen) -> Told:
-    why = f": {seen.state_error}" if seen.state_error else ""
+def _unavailable(resource: ExecutionResource) -> Reason:
+    why = f": {resource.state_error}" if resource.state_error else ""
     return f"Google cannot show it now{why}", "give the Workflows service agent access to the key it is encrypted with"
 
 
-_TELLING: Final[Mapping[int, Callable[[Seen], Told]]] = {QUEUED: lambda _: _BACKLOG, UNAVAILABLE: _unavailable}
+_STATE_REASONS: Final[Mapping[int, Callable[[ExecutionResource], Reason]]] = {
+    QUEUED: lambda _: _BACKLOG,
+    UNAVAILABLE: _unavailable,
+}
 
 
-def _facts(seen: Seen, callbacks: Sequence[Callback], trouble: str | None) -> Iterator[tuple[str, str]]:
-    if seen.start_time is not None:
-        yield "started", f"{_ago(seen.start_time)} ago"
-    for number, step in enumerate(seen.steps, 1):
-        yield "step" if len(seen.steps) == 1 else f"step {number}", f"{step.routine}/{step.step}"
-    if seen.revision:
-        yield "revision", seen.revision
+def _facts(
+    resource: ExecutionResource, callbacks: Sequence[Callback], trouble: str | None
+) -> Iterator[tuple[str, str]]:
+    if resource.start_time is not None:
+        yield "started", f"{_ago(resource.start_time)} ago"
+    for number, step in enumerate(resource.steps, 1):
+        yield "step" if len(resource.steps) == 1 else f"step {number}", f"{step.routine}/{step.step}"
+    if resource.revision:
+        yield "revision", resource.revision
     for number, callback in enumerate(callbacks, 1):
         taken = f", {callback.payloads} requests not taken yet" if callback.payloads else ""
         waits = "somebody waits" if callback.waiters else "nobody waits"
@@ -96,8 +101,8 @@ def _facts(seen: Seen, callbacks: Sequence[Callback], trouble: str | None) -> It
         yield "callbacks", f"could not be told: {trouble}"
 
 
-def _at(seen: Seen) -> str:
-    steps = ", ".join(f"{step.routine}/{step.step}" for step in seen.steps)
+def _at(resource: ExecutionResource) -> str:
+    steps = ", ".join(f"{step.routine}/{step.step}" for step in resource.steps)
     return f" at step {steps}" if steps else ""
 
 

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from mcp_workflows.adapter import Execution, ExplainedGate, Gate, GateState, open_gates
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.client import Calls
-from mcp_workflows_google.gates import Rule, read_rules
-from mcp_workflows_google.input_requests import complaints
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.gates import GateRule, read_rules
+from mcp_workflows_google.input_requests import problems
 from mcp_workflows_google.names import WorkflowName
-from mcp_workflows_google.resources import Callback, Seen
+from mcp_workflows_google.resources import Callback, ExecutionResource
 from mcp_workflows_google.tooling.definition import Definition, read_definition
-from mcp_workflows_google.tooling.verify import no_wait, wrong_place
+from mcp_workflows_google.tooling.verify import place_problem, wait_problem
 
 
-async def gate_states(
-    calls: Calls,
+async def explain_gates(
+    client: Client,
     workflow: WorkflowName,
-    seen: Seen,
+    resource: ExecutionResource,
     callbacks: Sequence[Callback],
     trouble: str | None,
     execution: Execution,
@@ -29,38 +29,42 @@ async def gate_states(
     if opened.keys() >= gates.keys():
         return opened
     rules, _ = read_rules(gates)
-    wrong = complaints({}, seen, callbacks, gates)
-    read = await _defined(calls, workflow)
+    wrong = problems({}, resource, callbacks, gates)
+    read = await _defined(client, workflow)
     states: dict[str, ExplainedGate] = {}
     for name in gates:
         said = [text.removeprefix(f"gate {name}: ") for text in wrong if text.startswith(f"gate {name}: ")]
-        states[name] = _closed("; ".join(said)) if said else _explained(rules[name], seen, callbacks, trouble, read)
+        states[name] = _closed("; ".join(said)) if said else _explained(rules[name], resource, callbacks, trouble, read)
     return {**states, **opened}
 
 
-async def _defined(calls: Calls, workflow: WorkflowName) -> Definition | None:
+async def _defined(client: Client, workflow: WorkflowName) -> Definition | None:
     """The workflow as it is deployed now; None if that cannot be told."""
     try:
-        return await read_definition((await calls.workflow(workflow)).source)
+        return await read_definition((await client.workflow(workflow)).source)
     except EngineError:
         return None
 
 
 def _explained(
-    rule: Rule, seen: Seen, callbacks: Sequence[Callback], trouble: str | None, read: Definition | None
+    rule: GateRule,
+    resource: ExecutionResource,
+    callbacks: Sequence[Callback],
+    trouble: str | None,
+    read: Definition | None,
 ) -> ExplainedGate:
     when = rule.when
-    if not when.at(seen.steps):
-        if read is not None and (wrong := wrong_place(read, when.routine, when.step)):
+    if not when.matches(resource.steps):
+        if read is not None and (wrong := place_problem(read, when.routine, when.step)):
             return _closed(f"in the workflow {'; '.join(wrong)}")
-        if read is not None and (wrong_step := no_wait(read, when.routine, when.step)):
+        if read is not None and (wrong_step := wait_problem(read, when.routine, when.step)):
             return _closed(wrong_step)
-        steps = ", ".join(f"{step.routine}/{step.step}" for step in seen.steps)
+        steps = ", ".join(f"{step.routine}/{step.step}" for step in resource.steps)
         now = f"the execution is at {steps}" if steps else "no step of the execution is told yet"
         return _closed(f"{now}; step {when.step} was not reached, or is over: Google does not tell which steps were")
     if trouble is not None:
         return ExplainedGate(state=GateState.UNKNOWN, why=f"its callbacks could not be told: {trouble}")
-    mine = [callback for callback in callbacks if when.may_be(callback)]
+    mine = [callback for callback in callbacks if when.may_wait_for(callback)]
     if mine and all(callback.payloads for callback in mine):
         return _closed(f"answered already: step {when.step} has not taken the request yet")
     if callbacks and not mine:

@@ -12,9 +12,9 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON, Exposed
 from mcp_workflows.errors import EngineError, EngineRefused
-from mcp_workflows_google.client import Calls
+from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import Place, WorkflowName
-from mcp_workflows_google.resources import Deployed
+from mcp_workflows_google.resources import WorkflowResource
 from mcp_workflows_google.settings import Discover
 from mcp_workflows_google.tooling.definition import read_definition
 from mcp_workflows_google.tooling.draft import draft
@@ -26,11 +26,11 @@ _MOST_SOURCES: Final = 50  # asked for in one look
 _log = logging.getLogger(__name__)
 
 
-class Exposing:
+class LabelledWorkflows:
     """The labelled workflows."""
 
-    def __init__(self, calls: Calls, discover: Discover | None) -> None:
-        self._calls = calls
+    def __init__(self, client: Client, discover: Discover | None) -> None:
+        self._client = client
         self._discover = discover
         self._drafts: dict[tuple[str, str], Mapping[str, JSON] | None] = {}  # by name and revision
         self._left = 0  # sources that may still be asked for in this look
@@ -46,15 +46,15 @@ class Exposing:
         if self._discover is None:
             return []
         key, value = self._discover.key_and_value
-        place = await self._calls.place()
-        labelled = [each for each in await self._calls.workflows() if each.labels.get(key) == value]
+        place = await self._client.place()
+        labelled = [each for each in await self._client.workflows() if each.labels.get(key) == value]
         there = {(each.name, each.revision) for each in labelled}
         self._drafts = {which: drafted for which, drafted in self._drafts.items() if which in there}
         self._left = _MOST_SOURCES
         found = [await self._tool(each, place, self._discover) for each in labelled if self._usable(each)]
         return sorted((each for each in found if each), key=lambda each: each.name)
 
-    async def _tool(self, found: Deployed, place: Place, discover: Discover) -> Exposed | None:
+    async def _tool(self, found: WorkflowResource, place: Place, discover: Discover) -> Exposed | None:
         try:
             name = WorkflowName.parse(found.name, place)
         except EngineRefused:  # whatever answers there
@@ -66,12 +66,12 @@ class Exposing:
             name=name.workflow,
             workflow=WorkflowName(place=place, workflow=name.workflow).name,
             source=found.name,
-            description=described(found.description),
+            description=clean_description(found.description),
             input=open_input if schema is None else schema,
             draft=await self._draft(found, name) if schema is None else None,
         )
 
-    async def _draft(self, found: Deployed, name: WorkflowName) -> Mapping[str, JSON] | None:
+    async def _draft(self, found: WorkflowResource, name: WorkflowName) -> Mapping[str, JSON] | None:
         """A suggestion for its schema; while its source cannot be had there is none."""
         which = found.name, found.revision
         if which in self._drafts:
@@ -80,7 +80,7 @@ class Exposing:
         if source is None and self._left:
             self._left -= 1
             try:
-                source = (await self._calls.workflow(name)).source or ""
+                source = (await self._client.workflow(name)).source or ""
             except EngineError:
                 return None
         if source is None:
@@ -88,7 +88,7 @@ class Exposing:
         self._drafts[which] = draft(await read_definition(source))
         return self._drafts[which]
 
-    def _usable(self, found: Deployed) -> bool:
+    def _usable(self, found: WorkflowResource) -> bool:
         if found.state != ACTIVE:
             self._tell(found.name, "is not offered: it is not ACTIVE, see its state in the console")
         return found.state == ACTIVE
@@ -101,7 +101,7 @@ class Exposing:
             _log.warning("%s", line)
 
 
-def described(text: str) -> str | None:
+def clean_description(text: str) -> str | None:
     """A description as models may read it: one that its owner wrote, without control characters, and not too long."""
     plain = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text).strip()
     return (plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…") or None

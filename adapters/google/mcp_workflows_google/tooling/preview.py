@@ -9,7 +9,7 @@ from typing import Final
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows_google.names import Place
 from mcp_workflows_google.settings import DEMO, GoogleSettings
-from mcp_workflows_google.start import order
+from mcp_workflows_google.start import build_request
 
 UNKNOWN: Final = "PROJECT"
 
@@ -21,7 +21,7 @@ def preview(start: Start, settings: GoogleSettings) -> Mapping[str, JSON]:
         EngineRefused: it would be refused before anything is sent.
     """
     project = settings.project or (DEMO if settings.emulator else "unknown-project")
-    ready = order(start, Place(project=project, location=settings.location))
+    ready = build_request(start, Place(project=project, location=settings.location))
     parent = ready.workflow.name.replace("projects/unknown-project/", f"projects/{UNKNOWN}/", 1)
     execution: dict[str, JSON] = {"labels": dict(ready.labels)}
     if ready.argument is not None:

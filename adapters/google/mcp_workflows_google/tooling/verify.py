@@ -9,29 +9,29 @@ from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Finding
 from mcp_workflows.errors import EngineError
-from mcp_workflows_google.client import Calls
-from mcp_workflows_google.gates import step_named
+from mcp_workflows_google.client import Client
+from mcp_workflows_google.gates import gate_step
 from mcp_workflows_google.names import WorkflowName
 from mcp_workflows_google.outcome import RETRY_ROUTINE
-from mcp_workflows_google.resources import Deployed
+from mcp_workflows_google.resources import WorkflowResource
 from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.tooling.definition import AWAITS, Definition, Routine, read_definition
 from mcp_workflows_google.tooling.draft import draft
 
-ASKS: Final = "mcp_elicit"
-CLAIMS: Final = "mcp_claim"
-SHIPPED: Final = frozenset({ASKS, CLAIMS, RETRY_ROUTINE})
+ELICIT: Final = "mcp_elicit"
+CLAIM: Final = "mcp_claim"
+SHIPPED: Final = frozenset({ELICIT, CLAIM, RETRY_ROUTINE})
 URL: Final = "MCP_WORKFLOWS_URL"  # user_env_vars that both read
 AUDIENCE: Final = "MCP_WORKFLOWS_AUDIENCE"
 """See `mcp-workflows docs google-contract`."""
 
 
 async def verify(
-    calls: Calls, settings: GoogleSettings, workflow: str, gates: Mapping[str, Mapping[str, JSON]]
+    client: Client, settings: GoogleSettings, workflow: str, gates: Mapping[str, Mapping[str, JSON]]
 ) -> list[Finding]:
     """What is missing is a problem; what cannot be found out is unknown, and none."""
     try:
-        found = await calls.workflow(WorkflowName.parse(workflow, await calls.place()))
+        found = await client.workflow(WorkflowName.parse(workflow, await client.place()))
     except EngineError as error:
         return [Finding(ok=None, text=f"its steps could not be verified: {error}")]
     read = await read_definition(found.source)
@@ -44,22 +44,22 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
     first: dict[tuple[str | None, ...], str] = {}
     for gate, words in gates.items():
         when = words.get("when")
-        step, routine, method = step_named(when), _word(when, "routine"), _word(when, "method")
+        step, routine, method = gate_step(when), _word(when, "routine"), _word(when, "method")
         where = f"gates.{gate}.when"
         if first.setdefault((step, routine, method), gate) != gate:
             taken = f"{where}: step {step!r} is asked about by gate {first[step, routine, method]} already"
             yield Finding(ok=False, text=taken, hint="leave one of the two out")
-        elif wrong := wrong_place(read, routine, step):
+        elif wrong := place_problem(read, routine, step):
             text, hint = wrong
             yield Finding(ok=False, text=f"{where}: {text}", hint=hint)
         elif method is not None and (wrong := _wrong_method(read, method)):
             text, hint = wrong
             yield Finding(ok=False, text=f"{where}.method: {text}", hint=hint)
-        elif said := no_wait(read, routine, step):
+        elif said := wait_problem(read, routine, step):
             yield Finding(ok=True, text=f"{where}: {said}")
 
 
-def wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
+def place_problem(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
     """What is wrong with where a gate is, and what may be meant."""
     if routine is not None and routine not in read.routines:
         return f"there is no routine {routine!r}", _meant(routine, read.routines)
@@ -69,7 +69,7 @@ def wrong_place(read: Definition, routine: str | None, step: str) -> tuple[str, 
     return None if step in steps else (f"there is no step {step!r}{inside}", _meant(step, own or steps))
 
 
-def no_wait(read: Definition, routine: str | None, step: str) -> str | None:
+def wait_problem(read: Definition, routine: str | None, step: str) -> str | None:
     """What is said of a step that does not wait for a callback itself, with those that do; None if it does."""
     if any(step in each.awaiting for each in _routines(read, routine)):
         return None
@@ -105,9 +105,9 @@ def _meant(name: str, there: Mapping[str, object]) -> str:
     return f"did you mean {meant[0]!r}?" if meant else f"there are: {', '.join(there) or 'none'}"
 
 
-def _inbound(read: Definition, found: Deployed, settings: GoogleSettings) -> Iterator[Finding]:
+def _inbound(read: Definition, found: WorkflowResource, settings: GoogleSettings) -> Iterator[Finding]:
     """What a workflow needs that calls us."""
-    calling = [name for name in (ASKS, CLAIMS) if read.calls(name)]
+    calling = [name for name in (ELICIT, CLAIM) if read.calls(name)]
     if not calling:
         return
     what = " and ".join(calling)
@@ -122,7 +122,7 @@ def _inbound(read: Definition, found: Deployed, settings: GoogleSettings) -> Ite
     if audience and audience != settings.inbound.audience:
         text = f"its tokens are for {audience} ({AUDIENCE}, or {URL}), and inbound.audience is another: all are refused"
         yield Finding(ok=False, text=text, hint=f"deploy it with {AUDIENCE}={settings.inbound.audience}")
-    account = account_of(found.service_account)
+    account = service_account_email(found.service_account)
     if account is not None and account not in settings.inbound.accounts:
         text = f"it runs as {account}, which is not among inbound.accounts: its requests are refused"
         yield Finding(ok=False, text=text, hint="add it there, or deploy the workflow with another service account")
@@ -139,7 +139,7 @@ def _wrong_url(url: str | None) -> str | None:
     return None if re.search(r"/engines/[^/?#]+$", url) else f"with {URL}={url}, which is not that of an engine"
 
 
-def account_of(written: str) -> str | None:
+def service_account_email(written: str) -> str | None:
     """The email of a service account as Google writes it; None: not told, or told by its number."""
     account = written.rpartition("/")[2]  # projects/P/serviceAccounts/EMAIL
     return account if "@" in account else None
