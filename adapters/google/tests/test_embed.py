@@ -8,6 +8,8 @@ import pytest
 from mcp_workflows_google.names import Place
 from mcp_workflows_google.questions import PostedClaim, PostedQuestion
 from mcp_workflows_google.tooling.embed import add_subworkflows, embedded_files
+from mcp_workflows_google_local.language.errors import Raised, Tag
+from mcp_workflows_google_local.language.source import load
 
 from adapters.google.tests.tell import EXECUTION, FORM, posted
 from adapters.google.tests.worlds import SERVER, Reply, World, run
