@@ -26,7 +26,6 @@ TWICE: Mapping[str, str] = {}
 """Public class names that may be defined more than once in a distribution, and the reason for each."""
 
 NOT_YET: tuple[str, ...] = (
-    "adapters/google/",
     "adapters/stepfunctions/",
     "mcp_workflows/client/",
     "mcp_workflows/engines/",
