@@ -27,9 +27,6 @@ NOUNS: Mapping[str, str] = {
 TWICE: Mapping[str, str] = {}
 """Public class names that may be defined more than once in a distribution, and the reason for each."""
 
-NOT_YET: tuple[str, ...] = ("adapters/google/",)
-"""Places whose names and docstrings have not been read anew."""
-
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
     """Every module that we ship, parsed."""
@@ -70,16 +67,15 @@ def duplicates() -> Iterator[str]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault((package, node.name), []).append(f"{place(path)}:{node.lineno}")
     for (_, name), found in sorted(places.items()):
-        if len(found) > 1 and name not in TWICE and not any(each.startswith(NOT_YET) for each in found):
+        if len(found) > 1 and name not in TWICE:
             yield f"{found[0]}: the class {name} is defined {len(found)} times, also in {', '.join(found[1:])}"
 
 
 def problems() -> Iterator[str]:
     """All that is wrong, a line each."""
     for path, tree in modules():
-        if not place(path).startswith(NOT_YET):
-            yield from wrong_openers(path, tree)
-            yield from participles(path)
+        yield from wrong_openers(path, tree)
+        yield from participles(path)
     yield from duplicates()
 
 

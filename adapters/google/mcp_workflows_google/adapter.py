@@ -1,4 +1,4 @@
-"""GoogleAdapter: the four verbs, in front of Google Cloud Workflows in one project and location."""
+"""Adapter for Google Cloud Workflows in one project and location."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from mcp_workflows_google.tooling.verify import verify
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Session:
-    """What there is while the adapter is entered; nothing in it must be kept."""
+    """The client and what depends on it, from entering the adapter to leaving it; no durable state."""
 
     client: Client
     console: Console
@@ -66,9 +66,9 @@ class _Session:
 
 
 class GoogleAdapter:
-    """Workflows of Google Cloud Workflows.
+    """Adapter for Google Cloud Workflows.
 
-    Satisfies `Adapter`, and of `mcp_workflows.adapter` all that Google Cloud Workflows is good at.
+    Satisfies `Adapter` and those protocols of `mcp_workflows.adapter` that Google Cloud Workflows can support.
     """
 
     Settings: ClassVar[type[BaseModel]] = GoogleSettings
@@ -87,11 +87,11 @@ class GoogleAdapter:
         self._entered: _Session | None = None
 
     def remember(self, notes: Notes) -> None:
-        """Keep questions and claims there; see `Remembers.remember`."""
+        """Use this store for questions and claims; see `Remembers.remember`."""
         self._notes = ExecutionNotes(notes)
 
     async def __aenter__(self) -> Self:
-        """Set up the client, which needs neither Google nor credentials."""
+        """Set up the client. This needs neither a connection to Google nor credentials."""
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(open_client(self._settings))
             self._entered = _Session(
@@ -108,12 +108,12 @@ class GoogleAdapter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of the client."""
+        """Close the client."""
         self._entered = None
         await self._stack.aclose()
 
     async def start(self, start: Start) -> str:
-        """CreateExecution, once; see `Adapter.start`. The handle is the execution's resource name."""
+        """Call CreateExecution once and return the execution's resource name; see `Adapter.start`."""
         session = self._session
         GoogleOptions.read(start.options)
         wanted = build_request(start, await session.client.place())
@@ -123,11 +123,11 @@ class GoogleAdapter:
 
     @property
     def settling(self) -> timedelta:
-        """How long Google may take to list an execution; see `Finds.settling`."""
+        """The longest time until Google lists a new execution; see `Finds.settling`."""
         return self._settings.settle
 
     async def find(self, start: Start) -> str | None:
-        """By the label of its key; see `Finds.find`."""
+        """Find an execution by the label of its key; see `Finds.find`."""
         session = self._session
         found = await find(session.client, session.key_search, self._notes, session.projects, start)
         if found is not None:
@@ -135,11 +135,11 @@ class GoogleAdapter:
         return found
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
-        """The CreateExecution that `start` would send; see `Previews.preview`."""
+        """Return the CreateExecution request that `start` would send; see `Previews.preview`."""
         return preview(start, self._settings)
 
     async def describe(self, ref: Ref) -> Execution:
-        """GetExecution, and what is noted of its questions; see `Adapter.describe`."""
+        """Call GetExecution and add the open questions from the notes; see `Adapter.describe`."""
         session = self._session
         self._hints.register(ref.handle)
         return await describe_execution(
@@ -152,25 +152,25 @@ class GoogleAdapter:
         await answer(session.client, self._notes, session.projects, ref, responses)
 
     async def cancel(self, ref: Ref) -> None:
-        """CancelExecution, which takes effect at once."""
+        """Call CancelExecution, which takes effect at once."""
         await self._session.client.cancel((await self._notes.read(ref.handle)).name)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
-        """The same: Google knows no other way, and takes no reason; see `Terminates.terminate`."""
+        """Cancel the execution: Google has no other way to end one, and takes no reason; see `Terminates.terminate`."""
         await self.cancel(ref)
 
     async def adopt(self, execution_id: str) -> Ref:
-        """The execution with this resource name; see `Adopts.adopt`."""
+        """Return the execution with this resource name; see `Adopts.adopt`."""
         session = self._session
         return await adopt(session.client, execution_id)
 
     @staticmethod
     def same_workflow(written: str, found: str) -> bool:
-        """Whether a resource name that `adopt` found is what a tool names."""
+        """Return whether a tool's workflow and a resource name from `adopt` are the same workflow."""
         return same_workflow(written, found)
 
     def routes(self) -> Sequence[Route]:
-        """What workflows call: `input` and `claim`, if `inbound` is set; see `Routes.routes`."""
+        """Return the routes that workflows call, `input` and `claim`, if `inbound` is set; see `Routes.routes`."""
         trusted = self._settings.trusted
         if trusted is None:
             return []
@@ -186,16 +186,16 @@ class GoogleAdapter:
         return await receive_claim(self._session.client, self._notes, self._session.projects, body)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Those that still run, by ListExecutions, with what they ask us; see `Sweeps.describe_many`."""
+        """Return the executions that still run, by ListExecutions, with their questions; see `Sweeps.describe_many`."""
         return await describe_many(self._session.listings, self._notes, refs)
 
     @property
     def allowance(self) -> Allowance:
-        """Our share of the quotas; see `Limited.allowance`."""
+        """This process's share of the quotas; see `Limited.allowance`."""
         return self._session.client.allowance
 
     async def hints(self, changed: Callable[[str], None]) -> None:
-        """Executions whose workflows have just told us something; see `Hints.hints`."""
+        """Report executions whose workflows have just called the adapter's routes; see `Hints.hints`."""
         if self._settings.trusted is None:
             return
         with self._hints.listen(changed):
@@ -203,34 +203,34 @@ class GoogleAdapter:
 
     @property
     def expose_every(self) -> float | None:
-        """How often key_search workflows are looked for; see `Exposes.expose_every`."""
+        """Seconds between two searches for labelled workflows; see `Exposes.expose_every`."""
         discovery = self._settings.discover
         return None if discovery is None else discovery.every.total_seconds()
 
     async def exposed(self) -> Sequence[Exposed]:
-        """The workflows with the label of `discover`; see `Exposes.exposed`."""
+        """Return the workflows with the label of `discover`; see `Exposes.exposed`."""
         return await self._session.labelled_workflows.exposed()
 
     async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
-        """A custom role with the least that these tools need; see `Permits.permissions`."""
+        """Return a custom role with the least permissions that these tools need; see `Permits.permissions`."""
         return permissions(self._settings, uses)
 
     async def discover(self) -> Sequence[Discovered]:
-        """The workflows there are; see `Discovers.discover`."""
+        """Return the deployed workflows; see `Discovers.discover`."""
         return await discover(self._session.client)
 
     async def explain(self, ref: Ref) -> Explanation:
-        """Why it is where it is; see `Explains.explain`."""
+        """Explain the state of an execution; see `Explains.explain`."""
         execution = await self.describe(ref)
         record = await self._notes.read(ref.handle)
         return await explain(self._session.client, record.name, execution, ref.gates)
 
     async def check_engine(self) -> Finding:
-        """Whether Google answers these credentials in this project and location."""
+        """Check that Google accepts the credentials in this project and location."""
         return await check_engine(self._session.client, self._settings)
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Whether the workflow is there and can be executed."""
+        """Check that the workflow exists and can be executed."""
         try:
             GoogleOptions.read(options)
         except EngineRefused as error:
@@ -240,7 +240,7 @@ class GoogleAdapter:
     async def verify(
         self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
     ) -> Sequence[Finding]:
-        """Whether it has the steps that the gates name, and what its questions need; see `Verifies.verify`."""
+        """Check the steps that the gates name, and the settings that questions need; see `Verifies.verify`."""
         try:
             return await verify(self._session.client, self._settings, workflow, gates)
         except EngineError as error:
@@ -248,7 +248,7 @@ class GoogleAdapter:
 
     @staticmethod
     def embeds() -> Mapping[str, str]:
-        """Subworkflows that ask people and claim keys, to copy into a workflow."""
+        """Return the subworkflows that ask people and claim keys, for copying into a workflow."""
         return embedded_files()
 
     def _register(self, handle: str) -> None:

@@ -1,4 +1,4 @@
-"""Answers: sent to the callback that waits for them, once.
+"""Answers, each sent once to the callback that waits for it.
 
 Source: https://cloud.google.com/workflows/docs/creating-callback-endpoints
 """
@@ -22,11 +22,11 @@ from mcp_workflows_google.rest import DeliveryOutcome
 async def answer(
     client: Client, notes: ExecutionNotes, projects: Projects, ref: Ref, responses: Mapping[str, JSON]
 ) -> None:
-    """Deliver what answers an open question; what is not open (any more) is ignored.
+    """Send the answers to open questions; ignore all others.
 
     Raises:
-        EngineRefused: the callback of a question is not one of this execution.
-        EngineUnavailable: an answer may not have arrived; others may.
+        EngineRefused: the callback of a question does not belong to this execution.
+        EngineUnavailable: an answer may not have arrived; others may have.
     """
     record, url = await notes.read(ref.handle), client.rest_url
     resource: ExecutionResource | None = None
@@ -36,13 +36,13 @@ async def answer(
     questions = record.questions
     found = answer_calls(record.name, questions, callbacks, ref.gates, responses, rest_url=url, resource=resource)
     if not found:
-        await client.get(record.name, full=False)  # nothing is open, if the execution is there at all
+        await client.get(record.name, full=False)  # no question is open; raises if the execution does not exist
     refused: EngineRefused | None = None
     for delivery in found:
         try:
             fit = await _checked(client, projects, record, delivery)
         except EngineRefused as error:
-            refused = error  # which keeps no other question from being answered
+            refused = error  # raised after the other questions are answered
         else:
             await _deliver(client, notes, record, fit)
     if refused is not None:
@@ -50,7 +50,7 @@ async def answer(
 
 
 async def _checked(client: Client, projects: Projects, record: ExecutionRecord, delivery: AnswerCall) -> AnswerCall:
-    """Our token goes there: only to Google, and only into this execution."""
+    """Check that the callback is at Google and in this execution: the access token is sent there."""
     path = check_callback(delivery.url, record.name, rest_url=client.rest_url)
     if not await projects.is_same(record.name, path.project):
         raise EngineRefused("the callback of the question is in another project than the execution: not answered")
@@ -58,7 +58,7 @@ async def _checked(client: Client, projects: Projects, record: ExecutionRecord, 
 
 
 async def _deliver(client: Client, notes: ExecutionNotes, record: ExecutionRecord, delivery: AnswerCall) -> None:
-    """Send it; that it was sent is noted before, so that it is never sent again unless it has certainly not arrived.
+    """Send an answer, and record before that it was sent, so that it is not sent twice unless it is known to be lost.
 
     Raises:
         EngineUnavailable: it may not have arrived.
@@ -77,10 +77,10 @@ async def _deliver(client: Client, notes: ExecutionNotes, record: ExecutionRecor
 
 
 async def _is_over(client: Client, record: ExecutionRecord, delivery: AnswerCall) -> bool:
-    """Whether nobody waits any more, some time after an answer was sent: then it was taken.
+    """Return whether no step waits for the callback some time after an answer was sent: then the answer was taken.
 
     Raises:
-        EngineUnavailable: it cannot be told.
+        EngineUnavailable: the callbacks cannot be listed.
     """
     try:
         return delivery.callback not in awaited_ids(await client.callbacks(record.name))
@@ -89,12 +89,12 @@ async def _is_over(client: Client, record: ExecutionRecord, delivery: AnswerCall
 
 
 async def _has_arrived(client: Client, record: ExecutionRecord, delivery: AnswerCall) -> bool:
-    """Whether the callback is gone, or holds what came and is not taken yet.
+    """Return whether the callback is gone, or holds a request that the workflow has not taken yet.
 
-    Right after it was sent that nobody waits proves nothing: the step that waits may not have begun.
+    Right after sending, the absence of a waiting step proves nothing: that step may not have begun.
 
     Raises:
-        EngineUnavailable: it cannot be told.
+        EngineUnavailable: the callbacks cannot be listed.
     """
     try:
         return delivery.callback not in unanswered_ids(await client.callbacks(record.name))

@@ -1,4 +1,4 @@
-"""How a call to Google is made: within the quota, the places and the time there are, with errors of ours only."""
+"""Calls of Google's APIs: quota, concurrency, deadlines, retries of reads, and the translation of errors."""
 
 # pyright: reportUnknownMemberType=false
 # Reason: google-api-core is typed in parts.
@@ -30,20 +30,20 @@ from mcp_workflows_google.settings import GoogleSettings, Quota
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_QUOTA_WAIT: Final = {True: 1.0, False: 4.0}  # seconds that a read, a write waits for a token
-_FOR_WRITES: Final = 4  # one place in so many is not for reads: slow looks never keep an answer or a cancel waiting
+_QUOTA_WAIT: Final = {True: 1.0, False: 4.0}  # seconds to wait for a token: a read (True), a write (False)
+_FOR_WRITES: Final = 4  # a quarter of the places is not for reads, so that slow reads never delay an answer or a cancel
 _GRACE: Final = 0.5  # seconds: gRPC's own deadline comes first
-_ELSEWHERE: Final = "elsewhere"  # all other locations share a bucket: who calls us says where it is
+_ELSEWHERE: Final = "elsewhere"  # all other locations share one bucket, because inbound requests can name any location
 _MOST_ATTEMPTS: Final = 3  # of a read
 _ATTEMPT: Final = 0.6  # of the time that there is for a read: another one fits in after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
-    """One call of the API."""
+    """One call of an API."""
 
     kind: CallKind
-    api: str  # whose quota it is, see `quota`
+    api: str  # the key of its quota, see `quota`
     permission: str
     resource: str
     place: Place
@@ -51,21 +51,21 @@ class ApiCall:
 
     @property
     def repeatable(self) -> bool:
-        """Whether it changes nothing."""
+        """True if the call changes nothing."""
         return self.kind in {CallKind.DESCRIBE, CallKind.READ}
 
 
 @dataclass(slots=True, kw_only=True)
 class _Attempts:
-    """Those of one call."""
+    """The attempts of one call."""
 
     made: int = 0
-    renewed: bool = False  # the token, as Google did not take it
+    renewed: bool = False  # the token has been renewed once, because Google refused it
     deadline: float = field(default_factory=time.monotonic)
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds until the deadline, at least 0.001."""
         return max(0.001, self.deadline - time.monotonic())
 
 
@@ -74,7 +74,7 @@ Page = Callable[[str, Mapping[str, str], float], Awaitable[tuple[Sequence[T], st
 
 
 class ApiCaller:
-    """Where every call of one engine goes through."""
+    """Makes all calls of one engine."""
 
     def __init__(
         self, settings: GoogleSettings, clients: GrpcClients, credentials: Credentials, buckets: Buckets = BUCKETS
@@ -83,7 +83,7 @@ class ApiCaller:
         self._clients = clients
         self._credentials = credentials
         self.buckets = buckets
-        self.project = settings.project  # as far as it is known by now
+        self.project = settings.project  # None until it is known
         self.quota = settings.quota or (None if settings.emulator else Quota())
         places = settings.max_connections
         self._places = anyio.CapacityLimiter(places)
@@ -92,7 +92,7 @@ class ApiCaller:
     async def pages(
         self, call: ApiCall, page: Page[T], limit: int | None = None, enough: Callable[[T], bool] = lambda _: False
     ) -> Sequence[T]:
-        """The rows of all pages, or the first `limit` of them, or those before the first that is `enough`."""
+        """Return the rows of all pages, at most `limit`, up to the first row for which `enough` is true."""
         found: list[T] = []
         token = ""
         while True:
@@ -102,7 +102,11 @@ class ApiCaller:
                 return found[:limit]
 
     async def make(self, call: ApiCall, attempt: Attempt[T]) -> T:
-        """Within the quota and the time there is."""
+        """Make a call within the quota and the timeout.
+
+        Raises:
+            EngineError: the call failed; see `error_table`.
+        """
         bucket = self.bucket(call.api, call.place.location)
         await self._turn(bucket, call)
         seconds = self._settings.timeout_seconds
@@ -121,7 +125,7 @@ class ApiCaller:
         raise EngineUnavailable(f"{self._asked(call).who}: no answer within {seconds:g} s", sent=attempts.made > 0)
 
     async def _placed(self, call: ApiCall, attempts: _Attempts, attempt: Attempt[T]) -> T:
-        """When there is a place for it."""
+        """Make the call as soon as a place is free."""
         if not call.repeatable:
             async with self._places:
                 return await self._once(call, attempts, attempt, 1.0)
@@ -129,7 +133,7 @@ class ApiCaller:
             return await self._again(call, attempts, attempt)
 
     async def _again(self, call: ApiCall, attempts: _Attempts, attempt: Attempt[T]) -> T:
-        """A read: some errors are worth another attempt."""
+        """Make a read, and repeat it after errors that may pass."""
         asked = self._asked(call)
 
         def worth(error: Exception) -> bool:
@@ -157,11 +161,13 @@ class ApiCaller:
         except GoogleAPICallError as error:
             raise ReplyError(read_grpc_error(error, connected=self._clients.connected(call.service))) from None
         except anyio.get_cancelled_exc_class():
-            await anyio.lowlevel.checkpoint()  # gRPC has raised one of its own making, which no cancel scope knows
+            await (
+                anyio.lowlevel.checkpoint()
+            )  # gRPC raises a CancelledError of its own, unknown to anyio's cancel scopes
             raise
 
     def _renewed(self, reply: ErrorReply, attempts: _Attempts) -> bool:
-        """Whether a new token may help: once."""
+        """Return whether a new token may help, which is tried once."""
         if reply.status != "UNAUTHENTICATED" or attempts.renewed:
             return False
         self._credentials.forget()
@@ -169,7 +175,7 @@ class ApiCaller:
         return True
 
     def _heed(self, reply: ErrorReply, ours: EngineError, bucket: Bucket, call: ApiCall) -> None:
-        """What an error means for the calls after it."""
+        """Apply the consequences of an error for later calls: drop a refused token, slow down if throttled."""
         logger.debug("%s: %s %s", call.permission, reply.status, reply.reason)
         if reply.status == "UNAUTHENTICATED":
             self._credentials.forget()
@@ -177,7 +183,7 @@ class ApiCaller:
             logger.warning("Google throttles %s%s", call.permission, bucket.slowed)
 
     async def _turn(self, bucket: Bucket, call: ApiCall) -> None:
-        """Wait for a token of the quota, not for long."""
+        """Wait a short time for a token of the quota."""
         if not await bucket.turn(min(_QUOTA_WAIT[call.repeatable], self._settings.timeout_seconds / 2)):
             raise EngineUnavailable(
                 f"{call.permission} is held back here, so that the project's quota in {call.place.location} lasts: "
@@ -188,8 +194,8 @@ class ApiCaller:
 
     def bucket(self, api: str, location: str | None = None) -> Bucket:
         key = QuotaKey(
-            endpoint=self._settings.emulator or "google",  # its endpoints all share one quota
-            owner=self.project,  # by id or number, as the settings have it: resource names may have either
+            endpoint=self._settings.emulator or "google",  # all of Google's endpoints share one quota
+            owner=self.project,  # as in the settings: resource names have the id or the number
             place=self._settings.location if location in {None, self._settings.location} else _ELSEWHERE,
             operation=api,
         )
@@ -209,7 +215,7 @@ class ApiCaller:
 
 
 def _page_of(page: Page[T], token: str) -> Attempt[tuple[Sequence[T], str]]:
-    """The attempt to get the page of this token."""
+    """Return the attempt to get the page with this token."""
 
     async def attempt(headers: Mapping[str, str], seconds: float) -> tuple[Sequence[T], str]:
         return await page(token, headers, seconds)

@@ -1,6 +1,7 @@
-"""A cheap look at many executions at once: the list of those that run, and the questions that we know of.
+"""The status of many executions at once, from the list of running ones and the recorded questions.
 
-Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/list
+Source:
+https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/list
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _RUNNING = ("ACTIVE", "QUEUED")
 
 
 def listings(client: Client) -> Listings:
-    """Who runs, by workflow: one list of each state, as nobody says how `OR` is to be written."""
+    """Return the running executions by workflow, one list for each state: `OR` is not documented."""
 
     async def running(workflow: str) -> Collection[str]:
         named = WorkflowName.parse(workflow, Place(project="", location=""))
@@ -30,12 +31,12 @@ def listings(client: Client) -> Listings:
 
 
 async def describe_many(known: Listings, notes: ExecutionNotes, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-    """Those that still run, by handle, with what they ask us; see `Sweeps.describe_many`.
+    """Return the executions that still run, by handle, with their questions; see `Sweeps.describe_many`.
 
-    Left out are those with an answer that may not have arrived: only a look can tell what they ask.
+    Executions with an answer that may not have arrived are left out: only `describe` can tell their open questions.
 
     Raises:
-        EngineUnavailable: no answer.
+        EngineUnavailable: Google does not answer.
     """
     found = dict(await known.describe_many(refs))
     prefixes = {handle: note_prefix_of(handle) async for handle in gently(found)}

@@ -1,4 +1,4 @@
-"""The URL of a callback, as a workflow tells it: hostile until proven Google's, because our OAuth token is sent there.
+"""Validation of callback URLs: a workflow sends them, and our OAuth token goes there, so they are not trusted.
 
 Source: https://cloud.google.com/workflows/docs/creating-callback-endpoints
 """
@@ -23,22 +23,21 @@ _URL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackPath:
-    """A callback of an execution, with what its URL says about the project."""
+    """A callback of an execution, and the project in its URL."""
 
-    project: str  # as the URL has it: whether it is the execution's is for others to find out
+    project: str  # from the URL; the caller checks that it is the execution's project
     id: str
     url: str = field(repr=False)
 
 
 def check_callback(url: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath:
-    """The callback behind a URL, if it is one of this execution at Google; or at the emulator, if `rest_url` is one.
+    """Return the callback of a URL that is one of this execution, at Google or at the emulator.
 
-    `rest_url` is where the engine calls the API by its own configuration, so that it is good for this too.
-
-    All is checked but the project, which has an id and a number.
+    `rest_url` is the base URL of the API from the engine's settings, and is trusted. The project is not checked,
+    because it has an id and a number.
 
     Raises:
-        EngineRefused: it is not; the URL is never told.
+        EngineRefused: it is not such a URL; the message does not contain it.
     """
     found = _URL.fullmatch(url) if len(url) <= MAX_URL else None
     if found is None:
@@ -58,7 +57,7 @@ def _googles(execution: ExecutionName) -> frozenset[str]:
 
 
 def _local(rest_url: str) -> frozenset[str]:
-    """The emulator's own address; on this machine it has two names."""
+    """Return the origins of the emulator; on this machine it has two names."""
     names = frozenset({"http://127.0.0.1", "http://localhost"})
     host, _, port = rest_url.rpartition(":")
     return frozenset({f"{name}:{port}" for name in names}) if host in names else frozenset({rest_url})
@@ -72,10 +71,12 @@ def _named(text: str) -> ExecutionName | None:
 
 
 def listed_callback(name: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath | None:
-    """The callback that `callbacks.list` shows under this name: `.../callback/ID`; None: it is not this execution's.
+    """Return the callback that `callbacks.list` names `.../callback/ID`; None if it is not this execution's.
 
-    That the id in its URL is that of its name is not documented; the form of the URL is.
-    Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions.callbacks/sendHttpCallback
+    The form of the URL is documented; that its id is the one of the name is not.
+
+    Source:
+    https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions.callbacks/sendHttpCallback
     """
     parent, _, identifier = name.rpartition("/")
     found = _named(parent.removesuffix("/callback").removesuffix("/callbacks"))

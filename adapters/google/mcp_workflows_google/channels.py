@@ -1,8 +1,8 @@
-"""The official clients, on a gRPC channel of ours for each of the two APIs; opened at the first call.
+"""The official clients of both APIs, each on a gRPC channel that is opened at the first call.
 
-A grpc.aio channel belongs to the event loop it is made in, and is closed in it. One loop after the other in a process
-is quiet, and so were two at once with grpcio 1.85; older ones may complain on standard error then (grpc/grpc#25364), so
-that servers of tests are `grpc.server`, in threads.
+A grpc.aio channel belongs to the event loop that made it, and is closed in it. With grpcio 1.85 one loop after the
+other, and two at once, work without messages; older versions may write errors to standard error (grpc/grpc#25364). For
+that reason the servers of the tests are `grpc.server`, in threads.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -30,16 +30,16 @@ from mcp_workflows_google.settings import GOOGLE, GoogleSettings
 EXECUTIONS: Final = GOOGLE
 WORKFLOWS: Final = "workflows.googleapis.com"
 AGENT: Final = f"mcp-workflows/{version('mcp-workflows')}"
-LARGEST: Final = 64 * 1024 * 1024  # bytes of a reply: a full page, see `calls.FULL_PAGE`
-CONNECTING: Final = 0.5  # of the time that there is for a call: then it is surely known that it was not sent
+LARGEST: Final = 64 * 1024 * 1024  # bytes of a reply: a full page, see `client.FULL_PAGE`
+CONNECTING: Final = 0.5  # share of a call's timeout, after which a call without a connection is known to be unsent
 IN_OUR_CALL: ContextVar[bool] = ContextVar("mcp_workflows_google_call", default=False)
 
 _OPTIONS: Final[Sequence[tuple[str, Any]]] = (  # Any: a number or a text
     ("grpc.primary_user_agent", AGENT),
     ("grpc.max_receive_message_length", LARGEST),
-    ("grpc.enable_retries", 0),  # retries are ours alone: a create is never repeated
+    ("grpc.enable_retries", 0),  # the retries of `api_calls` are the only ones: a create is never repeated
     ("grpc.service_config_disable_resolution", 1),
-    ("grpc.use_local_subchannel_pool", 1),  # one engine's trouble to connect is no other's
+    ("grpc.use_local_subchannel_pool", 1),  # engines do not share connections, nor their failures
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),  # gRPC's own is 2 minutes: too long after an outage
     # an idle connection that a firewall drops silently (Google's own: after 10 minutes) would cost the next start its
@@ -58,12 +58,12 @@ _LOGGERS: Final = (
 
 
 def workflows_host(executions: str) -> str:
-    """The address of the Workflows API beside that of the Executions API: its sibling, or the same."""
+    """Return the address of the Workflows API that belongs to this address of the Executions API."""
     return _EXECUTIONS_HOST.sub("workflows", executions)
 
 
 class GrpcClients:
-    """Both APIs."""
+    """The gRPC clients of the Executions API and the Workflows API."""
 
     def __init__(self, settings: GoogleSettings) -> None:
         self._emulator = settings.emulator
@@ -76,7 +76,7 @@ class GrpcClients:
         self._workflows: WorkflowsAsyncClient | None = None
 
     async def executions(self) -> executions_v1.ExecutionsAsyncClient:
-        """The client of the Executions API."""
+        """Return the client of the Executions API."""
         async with self._opening:
             if self._executions is None:
                 channel = await self._channel(EXECUTIONS, self.executions_endpoint)
@@ -85,7 +85,7 @@ class GrpcClients:
             return self._executions
 
     async def workflows(self) -> WorkflowsAsyncClient:
-        """The client of the Workflows API."""
+        """Return the client of the Workflows API."""
         async with self._opening:
             if self._workflows is None:
                 channel = await self._channel(WORKFLOWS, self.workflows_endpoint)
@@ -94,12 +94,12 @@ class GrpcClients:
             return self._workflows
 
     def connected(self, service: str) -> bool:
-        """False if there is surely no connection: a call that has just failed was never sent."""
+        """Return False if there is certainly no connection, so that a call that has just failed was never sent."""
         channel = self._channels.get(service)
         return channel is None or channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     async def close(self) -> None:
-        """Every connection; calls under way are broken off."""
+        """Close all connections; running calls are aborted."""
         for channel in self._channels.values():
             await channel.close()
 
@@ -115,7 +115,7 @@ class GrpcClients:
 
 
 class _OwnChatterFilter(logging.Filter):
-    """Lets pass what is not of a call of ours, or is more than chatter."""
+    """Drops debug messages that Google's clients write during calls of this package."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG or not IN_OUR_CALL.get()
@@ -125,6 +125,6 @@ _OWN_CHATTER_FILTER: Final = _OwnChatterFilter()
 
 
 def filter_client_logs() -> None:
-    """Have Google's clients not log our requests and answers: there are tokens and inputs in them."""
+    """Keep Google's clients from logging our requests and replies, which contain tokens and inputs."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_OWN_CHATTER_FILTER)

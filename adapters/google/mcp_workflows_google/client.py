@@ -1,4 +1,4 @@
-"""What everybody gets from Google, in words of ours; how it is got: see `edge`."""
+"""The operations of Google's APIs that the adapter uses, with results in plain types; see `api_calls` for retries."""
 
 # pyright: reportUnknownMemberType=false
 # Reason: the official client is typed in parts; what it answers is read into types of our own at once.
@@ -38,18 +38,18 @@ from mcp_workflows_google.settings import GoogleSettings
 
 logger = logging.getLogger(__name__)
 
-FULL_PAGE: Final = 50  # executions with argument (32 KB) and result (512 KB): they fit `channels.LARGEST`
-BASIC_PAGE: Final = 1000  # Google's most
+FULL_PAGE: Final = 50  # executions with argument (32 KB) and result (512 KB) fit into `channels.LARGEST`
+BASIC_PAGE: Final = 1000  # Google's maximum
 _WORKFLOWS_PAGE: Final = 500
 _CALLBACKS_PAGE: Final = 100
 _SWEEP_EVERY: Final = 2.0  # seconds
-_BATCH: Final = 10_000  # executions: 10 lists
+_BATCH: Final = 10_000  # executions in 10 lists
 _UNLIMITED_LOOKS: Final = 50.0  # per second, where no quota is known
 _CALLBACK: Final = re.compile(r"/v1/(?P<execution>projects/[^?#]+?)/callbacks?/")
 
 
 class Client:
-    """The API of one engine: one project in one location."""
+    """The API of one engine, in one project and location."""
 
     def __init__(self, settings: GoogleSettings, buckets: Buckets = BUCKETS) -> None:
         self._settings = settings
@@ -59,13 +59,13 @@ class Client:
         self._edge = ApiCaller(settings, self._clients, self._credentials, buckets)
 
     async def close(self) -> None:
-        """Every connection; calls under way are broken off."""
+        """Close all connections; running calls are aborted."""
         await self._rest.close()
         await self._clients.close()
 
     @property
     def allowance(self) -> Allowance:
-        """How often this process may look now."""
+        """The rate of reads that this process may make now."""
         sweep = _SWEEP_EVERY if self._edge.quota is None else max(_SWEEP_EVERY, 1 / self.refill("list_executions"))
         return Allowance(
             looks_per_second=min(self.refill("get_execution"), _UNLIMITED_LOOKS),
@@ -76,7 +76,7 @@ class Client:
 
     @property
     def rest_url(self) -> str:
-        """What URLs of the Executions API begin with: `https://workflowexecutions.googleapis.com`."""
+        """The base URL of the Executions API: `https://workflowexecutions.googleapis.com`."""
         return rest_url(self._settings)
 
     @property
@@ -85,14 +85,14 @@ class Client:
         return self._clients.executions_endpoint
 
     def refill(self, api: str) -> float:
-        """How many calls of it per second this process may make now (infinite: no quota); names: see `quota`."""
+        """Return the calls per second that the quota of this API allows this process now; infinite without a quota."""
         return self._edge.bucket(api).refill
 
     async def place(self) -> Place:
-        """Where names of workflows are looked for; found out once.
+        """Return the project and location of the workflows; the project is looked up once.
 
         Raises:
-            EngineError: it cannot be told.
+            EngineError: the project is unknown.
         """
         if self._edge.project is None:
             self._edge.project = await self._credentials.project()
@@ -101,11 +101,11 @@ class Client:
     async def create(
         self, workflow: WorkflowName, argument: str | None, labels: Mapping[str, str]
     ) -> ExecutionResource:
-        """Start an execution: one attempt, never a second one; cancelling us does not break it off.
+        """Start an execution in a single attempt, which cancellation of the caller does not abort.
 
         Raises:
-            EngineRefused: none was created.
-            EngineUnavailable: `sent`: one may have been.
+            EngineRefused: no execution was created.
+            EngineUnavailable: if `sent`, one may have been created.
         """
         call = _of_workflow(CallKind.CREATE, "write_executions", "workflows.executions.create", workflow)
         execution = executions_v1.Execution(argument=argument or "", labels=dict(labels))
@@ -120,10 +120,10 @@ class Client:
         return await self._edge.make(call, attempt)
 
     async def get(self, name: ExecutionName, *, full: bool) -> ExecutionResource:
-        """One look at an execution.
+        """Get an execution.
 
         Raises:
-            ExecutionNotFound, EngineError: see `refusals`.
+            ExecutionNotFound, EngineError: see `error_table`.
         """
         call = _of_execution(CallKind.DESCRIBE, "get_execution", "workflows.executions.get", name)
         request = executions_v1.GetExecutionRequest(name=name.name, view=_view(full))
@@ -145,12 +145,12 @@ class Client:
         limit: int | None = None,
         since: datetime | None = None,
     ) -> Sequence[ExecutionResource]:
-        """Executions of a workflow, the newest first; `only`: a filter. Each page is a call of its own.
+        """Return executions of a workflow that match the filter `only`, the newest first; each page is one call.
 
-        `since`: up to the first one that started before; those that are QUEUED have not started.
+        With `since`, the list ends at the first execution that started before; queued ones have not started.
 
         Raises:
-            EngineError: see `refusals`.
+            EngineError: see `error_table`.
         """
         call = _of_workflow(CallKind.READ, "list_executions", "workflows.executions.list", workflow)
         size = min(FULL_PAGE if full else BASIC_PAGE, limit or BASIC_PAGE)
@@ -171,10 +171,10 @@ class Client:
         return await self._edge.pages(call, page, limit, earlier)
 
     async def cancel(self, name: ExecutionName) -> None:
-        """Cancel an execution; nothing, if it has ended. Cancelling us does not break it off.
+        """Cancel an execution; do nothing if it has ended. Cancellation of the caller does not abort the call.
 
         Raises:
-            ExecutionNotFound, EngineError: see `refusals`.
+            ExecutionNotFound, EngineError: see `error_table`.
         """
         call = _of_execution(CallKind.CANCEL, "write_executions", "workflows.executions.cancel", name)
         request = executions_v1.CancelExecutionRequest(name=name.name)
@@ -189,10 +189,10 @@ class Client:
         await self._edge.make(call, attempt)
 
     async def callbacks(self, name: ExecutionName) -> Sequence[Callback]:
-        """The callbacks that an execution has open.
+        """Return the open callbacks of an execution.
 
         Raises:
-            ExecutionNotFound, EngineError: see `refusals`.
+            ExecutionNotFound, EngineError: see `error_table`.
         """
         call = _of_execution(CallKind.DESCRIBE, "list_callbacks", "workflows.callbacks.list", name)
 
@@ -206,10 +206,10 @@ class Client:
         return await self._edge.pages(call, page)
 
     async def deliver(self, url: str, method: str, body: JSON) -> DeliveryOutcome:
-        """Send an answer to a callback, once; the caller has checked whose URL it is.
+        """Send an answer to a callback once. The caller has validated the URL.
 
         Raises:
-            EngineError: it was not delivered, for sure; `EngineUnavailable` has `sent=False`.
+            EngineError: it was certainly not delivered; `EngineUnavailable` has `sent=False`.
         """
         call = _of_execution(CallKind.SEND, "send_callback", "workflows.callbacks.send", _execution_of(url))
 
@@ -224,10 +224,11 @@ class Client:
             return DeliveryOutcome.UNKNOWN
 
     async def workflow(self, name: WorkflowName) -> WorkflowResource:
-        """A workflow, with its source.
+        """Get a workflow with its source.
 
         Raises:
-            EngineError: see `refusals`; there is none of that name: `EngineRefused`.
+            EngineRefused: there is no workflow of that name.
+            EngineError: see `error_table`.
         """
         call = _of_workflows("workflows.workflows.get", name.name, name.place)
         request = workflows_v1.GetWorkflowRequest(name=name.name)
@@ -241,10 +242,10 @@ class Client:
         return await self._edge.make(call, attempt)
 
     async def workflows(self) -> Sequence[WorkflowResource]:
-        """The workflows of this place. Whether they have their source is Google's choice.
+        """Return the workflows of this place. Google decides whether the list contains their sources.
 
         Raises:
-            EngineError: see `refusals`.
+            EngineError: see `error_table`.
         """
         place = await self.place()
         call = _of_workflows("workflows.workflows.list", place.name, place)
@@ -285,7 +286,7 @@ def _of_workflows(permission: str, resource: str, place: Place) -> ApiCall:
 
 
 def _execution_of(url: str) -> ExecutionName:
-    """Whose callback it is; its URL itself is in no message, as it may be all that is needed to answer."""
+    """Return the execution of a callback URL. No message contains the URL: it may be enough to answer."""
     found = _CALLBACK.search(url)
     if found is None:
         raise EngineRefused("this is no URL of a callback: nothing is sent there")
@@ -294,7 +295,7 @@ def _execution_of(url: str) -> ExecutionName:
 
 @asynccontextmanager
 async def open_client(settings: GoogleSettings) -> AsyncGenerator[Client]:
-    """The calls of an engine; nothing is called, read or connected before it is needed."""
+    """Open the client of an engine; it connects and reads credentials at the first call."""
     client = Client(settings)
     try:
         yield client

@@ -1,4 +1,4 @@
-"""Who we are for Google: credentials and their tokens, got in threads, once for all who wait for them."""
+"""Google credentials and their access tokens, fetched in threads and shared by all callers."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
@@ -31,18 +31,18 @@ from mcp_workflows_google.settings import DEMO, GoogleSettings
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 _ASKING: Final = 5  # seconds of one request for a token
-_AGAIN: Final = 15.0  # seconds after which a failure is looked into again
-_SOON: Final = 0.5  # seconds that a call waits for that, as it knows already what is wrong
+_AGAIN: Final = 15.0  # seconds until a failed attempt is repeated
+_SOON: Final = 0.5  # seconds that a call waits for the repeated attempt, as the error is known already
 _REASON = re.compile(r"\b(invalid_grant|invalid_client|unauthorized_client|invalid_scope|access_denied)\b")
 _REMEDY: Final = (
     "`gcloud auth application-default login`, or name a file with GOOGLE_APPLICATION_CREDENTIALS or credentials_file"
 )
 AUTH_ERRORS: Final = (auth.GoogleAuthError, OSError, ValueError)
-"""All that getting credentials and tokens raises: files that are no JSON, have no key, a machine without a network."""
+"""All that reading credentials and fetching tokens raises: invalid files, missing keys, no network."""
 
 
 class _BoundedRequest(Request):
-    """Requests for tokens that end in time, whatever google-auth thinks of it."""
+    """Requests for tokens with an upper limit on google-auth's timeout."""
 
     def __call__(  # as google-auth defines it, which has no types
         self, url: Any, method: Any = "GET", body: Any = None, headers: Any = None, timeout: Any = None, **more: Any
@@ -59,7 +59,7 @@ class LoadedCredentials:
     project: str | None
 
 
-def _external(info: Mapping[str, Any]) -> Any:  # Any: see `Known`
+def _external(info: Mapping[str, Any]) -> Any:  # see `LoadedCredentials`
     kind = aws if str(info.get("credential_source", {}).get("environment_id", "")).startswith("aws") else identity_pool
     return kind.Credentials.from_info(info, scopes=[SCOPE])
 
@@ -75,7 +75,7 @@ _FILES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
 
 
 class _FileError(ValueError):
-    """The file of credentials is none."""
+    """The file contains no credentials."""
 
 
 def _file_credentials(path: str) -> LoadedCredentials:
@@ -92,7 +92,7 @@ def _default_credentials() -> LoadedCredentials:
 
 
 def load(settings: GoogleSettings) -> LoadedCredentials:
-    """The credentials these settings mean; blocks.
+    """Load the credentials of these settings; this blocks.
 
     Raises:
         GoogleAuthError, OSError, ValueError: there are none.
@@ -107,7 +107,7 @@ def load(settings: GoogleSettings) -> LoadedCredentials:
 
 
 class Credentials:
-    """Headers that say who we are, and the project; what is asked first starts finding out, all others join."""
+    """Authorization headers and the project; all callers wait for the same fetch of a token."""
 
     def __init__(self, settings: GoogleSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -118,11 +118,11 @@ class Credentials:
         self._failed_at = float("-inf")
 
     async def headers(self) -> Mapping[str, str]:
-        """Of a request, over gRPC or HTTP.
+        """Return the authorization headers of a request over gRPC or HTTP.
 
         Raises:
-            EngineRefused: there are no credentials, or they are of no use.
-            EngineUnavailable: who gives out tokens does not answer; `sent=False`.
+            EngineRefused: there are no credentials, or Google does not accept them.
+            EngineUnavailable: the token server does not answer; `sent=False`.
         """
         if self._settings.emulator:
             return {"authorization": "Bearer local"}
@@ -139,10 +139,11 @@ class Credentials:
         return headers
 
     async def project(self) -> str:
-        """The project: of the settings, the environment, the credentials.
+        """Return the project from the settings, the environment or the credentials, in this order.
 
         Raises:
-            EngineRefused, EngineUnavailable: see `headers`; or nothing says which.
+            EngineRefused: none of them names a project.
+            EngineRefused, EngineUnavailable: see `headers`.
         """
         if self._settings.project or self._settings.emulator:
             return self._settings.project or DEMO
@@ -154,7 +155,7 @@ class Credentials:
         return str(self._known.project)
 
     def forget(self) -> None:
-        """Google does not take the token: get another one."""
+        """Drop the access token, because Google refused it; the next call fetches another one."""
         if self._known is not None:
             self._known.credentials.token = None
 
@@ -162,7 +163,7 @@ class Credentials:
         return kinds.TokenState.INVALID if self._known is None else self._known.credentials.token_state
 
     def _begin(self) -> None:
-        """Unless somebody has, or it has just failed."""
+        """Begin to fetch a token, unless that is in progress or has just failed."""
         if self._work is None and self._clock() - self._failed_at >= _AGAIN:
             known, settings = self._known, self._settings
             self._work = BlockingCall(lambda: _refreshed(known or load(settings)), errors=AUTH_ERRORS)
@@ -177,7 +178,7 @@ class Credentials:
             raise self._error()
 
     def _collect(self) -> None:
-        """What came of the work, if it is over."""
+        """Take over the outcome of the fetch, if it has ended."""
         if self._work is None or not self._work.ended:
             return
         work, self._work = self._work, None
@@ -200,7 +201,7 @@ def _refreshed(known: LoadedCredentials) -> LoadedCredentials:
 
 
 def credentials_error(error: Exception, settings: GoogleSettings) -> EngineRefused | EngineUnavailable:
-    """Our error for one of `FOREIGN`; never its own words, which may hold what a token server answered."""
+    """Translate one of `AUTH_ERRORS`. Its own text is not used: it may contain a reply of a token server."""
     if _is_network(error):
         return EngineUnavailable("cannot get an access token: Google's token server cannot be reached", sent=False)
     if settings.credentials_file and isinstance(error, OSError | ValueError):
@@ -217,7 +218,7 @@ def credentials_error(error: Exception, settings: GoogleSettings) -> EngineRefus
 
 
 def _is_network(error: BaseException) -> bool:
-    """Whether nobody answered, so that the credentials may well be fine."""
+    """Return whether the token server did not answer, so that the credentials may be valid."""
     causes = [error, error.__cause__, *error.args]
     return any(isinstance(each, auth.TransportError) for each in causes) or bool(getattr(error, "retryable", False))
 

@@ -1,4 +1,4 @@
-"""One look: GetExecution, and what our notes say it asks.
+"""The state of one execution, from GetExecution and the notes on its questions.
 
 Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/get
 """
@@ -29,17 +29,17 @@ GOOGLE_CONSOLE: Final = "https://console.cloud.google.com"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """Where the console is; `root` None: there is none, as for a local engine."""
+    """Links to the Google Cloud console; `root` is None if there is no console, as for a local engine."""
 
     root: str | None
 
     @classmethod
     def of(cls, settings: GoogleSettings) -> Console:
-        """As set, or Google's own, unless the engine is a local one."""
+        """Return the console of the settings; by default Google's, and none for a local engine."""
         return cls(root=settings.console_url or (None if settings.emulator else GOOGLE_CONSOLE))
 
     def page(self, execution: ExecutionName) -> str | None:
-        """The page of an execution."""
+        """Return the URL of an execution's page."""
         if self.root is None:
             return None
         workflow = execution.workflow
@@ -51,14 +51,16 @@ class Console:
 async def describe_execution(
     client: Client, notes: ExecutionNotes, projects: Projects, console: Console, ref: Ref, *, grace: timedelta
 ) -> Execution:
-    """One call for an execution that runs or, if its tool wants its steps, has ended; otherwise two."""
+    """Describe an execution with one call; with two if it has ended and the first view was BASIC."""
     record = await notes.read(ref.handle)
     full = bool(ref.gates) or GoogleOptions.read(ref.options).progress
     resource = await client.get(record.name, full=full)
     if not full and status_of(resource.state) in TERMINAL:
         resource = await client.get(record.name, full=True)
     if status_of(resource.state) in TERMINAL and await _has_lost_claim(notes, projects, record.name, resource):
-        return await describe_execution(client, notes, projects, console, ref, grace=grace)  # at the one that goes on
+        return await describe_execution(
+            client, notes, projects, console, ref, grace=grace
+        )  # the execution that holds the claim
     found = await _unreadable(notes, record, resource, grace) if resource.state == UNAVAILABLE else None
     if record.unavailable and resource.state != UNAVAILABLE:
         await notes.clear_unavailable(record.name)
@@ -82,7 +84,7 @@ async def _running(
     client: Client, record: ExecutionRecord, resource: ExecutionResource, gates: Mapping[str, Gate]
 ) -> Execution:
     doubted = {callback for callback, question in record.questions.items() if is_unconfirmed(question)}
-    listed = doubted or is_at_gate(resource, gates)  # they have a quota of their own, a smaller one
+    listed = doubted or is_at_gate(resource, gates)  # callbacks have a quota of their own, a smaller one
     callbacks: Sequence[Callback] = await client.callbacks(record.name) if listed else ()
     over = doubted - awaited_ids(callbacks)
     questions = {callback: question for callback, question in record.questions.items() if callback not in over}
@@ -97,10 +99,10 @@ async def _running(
 async def _unreadable(
     notes: ExecutionNotes, record: ExecutionRecord, resource: ExecutionResource, grace: timedelta
 ) -> Execution:
-    """Its data cannot be read, which may pass (a key that is revoked, and given back): so it has not ended.
+    """Treat an execution with unreadable data as running: a revoked encryption key may be restored.
 
     Raises:
-        EngineUnavailable: it goes on for less than the grace period.
+        EngineUnavailable: the data has been unreadable for less than the grace period.
     """
     since, why = await notes.unavailable_since(record.name), shorten(redact(resource.state_error)) or "no reason given"
     if utc_now() - since < grace:

@@ -1,6 +1,7 @@
-"""What a workflow raised: the payload of its error, which may be JSON, a text or nothing, in words for people.
+"""Errors that a workflow raised, as text for people: the payload may be JSON, plain text or nothing.
 
-Errors of Google's own are maps with `tags` and a `message`; a workflow may raise any text or map.
+Google's own errors are maps with `tags` and a `message`; a workflow may raise any text or map.
+
 Source: https://cloud.google.com/workflows/docs/reference/syntax/error-types
 """
 
@@ -15,8 +16,8 @@ from mcp_workflows.adapter import JSON, Failure
 from mcp_workflows_google.redaction import redact, redact_json, shorten
 
 PROTOCOL_ERROR: Final = "mcp_error"  # `raise: {mcp_error: {code, message, data}}`
-_LARGEST_CODE: Final = 2**31 - 1  # what clients in other languages can read
-_DEEPEST: Final = 4  # errors in errors: of a branch, of a child execution, a text that is JSON
+_LARGEST_CODE: Final = 2**31 - 1  # the largest that clients in other languages can read
+_DEEPEST: Final = 4  # levels of nested errors: of a branch, of a child execution, a text that is JSON
 _MESSAGES: Final = ("message", "error", "reason", "detail", "description")
 _SECRET: Final = frozenset({"headers", "body", "auth", "authorization", "request", "response", "query"})
 
@@ -25,16 +26,16 @@ _Object = Mapping[str, Any]  # Any: JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorText:
-    """An error in words: `own` if the workflow itself chose them."""
+    """An error as text; `own` is true if the workflow chose the words."""
 
     text: str = ""
     kind: str | None = None
     own: bool = True
-    protocol: Failure | None = None  # the JSON-RPC error that it asks for
+    protocol: Failure | None = None  # the JSON-RPC error that the workflow asks for
 
 
 def read_payload(payload: str | None) -> ErrorText:
-    """What the payload of an error says."""
+    """Read the payload of an error."""
     return ErrorText() if payload is None else _read_value(_read(payload), 0)
 
 
@@ -59,7 +60,7 @@ def _read_value(value: JSON, depth: int) -> ErrorText:
 
 
 def _protocol(found: JSON) -> Failure | None:
-    """The JSON-RPC error that is asked for; without an integer code there is none."""
+    """Return the JSON-RPC error that the workflow asks for; None without an integer code."""
     if not isinstance(found, dict):
         return None
     error = cast("_Object", found)
@@ -70,12 +71,12 @@ def _protocol(found: JSON) -> Failure | None:
     try:
         data = redact_json(error.get("data"))
     except RecursionError:
-        data = None  # nested so deeply that no client could read it
+        data = None  # nested too deeply for any client
     return Failure(text=text or PROTOCOL_ERROR, kind=PROTOCOL_ERROR, code=code, data=data)
 
 
 def _of_map(found: _Object) -> ErrorText:
-    """Its message and code; of a map that has no message, what is in it and can be no secret."""
+    """Read the message and the code of a map; without a message, dump all fields that cannot hold secrets."""
     tags = _texts(found.get("tags"))
     kind, code = next((redact(shorten(tag)) for tag in tags), None), found.get("code")
     texts = (found.get(name) for name in _MESSAGES)
@@ -87,7 +88,7 @@ def _of_map(found: _Object) -> ErrorText:
 
 
 def _joined(kind: str | None, text: str, code: JSON) -> str:
-    """Kind, message and code in one sentence, each said once."""
+    """Join kind, message and code, without repetitions."""
     words = text if not kind or text == kind or text.startswith(f"{kind}:") else f"{kind}: {text}" if text else kind
     known = isinstance(code, int | str) and not isinstance(code, bool) and str(code)
     return f"{words} (code {redact(shorten(str(code)))})" if known and words and str(code) not in words else words
@@ -119,7 +120,7 @@ def _dump(value: JSON) -> str:
 
 
 def _nested(found: _Object, depth: int) -> ErrorText | None:
-    """The error inside an error, of the first branch that failed or of a child execution; None: there is none."""
+    """Return the inner error of the first failed branch or of a child execution; None if there is none."""
     for read in (_branches, _child):
         if (inner := read(found, depth)) is not None:
             return inner
@@ -127,7 +128,10 @@ def _nested(found: _Object, depth: int) -> ErrorText | None:
 
 
 def _branches(found: _Object, depth: int) -> ErrorText | None:
-    """Source: https://cloud.google.com/workflows/docs/reference/syntax/parallel-steps, exceptions."""
+    """Read an error of parallel branches.
+
+    Source: https://cloud.google.com/workflows/docs/reference/syntax/parallel-steps, exceptions.
+    """
     several = found.get("branches")
     every: Sequence[JSON] = cast("list[object]", several) if isinstance(several, list) else ()
     failed = [cast("_Object", each) for each in every if isinstance(each, dict)]
@@ -138,7 +142,7 @@ def _branches(found: _Object, depth: int) -> ErrorText | None:
 
 
 def _child(found: _Object, depth: int) -> ErrorText | None:
-    """What the connector `workflowexecutions.executions.run` raises: the child as the API has it."""
+    """Read an error of the connector `workflowexecutions.executions.run`, which contains the child execution."""
     child = found.get("operation")
     if not isinstance(child, dict) or "OperationError" not in _texts(found.get("tags")):
         return None

@@ -1,7 +1,8 @@
-"""What Google says when it does not do it, and what that is for us: by gRPC status, by reason, by what the text shows.
+"""Table of Google's errors and ours: by gRPC status, by reason, by parts of the message.
 
-The words are ours: Google's may repeat the input. Whether an execution may have been created all the same is in
-`sent`: only what surely happened before Google has accepted anything is definite.
+The messages are ours, because Google's may repeat the input. `sent` is False only if the error certainly occurred
+before Google accepted the request; otherwise an execution may have been created.
+
 Sources: https://grpc.io/docs/guides/status-codes/, https://cloud.google.com/apis/design/errors (google.rpc.ErrorInfo).
 """
 
@@ -16,11 +17,11 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, 
 
 
 class PermissionDenied(EngineRefused):
-    """Google knows us, and does not let us do this."""
+    """Google knows the caller and denies a permission."""
 
 
 class CallKind(StrEnum):
-    """What kind of call it was."""
+    """The kind of a call."""
 
     CREATE = "create"
     DESCRIBE = "describe"  # an execution
@@ -31,7 +32,7 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRow:
-    """What one error is for us. `text` may use the words of `translating`: {permission}, {resource}, {endpoint}, ..."""
+    """Our error for one of Google's; `text` has the placeholders of `errors`: {permission}, {resource}, ..."""
 
     kind: type[EngineError]
     text: str
@@ -41,12 +42,12 @@ class ErrorRow:
 
 
 def refused_row(text: str, *, final: bool = False) -> ErrorRow:
-    """A definite no."""
+    """Return the row of a definite refusal."""
     return ErrorRow(kind=EngineRefused, text=text, final=final)
 
 
 def unavailable_row(text: str, *, sent: bool = True, throttled: bool = False) -> ErrorRow:
-    """Nobody knows."""
+    """Return the row of an unknown outcome."""
     return ErrorRow(kind=EngineUnavailable, text=text, sent=sent, throttled=throttled)
 
 
@@ -73,13 +74,13 @@ _TOKEN: Final = refused_row(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRows:
-    """What a gRPC status is for each kind of call."""
+    """The rows of one gRPC status, by the kind of call."""
 
     of_workflow: ErrorRow  # create, read
-    of_execution: ErrorRow  # look, cancel, send
+    of_execution: ErrorRow  # describe, cancel, send
 
     def row(self, kind: CallKind) -> ErrorRow:
-        """That of this kind of call."""
+        """Return the row for this kind of call."""
         return self.of_workflow if kind in {CallKind.CREATE, CallKind.READ} else self.of_execution
 
 
@@ -105,10 +106,10 @@ STATUSES: Final[Mapping[str, StatusRows]] = {
     "DATA_LOSS": _always(_DOWN),
     "UNAUTHENTICATED": _always(_TOKEN),
 }
-"""By gRPC status. FAILED_PRECONDITION of a cancel: it has ended, and `Calls.cancel` takes that for done."""
+"""Rows by gRPC status. `Client.cancel` treats FAILED_PRECONDITION as success: the execution has ended."""
 
 RETRYABLE: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "UNAVAILABLE", "CANCELLED"})
-"""Statuses after which a read is tried again."""
+"""Statuses after which a read is repeated."""
 
 _DISABLED: Final = "the API {service} is not enabled in project {consumer}"
 REASONS: Final[Mapping[str, ErrorRow]] = {
@@ -141,17 +142,17 @@ REASONS: Final[Mapping[str, ErrorRow]] = {
     ),
     "ORG_RESTRICTION_VIOLATION": refused_row("an organization policy forbids this"),
 }
-"""By the reason of an ErrorInfo, which says more than the status."""
+"""Rows by the reason of an ErrorInfo, which is more precise than the status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSign:
-    """What a text tells beyond its status."""
+    """A part of a message that is more precise than the status."""
 
     sign: str
     row: ErrorRow
-    local: bool = True  # only where there is no connection, so that nothing was sent
-    custom: bool = False  # only if the endpoint is of the settings: Google's own name is right, DNS fails
+    local: bool = True  # counts only without a connection, when nothing was sent
+    custom: bool = False  # counts only for endpoints from the settings: Google's own name is right, so DNS fails
 
 
 _NO_HOST: Final = refused_row("there is no host {endpoint}: check endpoint (or emulator)")
@@ -199,4 +200,4 @@ MESSAGE_SIGNS: Final[tuple[MessageSign, ...]] = (
         local=False,
     ),
 )
-"""In this order; texts of gRPC (as of 1.85), OpenSSL and the C library. What has none of them counts as `sent`."""
+"""In order of precedence: messages of gRPC (as of 1.85), OpenSSL and the C library. Other errors count as `sent`."""

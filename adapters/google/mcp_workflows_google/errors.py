@@ -1,4 +1,4 @@
-"""Our error for Google's, by the tables of `refusals`; of Google's own words only what is harmless is repeated."""
+"""Translation of Google's errors by the tables of `error_table`; only names are copied from its text."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # Reason: google-api-core is typed in parts, and JSON is Any; both are read into types of our own at once.
@@ -26,7 +26,7 @@ _CONSUMER = re.compile(r"projects/(?P<project>[a-z0-9.:-]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """What was asked of whom."""
+    """The call that failed: its kind, permission, resource and endpoint."""
 
     kind: CallKind
     permission: str
@@ -38,12 +38,12 @@ class CallContext:
 
     @property
     def who(self) -> str:
-        """The engine, for people."""
+        """The name of the engine in messages."""
         return f"Google Workflows at {self.endpoint}" if self.custom else f"Google Workflows in {self.location}"
 
 
 class ReplyError(Exception):
-    """An answer that is an error, over gRPC or HTTP: what of it the tables need."""
+    """An error reply over gRPC or HTTP."""
 
     def __init__(self, reply: ErrorReply) -> None:
         super().__init__(reply.status)
@@ -52,18 +52,18 @@ class ReplyError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReply:
-    """A gRPC status with its text and what its details say."""
+    """A gRPC status, its text and its details, as the tables need them."""
 
     status: str
     text: str = field(default="", repr=False)  # may repeat the input
-    local: bool = False  # there is no connection, so that our own library says so
+    local: bool = False  # there is no connection: the error comes from the client library
     reason: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-    fields: tuple[str, ...] = ()  # of the request that are not valid
+    fields: tuple[str, ...] = ()  # invalid fields of the request
 
 
 def read_grpc_error(error: api.GoogleAPICallError, *, connected: bool) -> ErrorReply:
-    """What a call of the official client raised: an answer of the other side, if we are connected to it."""
+    """Read an error of the official client; it is local if there is no connection."""
     status: Any = error.grpc_status_code  # Any: grpc has no types
     reply: Any = next(iter(error.errors), None)
     violations = [each for detail in error.details for each in getattr(detail, "field_violations", ())]
@@ -93,8 +93,8 @@ _HTTP: Final[Mapping[int, str]] = {
 }
 
 
-def read_http_error(status: int, body: Any) -> ErrorReply:  # Any: what the body says, if it is JSON
-    """What an answer over HTTP is; one that is not in Google's form counts by its HTTP status."""
+def read_http_error(status: int, body: Any) -> ErrorReply:  # JSON or None
+    """Read an error reply over HTTP; one that is not in Google's format counts by its HTTP status."""
     error: Any = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ErrorReply(status=_HTTP.get(status, "UNKNOWN" if status >= 500 else "UNIMPLEMENTED"))
@@ -119,7 +119,7 @@ def read_http_error(status: int, body: Any) -> ErrorReply:  # Any: what the body
 
 
 def translate(reply: ErrorReply, context: CallContext) -> EngineError:
-    """Ours for theirs."""
+    """Translate an error reply."""
     row = _row(reply, context)
     text = f"{context.who}: {row.text.format_map(_words(reply, context))}"
     if row.kind is EngineUnavailable:
@@ -130,7 +130,7 @@ def translate(reply: ErrorReply, context: CallContext) -> EngineError:
 
 
 def is_transient(reply: ErrorReply, context: CallContext) -> bool:
-    """Whether asking the same again at once may well help: no connection, a quota, a no are not of that kind."""
+    """Return whether an immediate repetition may succeed, unlike after a refusal, a quota or a missing connection."""
     return reply.status in RETRYABLE and _signed(reply, context) is None
 
 
@@ -140,7 +140,7 @@ def _row(reply: ErrorReply, context: CallContext) -> ErrorRow:
 
 
 def _signed(reply: ErrorReply, context: CallContext) -> ErrorRow | None:
-    """The first of `SIGNS` that is in its text and counts here."""
+    """Return the row of the first of `MESSAGE_SIGNS` that the text contains and that applies here."""
     for each in MESSAGE_SIGNS:
         if each.sign in reply.text and (reply.local or not each.local) and (context.custom or not each.custom):
             return each.row
@@ -168,7 +168,7 @@ def _words(reply: ErrorReply, context: CallContext) -> Mapping[str, str]:
 
 
 def _running(endpoint: str) -> str:
-    """What to look at first if nobody listens at the address of a local engine, the only one with a port."""
+    """Return advice for a local engine that does not listen; only its address has a port."""
     host, has_port, port = endpoint.rpartition(":")
     if not has_port:
         return ""
@@ -177,5 +177,5 @@ def _running(endpoint: str) -> str:
 
 
 def _word(text: str | None) -> str | None:
-    """It, if it is a name and nothing else."""
+    """Return the text if it is a plain name."""
     return text if text and _WORD.fullmatch(text) else None

@@ -1,8 +1,10 @@
-"""Find: the executions that carry the label of a key; the oldest counts, later ones are cancelled.
+"""Search for executions by the label of a key; the oldest counts, later ones are cancelled.
 
-Google's list may lag behind, and how its filter takes labels is not documented: each row's labels are looked at here,
-and as long as the filter has never shown one of ours, all executions since the start are gone through.
-Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/list
+Google's list may lag behind, and its filter on labels is not documented. So the labels of each row are checked here,
+and until the filter has returned one of our executions, all executions since the start are read.
+
+Source:
+https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/list
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from mcp_workflows_google.projects import Projects
 from mcp_workflows_google.resources import ExecutionResource
 from mcp_workflows_google.start import StartRequest, build_request
 
-CLOCKS_DIFFER: Final = timedelta(minutes=5)  # between Google's and ours, at most
-_LAST: Final = datetime.max.replace(tzinfo=UTC)  # what is still queued has not started
+CLOCKS_DIFFER: Final = timedelta(minutes=5)  # the largest difference between Google's clock and ours
+_LAST: Final = datetime.max.replace(tzinfo=UTC)  # queued executions have no start time
 
 
 class KeySearch:
-    """The executions that carry the label of a key, and whether Google's filter shows them, once that is known."""
+    """Search for executions with the label of a key; remembers whether Google's filter on labels works."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._filter_works = False
 
     async def executions(self, wanted: StartRequest, key: str, since: datetime) -> Sequence[ExecutionResource]:
-        """Those of this key that began since then, the oldest first.
+        """Return the executions of this key since a time, the oldest first.
 
         Raises:
-            EngineRefused, EngineUnavailable: it cannot be told.
+            EngineRefused, EngineUnavailable: Google's list cannot be read.
         """
         ours = _with(await self._filtered(wanted, key, since), key)
         self._filter_works = self._filter_works or bool(ours)
@@ -52,20 +54,20 @@ class KeySearch:
         except EngineRefused:
             if self._filter_works:
                 raise
-            return ()  # a filter that Google does not take
+            return ()  # Google does not accept the filter
 
 
 async def find(
     client: Client, search: KeySearch, notes: ExecutionNotes, projects: Projects, start: Start
 ) -> str | None:
-    """The handle of the execution of this key; see `Finds.find`.
+    """Return the handle of the execution of this key; see `Finds.find`.
 
-    Who has claimed the key is the one, even if it is not the oldest: it is what runs. If nobody has, the oldest gets
-    it before the others are cancelled, so that none of those claims it in between.
+    The execution that holds the claim of the key is returned, even if it is not the oldest. If none holds it, the
+    oldest gets the claim before the others are cancelled, so that none of them claims it in between.
 
     Raises:
-        StartConflict: it has another argument.
-        EngineRefused, EngineUnavailable: it cannot be told, or a duplicate could not be cancelled.
+        StartConflict: the execution has another argument.
+        EngineRefused, EngineUnavailable: Google's list cannot be read, or a duplicate could not be cancelled.
     """
     wanted, key = build_request(start, await client.place()), label(start.key)
     found = {row.name: row for row in await search.executions(wanted, key, start.created - CLOCKS_DIFFER)}
@@ -77,7 +79,7 @@ async def find(
     names = [ExecutionName.parse(name) for name in found]
     first, one = names[0], names[0]
     if len(names) > 1:
-        claimed = await projects.claim_key(replace(first, workflow=wanted.workflow), key)  # they are listed there
+        claimed = await projects.claim_key(replace(first, workflow=wanted.workflow), key)  # the project of the list
         one = await notes.claim(claimed, first)
     for other in names:
         if other.note_prefix != one.note_prefix:
@@ -91,7 +93,7 @@ def _with(found: Sequence[ExecutionResource], key: str) -> Sequence[ExecutionRes
 
 
 def _same(found: str, wanted: str | None) -> bool:
-    """Whether it is the same JSON: Google need not keep its spelling."""
+    """Return whether two texts are the same JSON: Google may format it differently."""
     try:
         return (json.loads(found) if found else None) == (json.loads(wanted) if wanted else None)
     except ValueError:

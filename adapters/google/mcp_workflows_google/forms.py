@@ -1,4 +1,4 @@
-"""The schema of a form, as a workflow writes it: what MCP lets a client show, and nothing else.
+"""Validation of form schemas from workflows: only schemas that MCP permits a client to show.
 
 Source: MCP 2026-07-28, elicitation, `requestedSchema`: flat, of text, numbers, yes or no, and choices.
 """
@@ -25,7 +25,7 @@ _Object = Mapping[str, Any]  # Any: JSON
 
 
 class MalformedFormError(ValueError):
-    """What is wrong with a schema, in words for whoever wrote the workflow."""
+    """A form schema is invalid; the message is for the author of the workflow."""
 
 
 def _is_text(value: object) -> bool:
@@ -53,7 +53,7 @@ def _is_yes_or_no(value: object) -> bool:
 
 
 def _is_pattern(value: object) -> bool:
-    """One that takes no longer than the text that it is matched with is, whoever wrote either: without looks back."""
+    """Return whether the value is a short regular expression that is matched in linear time."""
     if not isinstance(value, str) or len(value) > _LONGEST_PATTERN:
         return False
     if math.prod(max(1, *map(int, re.findall("[0-9]+", each))) for each in _COUNT.findall(value)) > _MOST_REPEATED:
@@ -66,7 +66,7 @@ def _is_pattern(value: object) -> bool:
 
 
 def _is_titled(value: object) -> bool:
-    """Choices with titles: `[{const: a, title: A}]`."""
+    """Return whether the value is a list of choices with titles: `[{const: a, title: A}]`."""
     several = cast("list[object]", value) if isinstance(value, list) else []
     objects = [cast("_Object", each) for each in several if isinstance(each, dict)]
     return 0 < len(several) == len(objects) and all(
@@ -118,7 +118,7 @@ _FORM: Final[Mapping[str, _Check]] = {
 
 
 def read_form(schema: JSON) -> _Object:
-    """The schema of a form; without one, a form without fields: only accepted or declined.
+    """Return the schema of a form; without one, a form without fields, to accept or decline.
 
     Raises:
         MalformedFormError: no client could show it.
@@ -173,8 +173,8 @@ def _fits(check: _Check, value: object) -> bool:
     try:
         return check(value)
     except TypeError:
-        return False  # no hashable value
+        return False  # the value is not hashable
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 80 else f"{name[:80]}..."  # only shown
+    return name if len(name) <= 80 else f"{name[:80]}..."  # for messages

@@ -1,4 +1,4 @@
-"""Gates in the words of Google Workflows: steps that wait for a callback and were not written for us."""
+"""Gates on Google Workflows: steps that wait for a callback without `mcp_elicit`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODEL: Final = ConfigDict(extra="forbid", frozen=True)
 
 
 class Method(StrEnum):
-    """What `http_callback_method` of events.create_callback_endpoint may be."""
+    """The HTTP methods that `http_callback_method` of events.create_callback_endpoint permits."""
 
     POST = "POST"
     PUT = "PUT"
@@ -51,16 +51,16 @@ class WaitingStep(BaseModel):
     )
 
     def matches(self, steps: Sequence[Step]) -> bool:
-        """Whether an execution that is in these steps is in this one."""
+        """Return whether an execution at these steps is at this one."""
         return any(each.step == self.step and self.routine in {None, each.routine} for each in steps)
 
     def may_wait_for(self, callback: Callback) -> bool:
-        """Whether this step may be the one that waits for this callback."""
+        """Return whether this step can be the one that waits for this callback."""
         return self.method is None or callback.method == self.method
 
 
 class GateAnswer(BaseModel):
-    """What is sent to the callback: the workflow finds it in `.http_request.body` of what await_callback returns."""
+    """The request to the callback; the workflow reads it as `.http_request.body` of the result of await_callback."""
 
     model_config = _MODEL
 
@@ -72,7 +72,7 @@ def _as_mapping(when: object) -> object:
 
 
 class GateSettings(BaseModel):
-    """What a gate may be on Google Workflows; texts may hold {{placeholders}}."""
+    """A gate on Google Workflows; texts may contain {{placeholders}}."""
 
     model_config = _MODEL
 
@@ -102,7 +102,7 @@ def _body_words(method: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRule:
-    """One gate, ready to be used."""
+    """A validated gate."""
 
     name: str
     when: WaitingStep
@@ -110,13 +110,13 @@ class GateRule:
 
 
 def gate_step(when: JSON) -> str:
-    """The step that a `when` means, as it is written; nothing is checked."""
+    """Return the name of the step in a `when`, without validation."""
     found = cast("Mapping[str, JSON]", when).get("step") if isinstance(when, dict) else when
     return found if isinstance(found, str) else ""
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Sequence[str]]:
-    """The gates of a task by name, and what is wrong with those that are none now that they are filled in."""
+    """Return the gates of a task by name, and the problems of those that are invalid once filled in."""
     rules: dict[str, GateRule] = {}
     wrong: list[str] = []
     for name, gate in gates.items():
@@ -146,14 +146,14 @@ def _rule(name: str, gate: Gate) -> GateRule:
 
 
 def read_gate_answer(name: str, send: JSON, written: JSON, method: str) -> JSON:
-    """The body of one answer, filled in from what is `written` in the gate, for a callback of this method.
+    """Return the body of an answer to a callback of this method; `written` is the gate's template of it.
 
     Raises:
-        EngineRefused: it cannot be sent.
+        EngineRefused: the body does not fit the gate or the method.
     """
     filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
     if isinstance(written, dict) and "body" in written:
-        filled = {"body": None, **filled}  # what an answer left empty is left out when it is filled in
+        filled = {"body": None, **filled}  # filling the template drops empty values
     try:
         sending = GateAnswer.model_validate(filled)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What workflows tell us by themselves, as hints for who follows their executions."""
+"""Change hints: a request from a workflow shows that its execution has changed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _REMEMBERED: Final = 20_000  # handles
 
 
 class ChangeHints:
-    """From an execution, as it calls itself, to who wants to hear of it by its handle."""
+    """Maps the names that executions give themselves to handles, and notifies listeners of changes."""
 
     def __init__(self) -> None:
         self._handles: OrderedDict[str, str] = OrderedDict()  # by `ExecutionName.note_prefix`
         self._listeners: list[Callable[[str], None]] = []
 
     def register(self, handle: str) -> None:
-        """An execution is called so here: it may carry its project's number, and tell us the project's id."""
+        """Remember a handle: it may contain the project's number where a request from the workflow contains the id."""
         note = ExecutionName.parse(handle).note_prefix
         self._handles[note] = handle
         self._handles.move_to_end(note)
@@ -28,14 +28,14 @@ class ChangeHints:
             self._handles.popitem(last=False)
 
     def notify(self, name: ExecutionName) -> None:
-        """Something about it has changed."""
+        """Notify the listeners that an execution has changed."""
         handle = self._handles.get(name.note_prefix)
         for listener in self._listeners if handle else ():
             listener(str(handle))
 
     @contextmanager
     def listen(self, changed: Callable[[str], None]) -> Generator[None]:
-        """While somebody wants to hear."""
+        """Call the function for each change within this context."""
         self._listeners.append(changed)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What workflows tell us over HTTP: a question, with where its answer goes; the claim of a key."""
+"""Requests from workflows over HTTP: a question with its callback URL, and the claim of a key."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from mcp_workflows_google.projects import Projects
 from mcp_workflows_google.questions import PostedClaim, PostedQuestion, read_question
 from mcp_workflows_google.resources import ExecutionResource
 
-MOST_OPEN: Final = 100  # questions of one execution
+MOST_OPEN: Final = 100  # open questions of one execution
 
 
 async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeHints, body: JSON) -> JSON:
-    """Keep a question durably, before the workflow hears that we have it; the same one again changes nothing.
+    """Store a question before the workflow gets a reply; repeating it changes nothing.
 
-    It may come before our own call that starts the execution has returned: it is kept by the execution's name, and
-    shown to whoever looks at that. Google says whether there is such an execution, or anybody who may call could fill
-    the store. Whether the callback's project is that of the execution is found out before an answer is sent: see
-    `projects`.
+    The question may arrive before our CreateExecution call returns, so it is stored by the name of the execution.
+    Google confirms that the execution exists; otherwise any permitted account could fill the store. The project of the
+    callback is checked before an answer is sent: see `projects`.
 
     Raises:
-        EngineRefused: it is no question, its callback is not one of this execution, or that has ended.
-        EngineUnavailable: it could not be kept, or Google does not show the execution yet: the workflow tries again.
+        EngineRefused: it is no valid question, its callback is not one of this execution, or the execution has
+            ended.
+        EngineUnavailable: it could not be stored, or Google does not show the execution yet: the workflow tries
+            again.
     """
     asked = PostedQuestion.read(body)
     name = asked.execution_name(await client.place())
@@ -46,7 +47,7 @@ async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeH
 
 
 def _check_how_many(known: Mapping[str, JSON]) -> None:
-    """All that it asks is read at each look, and shown to its people: they answer no such number."""
+    """Limit the open questions of an execution: each `describe` reads them all, and people see them all."""
     now = utc_now()
     opened = sum(question.open(now) for question in map(read_question, known.values()) if question is not None)
     if opened >= MOST_OPEN:
@@ -61,13 +62,13 @@ async def _shown(client: Client, name: ExecutionName, *, full: bool) -> Executio
 
 
 async def receive_claim(client: Client, notes: ExecutionNotes, projects: Projects, body: JSON) -> JSON:
-    """Whether this execution may go on: it is the first of its key that asks. One that has no key always may.
+    """Return whether this execution may go on: true for the first of its key, and for executions without a key.
 
-    The key is read from the labels that Google has of the execution, so that nobody can claim another's.
+    The key comes from the labels that Google has of the execution, so that no execution can claim the key of another.
 
     Raises:
-        EngineRefused: it does not say which execution it is.
-        EngineUnavailable: it cannot be told, or Google does not show it yet: the workflow tries again.
+        EngineRefused: the request does not name an execution.
+        EngineUnavailable: Google does not show the execution yet, or cannot be reached: the workflow tries again.
     """
     name = PostedClaim.read(body).execution_name(await client.place())
     resource = await _shown(client, name, full=True)

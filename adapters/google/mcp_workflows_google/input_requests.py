@@ -1,7 +1,7 @@
-"""What an execution asks, and how answers are sent: its own questions, which it told us of, and the gates of its tool.
+"""Input requests of an execution, and answers to them: questions that it posted, and the gates of its tool.
 
-The key of a question of its own is the id of its callback; that of a gate has the gate's name before it, because the
-steps and the callbacks are two looks, and what lies between them must not turn one gate's key into another's.
+The key of a posted question is the id of its callback. The key of a gate also contains the gate's name: steps and
+callbacks are read in two calls, and a change between them must not turn the key of one gate into that of another.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class AnswerCall:
     """One answer, as a request to a callback."""
 
     key: str
-    callback: str  # its id
+    callback: str  # the id of the callback
     url: str = field(repr=False)
     method: str
-    body: JSON = field(repr=False)  # None for methods that have none
+    body: JSON = field(repr=False)  # None for methods without a body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def open_requests(
     *,
     now: datetime,
 ) -> Mapping[str, InputRequest]:
-    """The open questions, by key; `questions` are those noted of the execution, by callback."""
+    """Return the open input requests by key; `questions` are the recorded ones by callback."""
     own = {callback: question.request for callback, question in _noted(questions, now)}
     opened, _ = _gates(questions, resource, callbacks, gates)
     return own | {each.key: replace(each.rule.request, gate=each.rule.name) for each in opened}
@@ -64,17 +64,17 @@ def problems(
     callbacks: Sequence[Callback],
     gates: Mapping[str, Gate],
 ) -> Sequence[str]:
-    """What cannot be asked, and why: for whoever wrote the configuration."""
+    """Return the reasons why gates cannot be offered, for the author of the configuration."""
     return [*dict.fromkeys([*read_rules(gates)[1], *_gates(questions, resource, callbacks, gates)[1]])]
 
 
 def is_at_gate(resource: ExecutionResource, gates: Mapping[str, Gate]) -> bool:
-    """Whether it is in a step of a gate: no other execution's callbacks are worth a call."""
+    """Return whether the execution is at a step of a gate; only then its callbacks are listed."""
     return any(rule.when.matches(resource.steps) for rule in read_rules(gates)[0].values())
 
 
 def with_questions(execution: Execution, questions: Mapping[str, JSON], *, now: datetime | None = None) -> Execution:
-    """The same, if it has not ended, with what it is known to ask."""
+    """Return the execution with its open questions, unless it has ended."""
     own = {callback: question.request for callback, question in _noted(questions, now or datetime.now(UTC))}
     if not own or execution.terminal:
         return execution
@@ -91,12 +91,12 @@ def answer_calls(
     rest_url: str,
     resource: ExecutionResource | None = None,
 ) -> Sequence[AnswerCall]:
-    """The requests that answer open questions; responses to what is not open are passed over.
+    """Return the requests that answer open questions; ignore responses to all others.
 
-    A question of the execution that has expired by our clock is answered all the same: by Google's it may be open.
+    A question that has expired by our clock is answered too: by Google's clock it may still be open.
 
     Raises:
-        EngineRefused: an answer cannot be sent: its gate does not say how.
+        EngineRefused: the gate does not define such an answer.
     """
     opened = {each.key: each for each in _gates(questions, resource, callbacks, gates)[0]}
     found: list[AnswerCall | None] = []
@@ -119,7 +119,7 @@ def _noted(questions: Mapping[str, JSON], now: datetime) -> Iterator[tuple[str, 
 
 
 def _answer(callback: str, question: Question, response: Mapping[str, JSON]) -> AnswerCall:
-    """What `mcp_elicit` gets of a person: content is empty unless they accepted."""
+    """Return the reply of `mcp_elicit`: the content is empty unless the person accepted."""
     action, content = response.get("action"), response.get("content")
     body: Mapping[str, JSON] = {"action": action, "content": content if action == _ACCEPT and content else {}}
     return AnswerCall(key=callback, callback=callback, url=question.url, method=METHOD, body=body)
@@ -143,7 +143,7 @@ def _gates(
     callbacks: Sequence[Callback],
     gates: Mapping[str, Gate],
 ) -> tuple[Sequence[_OpenGate], Sequence[str]]:
-    """The gates that the execution waits at, and what is wrong with those that it may wait at."""
+    """Return the gates that the execution waits at, and the problems of gates that it may wait at."""
     if resource is None or not gates:
         return (), ()
     here = [rule for rule in read_rules(gates)[0].values() if rule.when.matches(resource.steps)]
@@ -161,14 +161,14 @@ def _gates(
 
 
 def _one(rule: GateRule, here: Sequence[GateRule], waiting: Sequence[Callback]) -> Callback | None:
-    """The callback that this gate's step waits for, if it can be no other's."""
+    """Return the callback of this gate's step, if it cannot belong to another gate."""
     mine = [each for each in waiting if rule.when.may_wait_for(each)]
     rivals = [other for other in here if other is not rule and any(other.when.may_wait_for(each) for each in mine)]
     return mine[0] if len(mine) == 1 and not rivals else None
 
 
 def _unclear(rule: GateRule, here: Sequence[GateRule], waiting: Sequence[Callback]) -> Iterator[str]:
-    """Why it cannot be asked; nothing, if its step only does not wait yet."""
+    """Yield the reason why the gate's callback is ambiguous; nothing if its step does not wait yet."""
     mine = [each for each in waiting if rule.when.may_wait_for(each)]
     if not mine:
         return

@@ -1,4 +1,4 @@
-"""Resource names of workflows, executions and callbacks, taken apart and put together; labels made of keys.
+"""Resource names of workflows, executions and callbacks; labels of executions.
 
 Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions
 """
@@ -24,39 +24,39 @@ _SHORT = re.compile(WORKFLOW, re.ASCII)
 _EXECUTION = re.compile(rf"{_WORKFLOW.pattern}/executions/(?P<execution>{EXECUTION})", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
-KEY_LABEL: Final = "mcp-workflows-key"  # of an execution: the key it was started under
-TOOL_LABEL: Final = "mcp-workflows-tool"  # likewise: the tool, for people
-TRACE_LABEL: Final = "mcp-workflows-traceparent"  # likewise: the trace of the call, as W3C writes it
-OWNER_LABEL: Final = "mcp-workflows-owner"  # likewise: on whose behalf
-MORE_LABEL: Final = "mcp-workflows-for-"  # begins those of what `on_behalf_of` of a tool says
+KEY_LABEL: Final = "mcp-workflows-key"  # the key of the start
+TOOL_LABEL: Final = "mcp-workflows-tool"  # the name of the tool, for people
+TRACE_LABEL: Final = "mcp-workflows-traceparent"  # the W3C traceparent of the call
+OWNER_LABEL: Final = "mcp-workflows-owner"  # the owner of the task
+MORE_LABEL: Final = "mcp-workflows-for-"  # prefix of the labels from `on_behalf_of` of a tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an engine's workflows are: a project, by its id or number, and a location."""
+    """A project, by its id or number, and a location."""
 
     project: str
     location: str
 
     @property
     def name(self) -> str:
-        """Its resource name."""
+        """The resource name of the place."""
         return f"projects/{self.project}/locations/{self.location}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowName:
-    """A workflow."""
+    """The name of a workflow in a place."""
 
     place: Place
     workflow: str
 
     @classmethod
     def parse(cls, text: str, place: Place) -> Self:
-        """A resource name, or the name of a workflow in this place.
+        """Parse a resource name, or the name of a workflow in this place.
 
         Raises:
-            EngineRefused: it is neither.
+            EngineRefused: the text is neither.
         """
         if _SHORT.fullmatch(text):
             return cls(place=place, workflow=text)
@@ -69,23 +69,23 @@ class WorkflowName:
 
     @property
     def name(self) -> str:
-        """Its resource name: what executions are created in."""
+        """The resource name of the workflow, the parent of its executions."""
         return f"{self.place.name}/workflows/{self.workflow}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionName:
-    """An execution, as a handle names it; Google may have put the project's number where we wrote its id."""
+    """The name of an execution, as a handle contains it; Google may return the project's number for its id."""
 
     workflow: WorkflowName
     execution: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A resource name.
+        """Parse a resource name.
 
         Raises:
-            EngineRefused: it is not one of an execution.
+            EngineRefused: the text does not name an execution.
         """
         found = _execution(text)
         place = Place(project=found["project"], location=found["location"])
@@ -93,20 +93,20 @@ class ExecutionName:
 
     @property
     def name(self) -> str:
-        """Its resource name."""
+        """The resource name of the execution."""
         return f"{self.workflow.name}/executions/{self.execution}"
 
     @property
     def note_prefix(self) -> str:
-        """What begins the keys of our notes about it: without the project, which has two names."""
+        """The prefix of the keys of our notes, without the project, which has two names."""
         return _note_prefix(self.workflow.place.location, self.workflow.workflow, self.execution)
 
 
 def note_prefix_of(text: str) -> str:
-    """`ExecutionName.parse(text).note_prefix`, and no more: sweeps need it of 10,000.
+    """Return `ExecutionName.parse(text).note_prefix` in less time, for lists of 10,000 names.
 
     Raises:
-        EngineRefused: likewise.
+        EngineRefused: the text does not name an execution.
     """
     found = _execution(text)
     return _note_prefix(found["location"], found["workflow"], found["execution"])
@@ -127,5 +127,5 @@ def _execution(text: str) -> re.Match[str]:
 
 
 def label(key: str) -> str:
-    """The value of a label for a key: the key itself if it can be one, or a digest of it."""
+    """Return the value of the key's label: the key itself if it is a valid value, or else a digest."""
     return key if _LABEL.fullmatch(key) else hashlib.sha256(key.encode()).hexdigest()[:48]

@@ -1,7 +1,7 @@
-"""What is remembered of executions, in the notes of this engine: questions, claims, and since when something is so.
+"""Durable notes on executions: questions, claims of keys, and the start of unavailability.
 
-Keys: `LOCATION/WORKFLOW/EXECUTION/ask/CALLBACK`, `.../lost`, `.../unavailable`, and `claim/CLAIMED`, which is
-made by `Projects.claimed`. The project has two names, an id and a number, so that it is in none of the others.
+Keys: `LOCATION/WORKFLOW/EXECUTION/ask/CALLBACK`, `.../lost`, `.../unavailable`, and `claim/CLAIMED`, where CLAIMED
+comes from `Projects.claim_key`. The project has two names, an id and a number, so no other key contains it.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ _UNCONFIRMED: Final = "doubted"
 
 
 def utc_now() -> datetime:
-    """The clock."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def is_unconfirmed(question: JSON) -> bool:
-    """Whether an answer to it was sent that may not have arrived."""
+    """Return whether an answer to the question was sent that may not have arrived."""
     return isinstance(question, Mapping) and cast("Mapping[str, JSON]", question).get(_UNCONFIRMED) is True
 
 
 class EmptyNotes:
-    """Where there is no store: nothing is known, and nothing is kept."""
+    """Notes without a store: they keep nothing."""
 
     async def get(self, key: str) -> JSON:
-        """Nothing."""
+        """Return None."""
         return None
 
     async def under(self, beginning: str) -> Mapping[str, JSON]:
-        """Nothing."""
+        """Return no notes."""
         return {}
 
     async def add(self, key: str, value: JSON, *, until: datetime) -> JSON:
-        """The value, which nobody has had before."""
+        """Return the value without storing it."""
         return value
 
     async def put(self, key: str, value: JSON, *, until: datetime) -> None:
-        """It is not kept."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRecord:
-    """What is known of one execution."""
+    """The notes on one execution."""
 
     name: ExecutionName
-    questions: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # by callback
-    winner: str | None = None  # the execution that has claimed the key of this one
+    questions: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # by the id of the callback
+    winner: str | None = None  # the execution that holds the claim of this one's key
     unavailable: bool = False
 
 
 class ExecutionNotes:
-    """The notes of one engine, in our words."""
+    """The notes of one engine."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
 
     async def read(self, handle: str) -> ExecutionRecord:
-        """What is known of the execution of this handle; of the one that has claimed its key, if that is another.
+        """Return the notes on the execution of this handle, or on the one that holds the claim of its key.
 
         Raises:
-            EngineRefused: it is no handle of ours.
+            EngineRefused: it is no handle of this adapter.
         """
         record = await self._read(ExecutionName.parse(handle))
         return record if record.winner is None else await self._read(ExecutionName.parse(record.winner))
@@ -85,11 +85,11 @@ class ExecutionNotes:
         )
 
     async def questions(self, name: ExecutionName) -> Mapping[str, JSON]:
-        """What an execution has asked, by callback."""
+        """Return the questions of an execution, by callback."""
         return (await self._read(name)).questions
 
     async def questions_under(self, beginning: str) -> Mapping[str, Mapping[str, JSON]]:
-        """The questions of all executions whose `ExecutionName.note_prefix` begins so: by note, by callback."""
+        """Return the questions of all executions under a prefix: by `ExecutionName.note_prefix`, by callback."""
         found: dict[str, dict[str, JSON]] = {}
         for key, value in (await self._notes.under(beginning)).items():
             note, ask, callback = key.partition(_ASK)
@@ -98,27 +98,27 @@ class ExecutionNotes:
         return found
 
     async def add_question(self, name: ExecutionName, callback: str, question: JSON, *, until: datetime) -> None:
-        """Keep a question; the same one again changes nothing, answered or not."""
+        """Store a question; repeating it changes nothing, even after it was answered."""
         await self._notes.add(f"{name.note_prefix}{_ASK}{callback}", question, until=until)
 
     async def close_question(self, name: ExecutionName, callback: str, question: Mapping[str, JSON]) -> None:
-        """It is closed: what the workflow repeats by itself must not open it again."""
+        """Mark a question as answered, so that a repetition by the workflow does not open it again."""
         key = f"{name.note_prefix}{_ASK}{callback}"
         closed = {**question, "answered": True, _UNCONFIRMED: False}
         await self._notes.put(key, closed, until=utc_now() + REPEATED)
 
     async def mark_unconfirmed(self, name: ExecutionName, callback: str, question: Mapping[str, JSON]) -> None:
-        """An answer was sent, and nobody knows whether it has arrived."""
+        """Record that an answer was sent whose arrival is not confirmed."""
         key = f"{name.note_prefix}{_ASK}{callback}"
         await self._notes.put(key, {**question, _UNCONFIRMED: True}, until=utc_now() + LONGEST)
 
     async def claim_holder(self, key: str) -> str | None:
-        """The execution that has claimed this key."""
+        """Return the execution that holds the claim of this key."""
         found = await self._notes.get(f"claim/{key}")
         return None if found is None else str(found)
 
     async def claim(self, key: str, name: ExecutionName) -> ExecutionName:
-        """The execution that may go on under this key: this one, if it is the first that asks."""
+        """Claim the key for this execution, unless another one holds it; return the holder."""
         until = utc_now() + LONGEST
         holder = ExecutionName.parse(str(await self._notes.add(f"claim/{key}", name.name, until=until)))
         if holder.note_prefix != name.note_prefix:
@@ -126,7 +126,7 @@ class ExecutionNotes:
         return holder
 
     async def record_lost_claim(self, key: str, name: ExecutionName) -> bool:
-        """Whether another execution has claimed the key of this one, which did not come to claim it itself."""
+        """Return whether another execution holds the claim of this key, and record that this one has lost it."""
         holder = await self.claim_holder(key)
         lost = holder is not None and ExecutionName.parse(holder).note_prefix != name.note_prefix
         if lost:
@@ -134,7 +134,7 @@ class ExecutionNotes:
         return lost
 
     async def unavailable_since(self, name: ExecutionName) -> datetime:
-        """Since when its data cannot be read, as far as we have seen."""
+        """Return the time since which the execution's data is known to be unreadable."""
         key, now = name.note_prefix + _UNAVAILABLE, utc_now()
         since = await self._notes.add(key, now.isoformat(), until=now + LONGEST)
         if since is None or datetime.fromisoformat(since) > now:  # readable in between; or the clock was set back
@@ -142,5 +142,5 @@ class ExecutionNotes:
         return datetime.fromisoformat(since)
 
     async def clear_unavailable(self, name: ExecutionName) -> None:
-        """It can be read again."""
+        """Record that the execution's data can be read again."""
         await self._notes.put(name.note_prefix + _UNAVAILABLE, None, until=utc_now())

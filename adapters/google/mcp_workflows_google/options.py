@@ -1,4 +1,4 @@
-"""What one tool may set."""
+"""Options of one tool on Google Cloud Workflows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_workflows.adapter import JSON, read_options
 
 
 class GoogleOptions(BaseModel):
-    """One tool on Google Cloud Workflows."""
+    """Options of one tool on Google Cloud Workflows."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -23,9 +23,9 @@ class GoogleOptions(BaseModel):
 
     @classmethod
     def read(cls, options: Mapping[str, JSON]) -> Self:
-        """The options of a start, frozen with its task.
+        """Validate the options of a start, which are stored with its task.
 
         Raises:
-            EngineRefused: they are wrong.
+            EngineRefused: they are invalid.
         """
         return read_options(cls, options)

@@ -1,6 +1,7 @@
-"""How an execution ended, and where one is that has not: results are read, errors told in words for people.
+"""Results, errors and progress of executions, as text for people.
 
-What an error may hold and no client should have (headers and bodies of HTTP, URLs of callbacks) is left out.
+HTTP headers and bodies and the URLs of callbacks are left out: clients must not see them.
+
 Source: https://cloud.google.com/workflows/docs/reference/syntax/error-types
 """
 
@@ -27,7 +28,7 @@ STATES: Final[Mapping[int, Status]] = {
 }
 UNAVAILABLE: Final = 5
 QUEUED: Final = 6
-ELICIT_ROUTINE: Final = "mcp_elicit"  # our subworkflows: their steps say nothing to people
+ELICIT_ROUTINE: Final = "mcp_elicit"  # our subworkflows, whose steps mean nothing to people
 RETRY_ROUTINE: Final = "mcp_retry"
 _OURS: Final[Mapping[str, str]] = {
     ELICIT_ROUTINE: "waiting for an answer",
@@ -35,7 +36,7 @@ _OURS: Final[Mapping[str, str]] = {
     RETRY_ROUTINE: "waiting for the MCP server",
 }
 _CALLING_US: Final = frozenset({"tell_question", "claim_key"})  # steps of ours that call the MCP server
-_NOT_CALLED: Final[Mapping[str, str]] = {  # where that failed for good, and what the workflow could not do then
+_NOT_CALLED: Final[Mapping[str, str]] = {  # by the place of a final failure: the operation that failed
     'in step "not_told", routine "mcp_elicit"': "it could not ask the MCP server",
     'in step "claim_key", routine "mcp_claim"': "it could not claim its key at the MCP server",
 }
@@ -45,12 +46,12 @@ _CONTEXT: Final = re.compile(r'in step "(?P<step>[^"\n]{1,128})", routine "(?P<r
 
 
 def status_of(state: int) -> Status:
-    """What a state of Google's is to us; one that is not known yet is not an end."""
+    """Return our status of one of Google's states; an unknown state counts as running."""
     return STATES.get(state, Status.RUNNING)
 
 
 def ended_execution(resource: ExecutionResource) -> Execution:
-    """How it ended; `seen` is full."""
+    """Return the outcome of an execution that has ended, read with the view FULL."""
     match status_of(resource.state):
         case Status.SUCCEEDED:
             return _succeeded(resource.result)
@@ -61,7 +62,7 @@ def ended_execution(resource: ExecutionResource) -> Execution:
 
 
 def running_execution(resource: ExecutionResource) -> Execution:
-    """One that has not ended: its step, if that is seen, or why it does not run."""
+    """Return the progress of an execution that has not ended: its step, or the reason why it does not run."""
     words = _STATE_WORDS.get(resource.state)
     if words is None and resource.state not in STATES:
         words = f"in a state that this version does not know ({resource.state})"
@@ -79,7 +80,7 @@ _STATE_WORDS: Final[Mapping[int, str]] = {
 
 
 def describe_steps(steps: Sequence[Step]) -> str | None:
-    """The current steps in a few words, those of `main` by their names alone."""
+    """Return a short text with the current steps; those of `main` by their names alone."""
     own = [each for each in steps if each.routine not in _OURS]
     if not own:
         return next((_describe_own_step(each) for each in steps), None)
@@ -89,7 +90,7 @@ def describe_steps(steps: Sequence[Step]) -> str | None:
 
 
 def calls_us(step: Step) -> bool:
-    """Whether it is one of ours that calls the MCP server, or waits to do so again."""
+    """Return whether a step belongs to our subworkflows and calls the MCP server, or waits to do so again."""
     return step.routine == RETRY_ROUTINE or (step.routine in _OURS and step.step in _CALLING_US)
 
 
@@ -98,7 +99,7 @@ def _describe_own_step(step: Step) -> str:
 
 
 def read_failure(payload: str | None, context: str | None) -> Failure:
-    """Why it failed; both may be missing."""
+    """Return the reason of a failure; payload and context may be missing."""
     found = read_payload(payload)
     if found.protocol is not None:
         return found.protocol
@@ -107,7 +108,7 @@ def read_failure(payload: str | None, context: str | None) -> Failure:
 
 
 def _with_step(text: str, found: ErrorText, context: str | None) -> str:
-    """With the step it failed in, unless the workflow itself chose the words."""
+    """Append the step that failed, unless the workflow itself chose the words."""
     where = _where(context)
     if (what := _NOT_CALLED.get(where or "")) is not None:
         return f"{what} ({text}): that server's log, or `mcp-workflows check`, says why"
@@ -126,7 +127,7 @@ def _cancelled(resource: ExecutionResource) -> str:
 
 
 def _succeeded(result: str) -> Execution:
-    """A result is JSON; none at all is that of a workflow which returns nothing."""
+    """Return a success with the result as JSON; an empty result means that the workflow returned nothing."""
     if not result:
         return Execution(status=Status.SUCCEEDED, output=None)
     try:

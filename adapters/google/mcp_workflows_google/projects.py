@@ -1,4 +1,4 @@
-"""Whether two names mean one project: it has an id and a number, and Google uses both."""
+"""Comparison of projects: each has an id and a number, and Google uses both."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import ExecutionName
 
-_MOST: Final = 1000  # pairs that are remembered
+_MOST: Final = 1000  # remembered pairs
 
 
 class Projects:
-    """What has been found out, for as long as this process lives."""
+    """Pairs of project names that are known to be the same, for the lifetime of this process."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._same: set[frozenset[str]] = set()
 
     async def is_same(self, name: ExecutionName, project: str) -> bool:
-        """Whether this execution is in that project: Google itself shows it there.
+        """Return whether this execution is in that project, by asking Google for it there.
 
-        Executions have ids that Google makes up, so that none is in two projects; nobody can forge this.
+        Google generates the ids of executions, so no id exists in two projects and nobody can forge one.
 
         Raises:
-            EngineUnavailable: it cannot be told now.
+            EngineUnavailable: Google does not answer.
         """
         ours = name.workflow.place.project
         pair = frozenset({ours, project})
@@ -38,12 +38,13 @@ class Projects:
         return True
 
     async def claim_key(self, name: ExecutionName, key: str) -> str:
-        """What an execution claims by its key: the label may be anybody's, and counts in its own workflow alone.
+        """Return the name under which an execution claims its key, which is valid in its own workflow only.
 
-        Or who may start any workflow, in a project of their own, could have a task shown and answered as theirs.
+        Anybody can set the label in a project of their own. With the workflow in the name, such an execution cannot
+        take over a task.
 
         Raises:
-            EngineUnavailable: it cannot be told now.
+            EngineUnavailable: Google does not answer.
         """
         place, workflow = await self._client.place(), name.workflow
         if await self.is_same(name, place.project):

@@ -1,4 +1,4 @@
-"""The question that `mcp_elicit` posts, and what is noted of it: see `mcp-workflows docs google-contract`."""
+"""Questions that `mcp_elicit` posts, and their form in the notes: see `mcp-workflows docs google-contract`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ METHOD: Final = "POST"  # of the callbacks that `mcp_elicit` opens
 
 
 def _as_text(value: object) -> object:
-    """The number of a project may come as a number."""
+    """Accept the number of a project as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class PostedClaim(BaseModel):
-    """What `mcp_claim` posts: which execution it is, as `sys.get_env` knows it."""
+    """Body of `mcp_claim`: the execution's name, in the parts that `sys.get_env` returns."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
@@ -40,10 +40,10 @@ class PostedClaim(BaseModel):
 
     @classmethod
     def read(cls, body: JSON) -> Self:
-        """What was posted.
+        """Read a posted body.
 
         Raises:
-            EngineRefused: it is not what the subworkflows of this adapter post; the text says what is wrong.
+            EngineRefused: it is invalid; the message names the field.
         """
         if not isinstance(body, Mapping):
             raise EngineRefused("the body must be a JSON object")
@@ -55,10 +55,10 @@ class PostedClaim(BaseModel):
             raise EngineRefused(f"{where}: {text}") from None
 
     def execution_name(self, place: Place) -> ExecutionName:
-        """The execution, in the project that it says; if it says none, in that of the engine.
+        """Return the name of the execution; without a project it is in that of the engine.
 
         Raises:
-            EngineRefused: there can be no such execution.
+            EngineRefused: the name is invalid.
         """
         at = Place(project=self.project or place.project, location=self.location)
         named = ExecutionName(workflow=WorkflowName(place=at, workflow=self.workflow), execution=self.execution)
@@ -66,7 +66,7 @@ class PostedClaim(BaseModel):
 
 
 class PostedQuestion(PostedClaim):
-    """What `mcp_elicit` posts: a question, and where its answer goes."""
+    """Body of `mcp_elicit`: a question, and the callback URL for its answer."""
 
     callback_url: str = Field(repr=False, min_length=1, max_length=2_048)
     message: str = Field(max_length=MAX_MESSAGE)
@@ -90,7 +90,7 @@ class PostedQuestion(PostedClaim):
             raise ValueError(str(error)) from None
 
     def question(self, now: datetime) -> Mapping[str, JSON]:
-        """What is noted of it; its texts are without the URL, which no client shall have."""
+        """Return the note of the question; its texts do not contain the callback URL, which clients must not see."""
         return {
             "callback_url": self.callback_url,
             "key": self.key,
@@ -101,7 +101,7 @@ class PostedQuestion(PostedClaim):
         }
 
     def until(self, now: datetime) -> datetime:
-        """How long it is worth to know of it: a day longer than anybody waits."""
+        """Return the expiry of the note: one day after the workflow stops waiting."""
         return self._expiry(now) + timedelta(days=1)
 
     def _expiry(self, now: datetime) -> datetime:
@@ -110,7 +110,7 @@ class PostedQuestion(PostedClaim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question that is noted."""
+    """A question from the notes."""
 
     request: InputRequest
     url: str = field(repr=False)
@@ -118,12 +118,12 @@ class Question:
     answered: bool
 
     def open(self, now: datetime) -> bool:
-        """Whether the workflow still waits for its answer, as far as we know."""
+        """Return whether the workflow still waits for the answer, as far as is known."""
         return not self.answered and now < self.expires
 
 
 def read_question(value: JSON) -> Question | None:
-    """The question of a note; None: it is none that this version knows."""
+    """Read a note; None if this version does not know its format."""
     if not isinstance(value, Mapping):
         return None
     found = cast("Mapping[str, Any]", value)  # Any: JSON

@@ -1,8 +1,9 @@
-"""Google's quotas, and how much of them this process may use.
+"""Google's quotas, and the share of them that this process may use.
 
-They are told per minute, project and location. A bucket holds a sixth of its share and gets the rest within a minute,
-so that no minute sees more than the share.
-Source: https://cloud.google.com/workflows/quotas; those of callbacks are guessed.
+They are defined per minute, project and location. A bucket holds a sixth of its share and is refilled with the rest
+within a minute, so that no minute exceeds the share.
+
+Source: https://cloud.google.com/workflows/quotas; those of callbacks are estimates.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MINUTE: Final = 60.0  # seconds
 
 
 def limits(api: str, quota: Quota | None) -> BucketLimits:
-    """What this process may use of an API; None: as much as it likes."""
+    """Return the limits of this process for an API; unlimited without a quota."""
     if quota is None or api not in PER_MINUTE:
         return UNLIMITED
     whole: float = getattr(quota, api) or PER_MINUTE[api]

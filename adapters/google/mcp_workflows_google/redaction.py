@@ -1,4 +1,4 @@
-"""What no client may read in a text that a workflow wrote: URLs of its callbacks, and tokens."""
+"""Redaction of texts from workflows: clients must see neither callback URLs nor tokens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON
 
-LONGEST: Final = 500  # characters of a text that nothing is known of
-_WORD: Final = re.compile(r"[^\s\"'<>]+")  # where a URL may be: no text takes longer than its length
+LONGEST: Final = 500  # characters of a text of unknown content
+_WORD: Final = re.compile(r"[^\s\"'<>]+")  # a word that may contain a URL; matching takes linear time
 _CALLBACK: Final = re.compile(r"/executions/[^/]+/callbacks?/")
 _TOKEN: Final = re.compile(
     r"\bBearer\s+\S+|\bya29\.[\w.-]+|\beyJ[\w-]{8,512}\.[\w-]{1,8192}\.[\w-]*",  # the last one: a JWT
@@ -17,7 +17,7 @@ _TOKEN: Final = re.compile(
 
 
 def redact(text: str | None) -> str:
-    """The text without them."""
+    """Replace callback URLs and tokens in a text."""
     return _TOKEN.sub("[token]", _WORD.sub(_without_callback, text or ""))
 
 
@@ -26,7 +26,7 @@ def _without_callback(word: re.Match[str]) -> str:
 
 
 def redact_json(value: JSON) -> JSON:
-    """The same JSON with all its texts, and names, without them."""
+    """Redact all texts and names in JSON."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -37,5 +37,5 @@ def redact_json(value: JSON) -> JSON:
 
 
 def shorten(text: str) -> str:
-    """Its beginning, if it is long."""
+    """Truncate a long text."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

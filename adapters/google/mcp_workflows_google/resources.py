@@ -1,4 +1,4 @@
-"""What Google answers, in words of ours: plain frozen data, so that nobody else needs its messages."""
+"""Executions, workflows and callbacks of Google's APIs as plain frozen data, without the client library's messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.cloud.workflows_v1 import Workflow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Where an execution is: a step of its main workflow, or of a subworkflow."""
+    """The position of an execution: a step of its main workflow, or of a subworkflow."""
 
     routine: str
     step: str
@@ -21,31 +21,31 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionResource:
-    """One execution, as Google shows it; `full` or not, see `Calls.get`."""
+    """One execution; some fields are set only with the view FULL, see `Client.get`."""
 
-    name: str  # as Google gives it: it may have the project's number
-    state: int  # of `Execution.State`, or a number that is not known yet
+    name: str  # it may contain the project's number
+    state: int  # of `Execution.State`, or an unknown number
     start_time: datetime | None = None
     end_time: datetime | None = None
     revision: str = ""  # of the workflow
-    # only when full:
-    argument: str = ""  # JSON
+    # only with the view FULL:
+    argument: str = ""  # JSON; empty without one
     result: str = ""  # JSON, when it has succeeded; may be "null"
     payload: str | None = None  # of its error: JSON, text or nothing
-    context: str | None = None  # of its error: where and why, a text
+    context: str | None = None  # of its error: place and reason, as text
     steps: Sequence[Step] = ()
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    state_error: str | None = None  # why it is UNAVAILABLE
+    state_error: str | None = None  # the reason of UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """An endpoint that an execution has open."""
+    """An open endpoint of an execution."""
 
     name: str
     method: str
-    waiters: int  # steps that wait for it now
-    payloads: int  # requests that it got and nobody has taken
+    waiters: int  # steps that wait for it
+    payloads: int  # requests that have arrived and were not taken
 
     @property
     def id(self) -> str:
@@ -55,31 +55,31 @@ class Callback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowResource:
-    """A workflow."""
+    """A deployed workflow."""
 
     name: str
-    state: int  # of `Workflow.State`, or a number that is not known yet
+    state: int  # of `Workflow.State`, or an unknown number
     description: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     revision: str = ""
     source: str | None = None  # a list may leave it out
     env: Mapping[str, str] = field(default_factory=dict[str, str])  # `user_env_vars`
-    service_account: str = ""  # what it runs as, as Google writes it
-    state_error: str | None = None  # why it is UNAVAILABLE
+    service_account: str = ""  # the account that it runs as
+    state_error: str | None = None  # the reason of UNAVAILABLE
 
 
 def unanswered_ids(callbacks: Sequence[Callback]) -> frozenset[str]:
-    """The ids of those that nothing has come to, or that have taken what came."""
+    """Return the ids of callbacks that hold no request."""
     return frozenset(callback.id for callback in callbacks if not callback.payloads)
 
 
 def awaited_ids(callbacks: Sequence[Callback]) -> frozenset[str]:
-    """The ids of those that a step waits for now: one that has taken what came may stay in the list."""
+    """Return the ids of callbacks that a step waits for and that hold no request; one in use may stay in the list."""
     return frozenset(callback.id for callback in callbacks if callback.waiters and not callback.payloads)
 
 
 def read_execution(row: Execution) -> ExecutionResource:
-    """Of a message of the official client; read without proto-plus, which takes 0.3 ms, a thousand times a page."""
+    """Read a message of the official client, without proto-plus, which takes 0.3 ms for each of a thousand rows."""
     found = _plain(row)
     failed = found.state in {Execution.State.FAILED, Execution.State.CANCELLED}
     return ExecutionResource(
@@ -99,7 +99,7 @@ def read_execution(row: Execution) -> ExecutionResource:
 
 
 def read_workflow(row: Workflow) -> WorkflowResource:
-    """Of a message of the official client."""
+    """Read a message of the official client."""
     return WorkflowResource(
         name=row.name,
         state=_state(row),
@@ -114,7 +114,7 @@ def read_workflow(row: Workflow) -> WorkflowResource:
 
 
 def read_callback(row: Any) -> Callback | None:  # Any: JSON
-    """Of JSON, where 64 bit numbers are texts; None: it is none."""
+    """Read a callback from JSON, where 64 bit numbers are texts; None if it is invalid."""
     fields: Mapping[str, Any] = row if isinstance(row, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]
     name, method = fields.get("name"), fields.get("method")
     if not isinstance(name, str) or not isinstance(method, str):
@@ -129,12 +129,12 @@ def read_callback(row: Any) -> Callback | None:  # Any: JSON
 
 
 def _state(row: Any) -> int:  # Any: a message of proto-plus
-    """Its state as it is: of one that is not known yet, proto-plus would warn at each look."""
+    """Return the number of the state: proto-plus would warn each time about an unknown one."""
     return int(_plain(row).state)
 
 
 def _plain(row: Any) -> Any:
-    """The message without proto-plus around it."""
+    """Return the protobuf message inside the proto-plus wrapper."""
     return type(row).pb(row)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
@@ -143,5 +143,5 @@ def _number(written: object) -> int:
 
 
 def _plain_time(found: Any, name: str) -> datetime | None:  # Any: a message
-    """Without Google's nanoseconds."""
+    """Return a time without Google's nanoseconds."""
     return getattr(found, name).ToDatetime(UTC) if found.HasField(name) else None

@@ -1,6 +1,6 @@
-"""The API over HTTP, for what the official client cannot do: callbacks.
+"""The Executions API over HTTP, for callbacks, which the official client does not support.
 
-No redirect is ever followed: our access token goes to Google, and to nobody that Google's answer names.
+Redirects are never followed: the access token goes only to Google, never to an address from a reply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_workflows_google.channels import AGENT
 from mcp_workflows_google.errors import ErrorReply, ReplyError, read_http_error
 from mcp_workflows_google.settings import GOOGLE, GoogleSettings
 
-MOST: Final = 8 * 1024 * 1024  # bytes of an answer: a page of callbacks, with payloads that nobody has taken
+MOST: Final = 8 * 1024 * 1024  # bytes of a reply: a page of callbacks with payloads that were not taken
 _OK: Final = 200
 _REDIRECT: Final = 300
 _SERVER_ERROR: Final = 500
@@ -32,11 +32,11 @@ _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeo
 
 
 class DeliveryOutcome(StrEnum):
-    """What became of an answer that was sent to a callback."""
+    """The outcome of sending an answer to a callback."""
 
     TAKEN = "taken"
-    GONE = "gone"  # nothing waits there any more
-    BUSY = "busy"  # the payload before is not processed yet
+    GONE = "gone"  # the callback does not exist any more
+    BUSY = "busy"  # the previous payload is not processed yet
     UNKNOWN = "unknown"  # it may have arrived
 
 
@@ -49,12 +49,12 @@ _OUTCOMES: Final[Mapping[int, DeliveryOutcome]] = {
 
 
 def rest_url(settings: GoogleSettings) -> str:
-    """What URLs of the Executions API begin with."""
+    """Return the base URL of the Executions API."""
     return f"http://{settings.emulator}" if settings.emulator else f"https://{settings.endpoint or GOOGLE}"
 
 
 class Rest:
-    """One connection pool; opened at the first call."""
+    """HTTP client with one connection pool, opened at the first call."""
 
     def __init__(self, settings: GoogleSettings) -> None:
         self._settings = settings
@@ -62,15 +62,15 @@ class Rest:
         self._client: httpx2.AsyncClient | None = None
 
     async def close(self) -> None:
-        """Every connection."""
+        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 
     async def get(self, path: str, params: Mapping[str, str], headers: Mapping[str, str], seconds: float) -> Any:
-        """The JSON at a path. Any: as it is.
+        """Return the JSON object at a path.
 
         Raises:
-            AnsweredError: any other answer, or none.
+            ReplyError: any other reply, or none.
         """
         client = await self._opened()
         request = client.build_request(
@@ -84,10 +84,10 @@ class Rest:
     async def deliver(
         self, url: str, method: str, body: JSON, headers: Mapping[str, str], seconds: float
     ) -> DeliveryOutcome:
-        """Send this to a callback, once.
+        """Send a request to a callback once.
 
         Raises:
-            AnsweredError: it was not taken, for sure.
+            ReplyError: it was certainly not taken.
         """
         client = await self._opened()
         request = client.build_request(method, url, json=body, headers=dict(headers), timeout=seconds)
@@ -107,7 +107,7 @@ class Rest:
         raise ReplyError(read_http_error(status, told))
 
     def _only_google(self, url: httpx2.URL) -> None:
-        """The last look before our access token goes there, whoever has checked it before."""
+        """Check once more, right before the access token is sent, that the URL is at Google."""
         ours = httpx2.URL(rest_url(self._settings))
         here = (url.scheme, url.host, url.port) == (ours.scheme, ours.host, ours.port)
         google = url.scheme == "https" and url.port is None and _HOSTS.fullmatch(url.host)
@@ -133,15 +133,15 @@ class Rest:
 
 
 def _names_no_callback(record: logging.LogRecord) -> bool:
-    """Whether a line of the HTTP client may be logged: it logs each URL, and that of a callback is kept like a key.
+    """Return whether a log record of the HTTP client is safe: URLs of callbacks are secrets.
 
-    Lists of callbacks are left out too: there is one with each look at a gate.
+    Lists of callbacks are left out too: each look at a gate makes one.
     """
     return "/callbacks" not in record.getMessage()
 
 
 async def _sent(client: httpx2.AsyncClient, request: httpx2.Request) -> tuple[int, Any]:
-    """The status and the JSON of an answer (None: it is not JSON)."""
+    """Send a request; return the status and the JSON of the reply, or None if it is not JSON."""
     try:
         response = await client.send(request, stream=True)
         try:
@@ -157,7 +157,7 @@ async def _sent(client: httpx2.AsyncClient, request: httpx2.Request) -> tuple[in
 
 
 async def _bounded(response: httpx2.Response) -> bytes:
-    """Its body; one that is too large is nobody's whom we know, or nothing that we could use."""
+    """Return the body; empty if it is larger than `MOST`."""
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk

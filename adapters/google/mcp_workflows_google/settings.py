@@ -1,4 +1,4 @@
-"""What can be set of a Google Workflows engine; of one tool on it, see `options`."""
+"""Settings of a Google Workflows engine; for one tool see `options`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp_workflows_google.names import LOCATION, PROJECT, WORKFLOW
 _MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 GOOGLE: Final = "workflowexecutions.googleapis.com"  # the Executions API, for gRPC and REST
-DEMO: Final = "demo"  # the project of a local engine, if nothing is said
+DEMO: Final = "demo"  # the default project of a local engine
 
 _PROJECT = re.compile(PROJECT, re.ASCII)
 _LOCATION = re.compile(LOCATION, re.ASCII)
@@ -27,7 +27,7 @@ _ENDPOINT = re.compile(rf"{_HOST}(?::(?P<port>[0-9]{{1,5}}))?", re.ASCII)
 _EMAIL = re.compile(r"[a-z0-9._-]{1,128}@[a-z0-9.-]{1,128}\.[a-z]{2,}", re.ASCII)
 _LABEL = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})=(?P<value>[a-z0-9_-]{0,63})", re.ASCII)
 _MOST_PORT: Final = 65535
-_SETTLING: Final = 3  # calls: one that began late, itself, and as long again for the list to show it
+_SETTLING: Final = 3  # timeouts: of a delayed call, of the call itself, and of the delay of the list
 _THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SECRETS: Final = frozenset(
     {"credentials", "private_key", "token", "access_token", "refresh_token", "client_secret", "api_key"}
@@ -35,7 +35,7 @@ _SECRETS: Final = frozenset(
 
 
 def _project(written: object) -> object:
-    """YAML reads a project number as a number."""
+    """Accept a project number that YAML reads as a number."""
     return str(written) if isinstance(written, int) and not isinstance(written, bool) else written
 
 
@@ -57,12 +57,12 @@ def _endpoint(written: str, example: str) -> str:
 
 
 def _as_it_signs(local: str) -> str:
-    """What a local engine at this URL calls itself in its tokens: localhost is but another name."""
+    """Return the issuer in the tokens of a local engine at this URL, which never says localhost."""
     return local.replace("://localhost:", "://127.0.0.1:", 1)
 
 
 class Inbound(BaseModel):
-    """Whose requests are taken at `/engines/ENGINE/...`: those of workflows, with an OpenID Connect token."""
+    """Accept requests from workflows at `/engines/ENGINE/...`, with an OpenID Connect token."""
 
     model_config = _MODEL
 
@@ -104,7 +104,7 @@ def _email(account: str) -> str:
 
 
 class Quota(BaseModel):
-    """How much of Google's quotas this process may use: they are of the whole project in its location."""
+    """The share of Google's quotas that this process may use; they apply to the whole project in its location."""
 
     model_config = _MODEL
 
@@ -151,7 +151,7 @@ class Discover(BaseModel):
 
     @property
     def key_and_value(self) -> tuple[str, str]:
-        """The label, taken apart."""
+        """The key and the value of the label."""
         key, _, value = self.label.partition("=")
         return key, value
 
@@ -159,7 +159,7 @@ class Discover(BaseModel):
 class GoogleSettings(BaseModel):
     """The workflows of one project in one location.
 
-    What is not given comes from where Google's libraries have it from: `GOOGLE_APPLICATION_CREDENTIALS`, `gcloud auth
+    Defaults come from the sources of Google's libraries: `GOOGLE_APPLICATION_CREDENTIALS`, `gcloud auth
     application-default login`, the service account of the machine. Credentials are never written here.
     """
 
@@ -250,7 +250,7 @@ class GoogleSettings(BaseModel):
     @field_validator("emulator", mode="before")
     @classmethod
     def _nothing_is_none(cls, emulator: object) -> object:
-        """`${EMULATOR:-}` of a variable that is not set."""
+        """Treat an empty text as None: `${EMULATOR:-}` of an unset variable."""
         return emulator or None
 
     @field_validator("emulator")
@@ -276,7 +276,7 @@ class GoogleSettings(BaseModel):
 
     @property
     def trusted(self) -> Trusted | None:
-        """Whose tokens are good for requests of workflows; None: nobody's."""
+        """The tokens that are accepted in requests from workflows; None if none are."""
         if self.inbound is None:
             return None
         local = self.emulator and f"http://{self.emulator}"

@@ -1,6 +1,7 @@
-"""Start: one CreateExecution, labelled with the key. Google dedupes nothing, so it is never sent twice from here.
+"""The CreateExecution request, labelled with the key. Google does not deduplicate, so it is never sent twice.
 
-Source: https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/create
+Source:
+https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions/create
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ _NO_LABEL: Final = re.compile(r"[^a-z0-9_-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """A start in the words of the API."""
+    """A start as a request of the API."""
 
     workflow: WorkflowName
-    argument: str | None = field(repr=False)  # canonical JSON; None: none
+    argument: str | None = field(repr=False)  # canonical JSON; None if there is no argument
     labels: Mapping[str, str]
 
 
 def build_request(start: Start, place: Place) -> StartRequest:
-    """What a start sends.
+    """Return the request of a start.
 
     Raises:
-        EngineRefused: the workflow is no name, or the argument cannot be one.
+        EngineRefused: the name of the workflow or the argument is invalid.
     """
     return StartRequest(
         workflow=WorkflowName.parse(start.workflow, place),
@@ -55,9 +56,9 @@ def build_request(start: Start, place: Place) -> StartRequest:
 
 
 def labels(start: Start) -> Mapping[str, str]:
-    """The key, and for people the tool, whose execution it is, its trace, and what the tool's `on_behalf_of` says.
+    """Return the labels: the key; for people also the tool, the owner, the trace and the tool's `on_behalf_of`.
 
-    What may not stand in a label is a dash.
+    Characters that labels do not permit become dashes.
     """
     tool, owner = start.context.get("tool"), start.context.get("owner")
     named = {TOOL_LABEL: _NO_LABEL.sub("-", tool.lower())[:63]} if tool else {}
@@ -69,7 +70,7 @@ def labels(start: Start) -> Mapping[str, str]:
 
 
 def label_value(text: str) -> str:
-    """A text as the value of a label: itself if it can be, or else with a digest, so that no two are the same."""
+    """Return a text as the value of a label; an invalid one gets a digest, so that no two are the same."""
     if _LABEL.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
@@ -77,10 +78,10 @@ def label_value(text: str) -> str:
 
 
 def encode_argument(arguments: JSON) -> str | None:
-    """The argument of an execution as canonical JSON; None: it has none.
+    """Return the argument of an execution as canonical JSON; None if there is no argument.
 
     Raises:
-        EngineRefused: there is more than one, it is no JSON, or it is too large.
+        EngineRefused: there are several arguments, they are not JSON, or too large.
     """
     positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
     if len(positional) > 1:

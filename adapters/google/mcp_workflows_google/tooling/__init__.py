@@ -1,1 +1,1 @@
-"""Tools for operators and authors: check, discover, explain, verify and others."""
+"""Tools for operators and authors: adopt, check, discover, draft, embed, explain, expose, iam, preview and verify."""

@@ -1,4 +1,4 @@
-"""Make a task of an execution that somebody else started."""
+"""Adoption of executions that were started elsewhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import ExecutionName, Place, WorkflowName
 
-_ANY = Place(project="", location="")  # of a workflow that is named without one
+_ANY = Place(project="", location="")  # matches a workflow without a place
 
 
 async def adopt(client: Client, execution_id: str) -> Ref:
-    """The execution with this resource name, running or ended; the project by its id or its number.
+    """Return the execution with this resource name, running or ended; the project may be an id or a number.
 
-    It is looked for in the engine's own project alone: a client may name any, and answers go there with our token.
+    Only the engine's own project is searched: a client may name any, and answers are sent there with our token.
 
     Raises:
         ExecutionNotFound: there is none, or it is in another location or project.
-        EngineRefused: it is no name of an execution.
+        EngineRefused: the text does not name an execution.
     """
     named, place = ExecutionName.parse(execution_id.strip()), await client.place()
     if named.workflow.place.location != place.location:
@@ -32,7 +32,7 @@ async def adopt(client: Client, execution_id: str) -> Ref:
 
 
 def same_workflow(written: str, found: str) -> bool:
-    """Whether what a tool names is this workflow: by its name alone, or by its resource name."""
+    """Return whether a tool's workflow is this one, by its short name or its resource name."""
     try:
         mine, its = WorkflowName.parse(written, _ANY), WorkflowName.parse(found, _ANY)
     except EngineRefused:

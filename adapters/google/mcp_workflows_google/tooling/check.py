@@ -1,4 +1,4 @@
-"""Whether a workflow could run now: Google answers, the workflow is there, and it is active."""
+"""Checks that Google answers, and that a workflow exists and is active."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _STATES: Final[Mapping[int, str]] = {
 
 
 _CHECK: Final = "check project, location, endpoint and the credentials"
-_CHECK_REFUSED: Final = "if it is, check emulator"  # after a text that asks whether it runs
+_CHECK_REFUSED: Final = "if it is, check emulator"  # after a message that asks whether the engine runs
 _CHECK_LOCAL: Final = "start the local engine (python -m mcp_workflows_google_local), or check emulator and location"
 
 
 async def check_engine(client: Client, settings: GoogleSettings) -> Finding:
-    """Whether Google answers these credentials; who may not list workflows is answered too."""
+    """Check that Google accepts the credentials; a denied permission to list workflows is enough."""
     try:
         place = await client.place()
         await client.workflows()
     except PermissionDenied as denied:
         if settings.emulator:
             return Finding(ok=False, text=str(denied), hint="a local engine plays one project: correct project here")
-        place = await client.place()  # it knows us, and that is enough: what each tool needs is checked with the tool
+        place = await client.place()  # the credentials are valid; each tool's permissions are checked with the tool
     except EngineError as error:
         local = _CHECK_REFUSED if "connection refused" in str(error) else _CHECK_LOCAL
         return Finding(ok=False, text=str(error), hint=local if settings.emulator else _CHECK)
@@ -45,9 +45,9 @@ async def check_engine(client: Client, settings: GoogleSettings) -> Finding:
 
 
 async def check_workflow(client: Client, workflow: str) -> Finding:
-    """Whether the workflow is there and takes executions, and we may list them.
+    """Check that the workflow exists, takes executions, and that they can be listed.
 
-    Without that permission a start whose reply is lost would be found out about only by a person.
+    Without the permission to list, a start whose reply is lost cannot be found again.
     """
     try:
         name = WorkflowName.parse(workflow, await client.place())

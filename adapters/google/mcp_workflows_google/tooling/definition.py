@@ -1,6 +1,7 @@
-"""The source of a workflow, as far as we read it: its routines, their steps, what they call, their expressions.
+"""The source of a workflow: its routines, their steps, calls and expressions.
 
-Nothing is run and nothing is checked: what looks other than expected is passed over, as Google has accepted it.
+Nothing is executed or validated: unexpected parts are skipped, as Google has accepted the source.
+
 Syntax: https://cloud.google.com/workflows/docs/reference/syntax
 """
 
@@ -25,30 +26,30 @@ OPENS: Final = "events.create_callback_endpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routine:
-    """The main workflow or a subworkflow; its steps are all that are in it, however deep."""
+    """The main workflow or a subworkflow; `steps` contains nested steps too."""
 
     name: str
     params: Sequence[str]
     steps: frozenset[str]
     awaiting: frozenset[str]  # steps that call events.await_callback themselves
-    calls: frozenset[str]  # what steps of it `call`
-    methods: frozenset[str]  # of the callbacks that it opens, as they are written
-    expressions: Sequence[str] = field(repr=False)  # `${...}`, without the frame
+    calls: frozenset[str]  # targets of `call`
+    methods: frozenset[str]  # HTTP methods of its callbacks, as they are written
+    expressions: Sequence[str] = field(repr=False)  # `${...}`, without the delimiters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """All routines, the main one too."""
+    """All routines, including the main one."""
 
     routines: Mapping[str, Routine]
 
     @property
     def main(self) -> Routine | None:
-        """Where an execution begins."""
+        """The main workflow."""
         return self.routines.get(MAIN)
 
     def calls(self, routine: str) -> bool:
-        """Whether a step or an expression of any routine calls it."""
+        """Return whether a step or an expression of any routine calls it."""
         return any(
             routine in each.calls or any(f"{routine}(" in text.replace(" ", "") for text in each.expressions)
             for each in self.routines.values()
@@ -56,25 +57,25 @@ class Definition:
 
 
 class _WithoutMerges(SafeConstructor):
-    """`<<: [*a, *a]` in `<<: [*b, *b]`, and so on: a few lines that double with each, until there is no memory."""
+    """YAML without merge keys: nested merges of a few lines can double with each level and exhaust the memory."""
 
     def flatten_mapping(self, node: Any) -> Any:  # Any: as ruamel.yaml has it
-        """A source with merges is one that cannot be read."""
+        """Leave merge keys alone, so that a source with them cannot be read."""
 
 
 def parse_definition(source: str | None) -> Definition | None:
-    """What a source (YAML or JSON) defines; None: there is none, or it cannot be read."""
+    """Parse a source (YAML or JSON); None if there is none, or it cannot be read."""
     try:
         reader = YAML(typ="safe", pure=True)
         reader.Constructor = _WithoutMerges
         found: object = reader.load(source) if source else None
         return _definition(found)
-    except (YAMLError, ValueError, RecursionError):  # ValueError: a date that is none
+    except (YAMLError, ValueError, RecursionError):  # ValueError: an invalid date
         return None
 
 
 async def read_definition(source: str | None) -> Definition | None:
-    """The same in a thread: the largest source takes more than a second."""
+    """Parse a source in a thread: the largest takes more than a second."""
     return await anyio.to_thread.run_sync(parse_definition, source)
 
 
@@ -106,12 +107,12 @@ def _routine(name: str, body: Mapping[Any, Any]) -> Routine:  # Any: YAML
 
 
 def _param(written: object) -> str:
-    """Its name; one with a default is written `{name: default}`."""
+    """Return the name of a parameter; one with a default is written `{name: default}`."""
     return str(next(iter(cast("dict[object, object]", written)), "")) if isinstance(written, dict) else str(written)
 
 
 def _steps(*holders: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
-    """Their names and what is in them."""
+    """Yield the names and the bodies of steps."""
     for holder in holders:
         steps = holder.get("steps")
         for step in cast("list[object]", steps) if isinstance(steps, list) else []:
@@ -120,13 +121,13 @@ def _steps(*holders: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _awaits(step: object) -> bool:
-    """Whether it calls it, in a `try` or not; in expressions Google allows nothing that waits."""
+    """Return whether a step calls events.await_callback, in a `try` or not; expressions cannot."""
     body = _mapping(step)
     return AWAITS in {str(body.get("call")), str(_mapping(body.get("try")).get("call"))}
 
 
 def _method(step: Mapping[Any, Any]) -> str:  # Any: YAML
-    """The HTTP method of the callback that it opens; Google takes POST if it says none."""
+    """Return the HTTP method of the callback that a step opens; Google's default is POST."""
     return str(_mapping(step.get("args")).get("http_callback_method", "POST"))
 
 
@@ -135,7 +136,7 @@ def _mapping(node: object) -> Mapping[object, object]:
 
 
 def _nodes(root: object) -> Iterator[object]:
-    """All values and keys of a tree, each once: what is repeated by reference (`*anchor`) is one object."""
+    """Yield all values and keys of a tree, each once: a YAML alias (`*anchor`) is the same object as its anchor."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:

@@ -1,4 +1,4 @@
-"""The workflows there are: for a draft of tools, asked by a person."""
+"""The deployed workflows, for a draft of tools."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mcp_workflows_google.names import WorkflowName
 
 
 async def discover(client: Client) -> Sequence[Discovered]:
-    """All workflows of the engine's project and location, by name.
+    """Return all workflows of the engine's project and location, by name.
 
-    How often each ran is not counted: a list of executions for each of them would cost the quota that tasks live on.
+    Their executions are not counted: a list for each workflow would use up the quota that tasks need.
 
     Raises:
         EngineRefused, EngineUnavailable: see `Discovers.discover`.

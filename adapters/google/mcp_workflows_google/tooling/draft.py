@@ -1,7 +1,7 @@
-"""A guess at the input of a workflow, from what its source reads of its argument: for its owner to correct.
+"""A draft of a workflow's input schema, from the fields of the argument that its source reads.
 
-Nobody is held to it: fields are found, neither their types nor which of them are required, and none of those that a
-subworkflow reads of an argument that it is given whole.
+The owner must correct it: types and required fields are not known, nor the fields that a subworkflow reads of an
+argument that is passed to it as a whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 def draft(definition: Definition | None) -> Mapping[str, JSON] | None:
-    """A JSON Schema with the fields that are read; None: none is seen."""
+    """Return a JSON Schema with the fields that the source reads; None if it reads none."""
     main = definition.main if definition else None
     if main is None or len(main.params) != 1:
         return None
@@ -31,7 +31,7 @@ def draft(definition: Definition | None) -> Mapping[str, JSON] | None:
 
 
 def read_fields(variable: str, expression: str) -> Iterator[str]:
-    """The fields that an expression reads of a variable: `args.x`, `args["x"]`, `map.get(args, "x")`, `"x" in args`."""
+    """Yield the fields that are read of a variable: `args.x`, `args["x"]`, `map.get(args, "x")`, `"x" in args`."""
     tokens = _TOKEN.findall(expression)
     for place, token in enumerate(tokens):
         before, after = tokens[max(0, place - 4) : place], tokens[place + 1 : place + 4]
@@ -42,7 +42,7 @@ def read_fields(variable: str, expression: str) -> Iterator[str]:
 
 
 def _attribute(after: Sequence[str]) -> str | None:
-    """`args.x`, which is no call."""
+    """Return the name in `args.x`, unless it is a call."""
     match after:
         case [".", name, *rest] if _IDENTIFIER.fullmatch(name) and rest[:1] != ["("]:
             return name
@@ -51,23 +51,23 @@ def _attribute(after: Sequence[str]) -> str | None:
 
 
 def _item(after: Sequence[str]) -> str | None:
-    """`args["x"]`."""
+    """Return the name in `args["x"]`."""
     return _text(after[1]) if len(after) > 2 and after[0] == "[" and after[2] == "]" else None
 
 
 def _map_get(before: Sequence[str], after: Sequence[str]) -> str | None:
-    """`map.get(args, "x")`, or with the keys that lead to a value, `map.get(args, ["x", "y"])`."""
+    """Return the first key in `map.get(args, "x")` or `map.get(args, ["x", "y"])`."""
     if list(before) != ["map", ".", "get", "("] or after[:1] != [","]:
         return None
     return next((name for token in after[1:] if (name := _text(token)) is not None), None)
 
 
 def _contained(before: Sequence[str]) -> str | None:
-    """`"x" in args`; `"x" not in args` is written `not("x" in args)`."""
+    """Return the name in `"x" in args`; the negation is written `not("x" in args)`."""
     return _text(before[-2]) if len(before) > 1 and before[-1] == "in" else None
 
 
 def _text(token: str) -> str | None:
-    """The value of a text without escapes."""
+    """Return the value of a string literal without escapes."""
     quoted = len(token) > 1 and token[0] in "\"'" and "\\" not in token
     return token[1:-1] if quoted else None

@@ -11,17 +11,17 @@ from importlib import resources
 from typing import Final
 
 FILES: Final[Mapping[str, str]] = {"google": "google.yaml"}
-ROUTINES: Final = ("mcp_elicit", "mcp_claim")  # in it, to be called
+ROUTINES: Final = ("mcp_elicit", "mcp_claim")  # those that workflows call
 
 
 def embedded_files() -> Mapping[str, str]:
-    """The text of each, by language."""
+    """Return the text of each file, by language."""
     folder = resources.files("mcp_workflows_google") / "embedded"
     return {language: (folder / name).read_text("utf-8") for language, name in FILES.items()}
 
 
 def add_subworkflows(source: str) -> str:
-    """The YAML source of a workflow, with ours appended if it calls them and does not have them."""
+    """Append our subworkflows to a YAML source that calls them and does not contain them."""
     if not any(_calls(source, name) for name in ROUTINES) or any(_has(source, name) for name in ROUTINES):
         return source
     return f"{source.rstrip()}\n\n{embedded_files()['google']}"

@@ -1,4 +1,4 @@
-"""Why is it still working: its steps, its callbacks and its state, for the operator."""
+"""Explanation of an execution's state for operators: its steps and callbacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACTIVE: Final = 1  # of Execution.State
 UNAVAILABLE: Final = 5
 QUEUED: Final = 6
 
-Reason = tuple[str, str | None]  # a reason, and what to do
+Reason = tuple[str, str | None]  # the reason, and advice
 
 _ANSWER: Final = "answer it in the MCP host, or with mcp-workflows tasks answer"
 _REACHED: Final = (
@@ -34,7 +34,7 @@ _BACKLOG: Final = (
 async def explain(
     client: Client, name: ExecutionName, execution: Execution, gates: Mapping[str, Gate] | None = None
 ) -> Explanation:
-    """Why it is where it is; `execution` is the look at it just before.
+    """Explain the state of an execution; `execution` is the result of the preceding `describe`.
 
     Raises:
         ExecutionNotFound, EngineUnavailable: see `Explains.explain`.
@@ -50,7 +50,7 @@ async def explain(
 
 
 async def _callbacks(client: Client, name: ExecutionName) -> tuple[Sequence[Callback], str | None]:
-    """What it has open, or why that cannot be told."""
+    """Return the open callbacks, or the error that prevented it."""
     try:
         return await client.callbacks(name), None
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""Why each gate of an execution that has not ended asks nothing now, for the operator."""
+"""Explanation of closed gates for operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def explain_gates(
     execution: Execution,
     gates: Mapping[str, Gate],
 ) -> Mapping[str, ExplainedGate]:
-    """The state of each gate; `trouble` is why its callbacks could not be told, `execution` the look just before."""
+    """Return the state of each gate; `trouble` is the error of listing the callbacks, if any."""
     opened = open_gates(execution.requests)
     if opened.keys() >= gates.keys():
         return opened
@@ -39,7 +39,7 @@ async def explain_gates(
 
 
 async def _defined(client: Client, workflow: WorkflowName) -> Definition | None:
-    """The workflow as it is deployed now; None if that cannot be told."""
+    """Return the definition of the deployed workflow; None if it cannot be read."""
     try:
         return await read_definition((await client.workflow(workflow)).source)
     except EngineError:

@@ -1,7 +1,7 @@
-"""Workflows that their owners have labelled to be tools: found in the list of workflows, described by their own text.
+"""Labelled workflows as tools, with their own descriptions.
 
-The list is asked for without a filter, as it is not known how Google wants a label with a dash written in one; whoever
-has no label is passed over here. What a list leaves out of a workflow, its source, is asked for once a revision.
+The list is read without a filter, because the syntax for labels with dashes is not documented, and the labels are
+checked here. If the list does not contain the source of a workflow, it is fetched once per revision.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from mcp_workflows_google.tooling.definition import read_definition
 from mcp_workflows_google.tooling.draft import draft
 
 ACTIVE: Final = 1  # of Workflow.State
-LONGEST: Final = 1_000  # characters of a description, as Google bounds it; all clients and models get it
-_MOST_SOURCES: Final = 50  # asked for in one look
+LONGEST: Final = 1_000  # characters of a description, which all clients and models get
+_MOST_SOURCES: Final = 50  # fetched in one search
 
 _log = logging.getLogger(__name__)
 
 
 class LabelledWorkflows:
-    """The labelled workflows."""
+    """Search for labelled workflows."""
 
     def __init__(self, client: Client, discover: Discover | None) -> None:
         self._client = client
         self._discover = discover
         self._drafts: dict[tuple[str, str], Mapping[str, JSON] | None] = {}  # by name and revision
-        self._left = 0  # sources that may still be asked for in this look
+        self._left = 0  # sources that may still be fetched in this search
         self._told: set[str] = set()
 
     async def exposed(self) -> Sequence[Exposed]:
-        """All that are labelled now, by name; see `Exposes.exposed`.
+        """Return the labelled workflows by name; see `Exposes.exposed`.
 
         Raises:
-            EngineRefused: nobody may look for them.
-            EngineUnavailable: it cannot be told now.
+            EngineRefused: the permission to list workflows is missing.
+            EngineUnavailable: Google does not answer.
         """
         if self._discover is None:
             return []
@@ -57,7 +57,7 @@ class LabelledWorkflows:
     async def _tool(self, found: WorkflowResource, place: Place, discover: Discover) -> Exposed | None:
         try:
             name = WorkflowName.parse(found.name, place)
-        except EngineRefused:  # whatever answers there
+        except EngineRefused:  # an invalid name in Google's reply
             self._tell(found.name, "is not offered: that is no name of a workflow")
             return None
         schema = discover.schemas.get(name.workflow)
@@ -72,7 +72,7 @@ class LabelledWorkflows:
         )
 
     async def _draft(self, found: WorkflowResource, name: WorkflowName) -> Mapping[str, JSON] | None:
-        """A suggestion for its schema; while its source cannot be had there is none."""
+        """Return a draft of the input schema; None while the source cannot be fetched."""
         which = found.name, found.revision
         if which in self._drafts:
             return self._drafts[which]
@@ -94,7 +94,7 @@ class LabelledWorkflows:
         return found.state == ACTIVE
 
     def _tell(self, name: str, what: str) -> None:
-        """Say it once: it is found again every few minutes."""
+        """Log a message once: each search finds the same problem again."""
         line = f"workflow {name} {what}"
         if line not in self._told:
             self._told.add(line)
@@ -102,6 +102,6 @@ class LabelledWorkflows:
 
 
 def clean_description(text: str) -> str | None:
-    """A description as models may read it: one that its owner wrote, without control characters, and not too long."""
+    """Return a description for models: without control characters, and truncated."""
     plain = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text).strip()
     return (plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…") or None

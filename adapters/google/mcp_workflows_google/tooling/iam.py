@@ -1,6 +1,7 @@
-"""A custom role with the least that some tools need, as `gcloud iam roles create --file` takes it.
+"""A custom role with the permissions that tools need, as `gcloud iam roles create --file` takes it.
 
-Google grants roles on a project, not on a workflow, so a role says what may be done, and not with which workflows.
+Google grants roles on projects, not on workflows, so a role cannot be limited to certain workflows.
+
 Source: https://cloud.google.com/workflows/docs/access-control
 """
 
@@ -19,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A permission that some uses need."""
+    """A permission, and a test for the uses that need it."""
 
     permission: str
     to: Callable[[Use], bool]
@@ -32,20 +33,20 @@ def _starts(use: Use) -> bool:
 GRANTS: Final[Sequence[Grant]] = (
     Grant(permission="workflows.callbacks.list", to=lambda use: use.answers),
     Grant(permission="workflows.callbacks.send", to=lambda use: use.answers),
-    Grant(permission="workflows.executions.cancel", to=lambda use: use.cancels or _starts(use)),  # of later duplicates
+    Grant(permission="workflows.executions.cancel", to=lambda use: use.cancels or _starts(use)),  # cancels duplicates
     Grant(permission="workflows.executions.create", to=_starts),
     Grant(permission="workflows.executions.get", to=lambda _: True),
-    Grant(permission="workflows.executions.list", to=lambda _: True),  # lost starts; sweeps
+    Grant(permission="workflows.executions.list", to=lambda _: True),  # finds lost starts; bulk status
     Grant(permission="workflows.workflows.get", to=lambda _: True),  # `check`
 )
-ANYTHING: Final = Use(tool="", workflow="")  # what a labelled workflow may turn out to need
+ANYTHING: Final = Use(tool="", workflow="")  # the needs of a labelled workflow are not known
 LISTS: Final = "workflows.workflows.list"
 
 
 def permissions(settings: GoogleSettings, uses: Sequence[Use]) -> Mapping[str, JSON]:
-    """The role for these uses, and for `discover` if it is set; see `Permits.permissions`.
+    """Return the role for these uses, and for `discover` if it is set; see `Permits.permissions`.
 
-    With `impersonate` it is for that account; what its caller needs is logged, as it belongs to another identity.
+    With `impersonate` the role is for that account; the permission that its caller needs is logged.
     """
     found = settings.discover is not None
     all_uses = [*uses, ANYTHING] if found else uses

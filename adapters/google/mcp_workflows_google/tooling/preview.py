@@ -1,4 +1,4 @@
-"""What a start would send, without sending it: CreateExecution in the words of the API."""
+"""The CreateExecution request of a start, without sending it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ UNKNOWN: Final = "PROJECT"
 
 
 def preview(start: Start, settings: GoogleSettings) -> Mapping[str, JSON]:
-    """The request as JSON, the argument not yet as text; a project that only the credentials can tell is left open.
+    """Return the request as JSON, the argument not encoded; a project that only the credentials name is a placeholder.
 
     Raises:
-        EngineRefused: it would be refused before anything is sent.
+        EngineRefused: the start would be refused before anything is sent.
     """
     project = settings.project or (DEMO if settings.emulator else "unknown-project")
     ready = build_request(start, Place(project=project, location=settings.location))

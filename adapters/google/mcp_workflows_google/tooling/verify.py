@@ -1,4 +1,4 @@
-"""Whether a workflow has the steps that a tool's gates name, and what else it needs to ask people."""
+"""Checks of a workflow's source: the steps that gates name, and the settings that questions need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mcp_workflows_google.tooling.draft import draft
 ELICIT: Final = "mcp_elicit"
 CLAIM: Final = "mcp_claim"
 SHIPPED: Final = frozenset({ELICIT, CLAIM, RETRY_ROUTINE})
-URL: Final = "MCP_WORKFLOWS_URL"  # user_env_vars that both read
+URL: Final = "MCP_WORKFLOWS_URL"  # name in `user_env_vars` that both subworkflows read
 AUDIENCE: Final = "MCP_WORKFLOWS_AUDIENCE"
 """See `mcp-workflows docs google-contract`."""
 
@@ -29,7 +29,7 @@ AUDIENCE: Final = "MCP_WORKFLOWS_AUDIENCE"
 async def verify(
     client: Client, settings: GoogleSettings, workflow: str, gates: Mapping[str, Mapping[str, JSON]]
 ) -> list[Finding]:
-    """What is missing is a problem; what cannot be found out is unknown, and none."""
+    """Verify a workflow: each missing part is a problem; an unreadable source is unknown, not a problem."""
     try:
         found = await client.workflow(WorkflowName.parse(workflow, await client.place()))
     except EngineError as error:
@@ -60,7 +60,7 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
 
 
 def place_problem(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
-    """What is wrong with where a gate is, and what may be meant."""
+    """Return the problem with the place of a gate, and a suggestion; None if there is none."""
     if routine is not None and routine not in read.routines:
         return f"there is no routine {routine!r}", _meant(routine, read.routines)
     steps = dict.fromkeys(sorted(each for found in _routines(read, routine) for each in found.steps))
@@ -70,7 +70,7 @@ def place_problem(read: Definition, routine: str | None, step: str) -> tuple[str
 
 
 def wait_problem(read: Definition, routine: str | None, step: str) -> str | None:
-    """What is said of a step that does not wait for a callback itself, with those that do; None if it does."""
+    """Return a remark on a step that does not wait for a callback itself; None if it does."""
     if any(step in each.awaiting for each in _routines(read, routine)):
         return None
     waiting = ", ".join(sorted(frozenset[str]().union(*(each.awaiting for each in _own(read))))) or "none"
@@ -78,7 +78,7 @@ def wait_problem(read: Definition, routine: str | None, step: str) -> str | None
 
 
 def _wrong_method(read: Definition, method: str) -> tuple[str, str] | None:
-    """What is wrong with the method of a gate, and which there are; nothing if an expression may give it."""
+    """Return the problem with the method of a gate, and a suggestion; None if an expression may set the method."""
     methods = frozenset[str]().union(*(routine.methods for routine in _own(read)))
     if method in methods or not methods or any("{" in each for each in (method, *methods)):
         return None
@@ -90,12 +90,12 @@ def _routines(read: Definition, routine: str | None) -> Sequence[Routine]:
 
 
 def _own(read: Definition) -> Sequence[Routine]:
-    """The routines that are not ours."""
+    """Return the routines of the author, without ours."""
     return [routine for name, routine in read.routines.items() if name not in SHIPPED]
 
 
 def _word(when: JSON, key: str) -> str | None:
-    """What else a gate says of its step."""
+    """Return a word of a gate's `when`."""
     word = cast("Mapping[str, JSON]", when).get(key) if isinstance(when, Mapping) else None
     return None if word is None else str(word)
 
@@ -106,7 +106,7 @@ def _meant(name: str, there: Mapping[str, object]) -> str:
 
 
 def _inbound(read: Definition, found: WorkflowResource, settings: GoogleSettings) -> Iterator[Finding]:
-    """What a workflow needs that calls us."""
+    """Yield findings on the settings that a workflow needs to call the MCP server."""
     calling = [name for name in (ELICIT, CLAIM) if read.calls(name)]
     if not calling:
         return
@@ -129,7 +129,7 @@ def _inbound(read: Definition, found: WorkflowResource, settings: GoogleSettings
 
 
 def _wrong_url(url: str | None) -> str | None:
-    """What is wrong with where a workflow finds us, as far as we know where that is."""
+    """Return the problem with the URL of the MCP server in a workflow, as far as it can be known."""
     if not url:
         return f"without {URL}"
     if not url.startswith(("https://", "http://")):
@@ -140,7 +140,7 @@ def _wrong_url(url: str | None) -> str | None:
 
 
 def service_account_email(written: str) -> str | None:
-    """The email of a service account as Google writes it; None: not told, or told by its number."""
+    """Return the email of a service account from Google's notation; None if it is missing or a number."""
     account = written.rpartition("/")[2]  # projects/P/serviceAccounts/EMAIL
     return account if "@" in account else None
 
