@@ -77,6 +77,7 @@ async def test_a_call_keeps_its_places_until_it_has_ended_even_if_nobody_waits()
     assert (one.borrowed_tokens, two.borrowed_tokens) == (0, 0)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_call_that_never_ends_does_not_keep_the_process_alive() -> None:
     code = """
 import threading, anyio

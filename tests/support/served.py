@@ -115,7 +115,7 @@ class Peer:
         """`tasks/get`."""
         return (await self.send("tasks/get", {"taskId": task_id})).result
 
-    async def until(self, task_id: str, *statuses: str, within: float = 20) -> Mapping[str, Any]:
+    async def until(self, task_id: str, *statuses: str, within: float = 60) -> Mapping[str, Any]:
         """The task once it has one of these statuses (any terminal one, if none is named)."""
         seen: Mapping[str, Any] = {}
         with anyio.fail_after(within):

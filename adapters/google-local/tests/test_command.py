@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 
 import httpx2
@@ -140,21 +138,13 @@ async def test_connections_that_speak_neither_protocol_do_no_harm() -> None:
             assert (await http.get(f"{engine.url}/nothing")).status_code == 404
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_says_one_line_and_ends_quietly(tmp_path: Path) -> None:
     with GoogleEngine(tmp_path) as engine:
         name = engine.execute(engine.deploy("sleep", SLEEP), {"seconds": 600})
         engine.at(name, "nap")
         assert engine.end(signal.SIGINT) == 0
         assert engine.log.read_text() == f"Workflows is ready on {engine.address} (project demo, us-central1)\n"
-
-
-def test_the_extra_brings_what_the_local_engine_needs() -> None:
-    project = tomllib.loads((ROOT / "adapters/google/pyproject.toml").read_text())["project"]
-    brought = {re.split("[><=]", line)[0] for line in project["optional-dependencies"]["local"]}
-    names = {"cryptography": "cryptography", "pyjwt": "jwt", "ruamel.yaml": "ruamel.yaml"}
-    assert brought == {"cryptography", "pyjwt", "ruamel.yaml", "starlette", "uvicorn"}
-    for name in brought:
-        import_module(names.get(name, name))
 
 
 def test_the_page_lists_every_function_and_option(capsys: pytest.CaptureFixture[str]) -> None:

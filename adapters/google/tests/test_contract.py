@@ -55,6 +55,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         )
 
 
+@pytest.mark.usefixtures("processes")
 class TestGoogleAdapter(AdapterContract):
     """Against the local engine, through a proxy that can lose replies; questions come in over HTTP."""
 

@@ -267,6 +267,7 @@ for uvloop in (False, False, *sys.argv[2:]):
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_one_event_loop_after_the_other_is_quiet(server: Injecting) -> None:
     uvloop = ["uvloop", "uvloop"] if find_spec("uvloop") else []
     command = [sys.executable, "-W", "error", "-c", LOOPS, server.address, *uvloop]
@@ -288,6 +289,7 @@ anyio.run(ask)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_machine_of_google_is_its_service_account(server: Injecting) -> None:
     flavour = {"Metadata-Flavor": "Google"}
     service_account = "/computeMetadata/v1/instance/service-accounts/default"
