@@ -253,12 +253,12 @@ def test_the_workflows_api_is_beside_the_executions_api(executions: str, workflo
 
 LOOPS = """
 import sys, threading, anyio
-from mcp_workflows_google.client import open_calls
+from mcp_workflows_google.client import open_client
 from mcp_workflows_google.names import Place, WorkflowName
 from mcp_workflows_google.settings import GoogleSettings
 
 async def look():
-    async with open_calls(GoogleSettings(location="us-central1", emulator=sys.argv[1])) as calls:
+    async with open_client(GoogleSettings(location="us-central1", emulator=sys.argv[1])) as calls:
         for _ in range(50):
             await calls.executions(WorkflowName(place=await calls.place(), workflow="orders"))
 
