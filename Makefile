@@ -8,6 +8,9 @@ ONLY ?=
 PYTHONS ?=
 STRICT ?=
 
+# Python keeps what it compiled: otherwise each process of a test compiles all that it imports
+unexport PYTHONDONTWRITEBYTECODE
+
 # four at a time on two cores: some wait for deadlines most of their time
 QUICK := tests --ignore tests/sidecar --ignore tests/system
 
