@@ -11,7 +11,7 @@ STRICT ?=
 # Python keeps what it compiled: otherwise each process of a test compiles all that it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-# four at a time on two cores: some wait for deadlines most of their time
+# Four at a time on two cores, as some wait for deadlines most of their time
 QUICK := tests --ignore tests/sidecar --ignore tests/system
 
 RUN := .venv/bin/python -m
@@ -35,10 +35,10 @@ quick: $(PYTHON_READY)  ## tests of the rooms that start no process and need no 
 	@.venv/bin/pytest -q -n 4 --dist worksteal -m "not slow and not process" $(QUICK)
 
 test: $(PYTHON_READY) $(NODE_READY)  ## all tests but the slow ones
-	@.venv/bin/pytest -q -n 2 --dist worksteal -m "not slow"
+	@.venv/bin/pytest -q -n 4 --dist worksteal -m "not slow"
 
 test-all: $(PYTHON_READY) $(NODE_READY) test-lowest  ## all tests, slow ones too, and test-lowest (needs a package index)
-	@.venv/bin/pytest -q -n 2 --dist worksteal
+	@.venv/bin/pytest -q -n 4 --dist worksteal
 
 test-lowest: $(PYTHON_READY)  ## tests that need no engine, with the lowest versions that our bounds allow
 	@scripts/test-lowest

@@ -111,15 +111,17 @@ class Module:
         return self.name.split(".")[1] if "." in self.name else "__init__"
 
 
-def modules() -> Iterator[Module]:
-    """Every module of the core, of the adapters and of the conformance suite."""
+@cache
+def modules() -> Mapping[str, Module]:
+    """Return every module of the core, of the adapters and of the conformance suite by its name."""
+    return {module.name: module for module in _parsed()}
+
+
+def _parsed() -> Iterator[Module]:
     for package in (ROOT / CORE, *sorted(ROOT.glob(f"adapters/*/{CORE}_*")), ROOT / "conformance" / CONFORMANCE):
         for path in sorted(package.rglob("*.py")):
             name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
             yield Module(name=name, tree=ast.parse(path.read_text(), str(path)))
-
-
-HOUSE: Mapping[str, Module] = {module.name: module for module in modules()}
 
 
 def imports(module: Module) -> Iterator[str]:
@@ -135,7 +137,7 @@ def imports(module: Module) -> Iterator[str]:
                 assert node.level == 0, f"{module.name}: imports are absolute"
                 source = node.module or ""
                 longer = (f"{source}.{alias.name}" for alias in node.names)
-                yield from (name if name in HOUSE else source for name in longer)
+                yield from (name if name in modules() else source for name in longer)
             case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module")):
                 texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
                 yield from (text.rstrip(".") for text in texts if isinstance(text, str))
@@ -279,7 +281,7 @@ def names_that_say_something(module: Module) -> Iterator[str]:
     yield from (f"the name {name}" for name in sorted(names))
 
 
-RULES_OF_THE_HOUSE: Sequence[Rule] = (
+RULES: Sequence[Rule] = (
     only_downwards,
     stores_by_protocol,
     wire_is_pure,
@@ -295,9 +297,9 @@ RULES_OF_THE_HOUSE: Sequence[Rule] = (
 )
 
 
-@pytest.mark.parametrize("rule", RULES_OF_THE_HOUSE, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_module_keeps_the_rule(rule: Rule) -> None:
-    assert [f"{name}: {complaint}" for name, module in HOUSE.items() for complaint in rule(module)] == []
+    assert [f"{name}: {complaint}" for name, module in modules().items() for complaint in rule(module)] == []
 
 
 def cycle_from(start: str, edges: Callable[[str], frozenset[str]]) -> Sequence[str]:
@@ -315,13 +317,13 @@ def cycle_from(start: str, edges: Callable[[str], frozenset[str]]) -> Sequence[s
 
 @cache
 def module_edges(name: str) -> frozenset[str]:
-    return frozenset(imports(HOUSE[name])) & frozenset(HOUSE)
+    return frozenset(imports(modules()[name])) & frozenset(modules())
 
 
 @cache
 def side_by_side(package: str) -> Mapping[str, frozenset[str]]:
     """What lies in a package, modules and packages alike, and what each of these imports of the others."""
-    below = [name for name in HOUSE if name.startswith(f"{package}.")]
+    below = [name for name in modules() if name.startswith(f"{package}.")]
 
     def child(name: str) -> str:
         return ".".join(name.split(".")[: package.count(".") + 2])
@@ -343,11 +345,11 @@ def floor(room: str) -> int:
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    assert [cycle for name in HOUSE if (cycle := cycle_from(name, module_edges))] == []
+    assert [cycle for name in modules() if (cycle := cycle_from(name, module_edges))] == []
 
 
 def test_nothing_that_lies_side_by_side_imports_itself_in_a_circle() -> None:
-    packages = {name.rpartition(".")[0] for name in HOUSE if "." in name}
+    packages = {name.rpartition(".")[0] for name in modules() if "." in name}
     found = [(each, edges) for package in packages for edges in [side_by_side(package)] for each in edges]
     assert [cycle for each, edges in found if (cycle := cycle_from(each, edges.__getitem__))] == []
 
@@ -426,7 +428,7 @@ def test_no_public_class_name_is_defined_twice() -> None:
 
 def test_every_rule_of_the_table_is_about_a_room() -> None:
     assert {room for row in ROOMS for room in allowed(row)} == set(ROOMS)
-    assert f"{CORE}_temporal.adapter" in HOUSE
+    assert f"{CORE}_temporal.adapter" in modules()
 
 
 LINES: Mapping[str, int] = {

@@ -266,7 +266,8 @@ def _rest(schema: Schema, value: Schema) -> Iterator[str]:
 
 def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
     """Yield the errors in the names of an object."""
-    yield from (f"{name!r} is a required property" for name in schema.get("required", ()) if name not in value)
+    required = (name for name in schema.get("required", ()) if isinstance(name, str) and name not in value)
+    yield from (f"{name!r} is a required property" for name in required)
     if schema.get("additionalProperties") is False and (rest := list(islice(_rest(schema, value), MAX_COMPLAINTS))):
         yield f"additional properties are not allowed, such as {', '.join(map(repr, rest))}"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.oidc import providers as providers
+
 
 @pytest.fixture(autouse=True)
 def whole_system(processes: None) -> None:

@@ -10,7 +10,6 @@ import jwt
 import pytest
 
 from tests.support.oidc import AUDIENCE, CLIENTS, INTROSPECTOR, SECRET, Granted, Provider, Providers
-from tests.support.oidc import providers as providers
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support import ownership
 from tests.support.oidc import Providers
-from tests.support.oidc import providers as providers
 from tests.support.ownership import Deed, Town, companion, everybody, lister, plain, request, table, town, word
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,6 @@ from anyio.abc import TaskGroup
 
 from tests.support.here import Elder, data_of
 from tests.support.oidc import Providers
-from tests.support.oidc import providers as providers
 from tests.support.ownership import MARK, Caller, Town, town
 from tests.support.served import Peer
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio
 
-from mcp_workflows.adapter import Allowance
+from mcp_workflows.adapter import Allowance, BlockingCall, begin_call
 from mcp_workflows.adapter.token_bucket import BUCKETS, Bucket, Buckets, QuotaKey
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_stepfunctions.arns import Place
@@ -32,7 +32,6 @@ from mcp_workflows_stepfunctions.credentials import acting_as
 from mcp_workflows_stepfunctions.errors import FOREIGN, STALE, ApiCall, code_of, is_foreign, request_of, translate
 from mcp_workflows_stepfunctions.quota import limits
 from mcp_workflows_stepfunctions.settings import Quota, StepFunctionsSettings
-from mcp_workflows_stepfunctions.threads import run_in_long_thread, run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -246,9 +245,10 @@ class Client:
         left = attempts.deadline - time.monotonic() + (0.0 if read else _WRITE_GRACE)
         with anyio.move_on_after(left, shield=not (read or kind.long)):
             if kind.long:
-                return await run_in_long_thread(work, FOREIGN, kind.limiter)
+                async with kind.limiter:  # a cancelled call gives its place back at once: its thread may take minutes
+                    return await BlockingCall(work, errors=FOREIGN).outcome()
             limiters = [kind.reads, kind.limiter] if read and kind.reads else [kind.limiter]
-            return await run_in_thread(work, FOREIGN, *limiters)
+            return await (await begin_call(work, *limiters, errors=FOREIGN)).outcome()
         raise EngineUnavailable(f"{call.engine_name}: no answer within {kind.seconds:g} s", sent=attempts.reached)
 
     async def _wait_for_quota(self, bucket: Bucket, operation: str, patience: float) -> None:

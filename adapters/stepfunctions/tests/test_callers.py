@@ -13,7 +13,6 @@ from botocore.credentials import Credentials
 from mcp_workflows_stepfunctions import StepFunctionsAdapter, StepFunctionsSettings
 from mcp_workflows_stepfunctions.credentials import MAX_SESSIONS, CallerCredentials, acting_as
 from mcp_workflows_stepfunctions.options import StepFunctionsOptions
-from mcp_workflows_stepfunctions.threads import run_in_thread
 from pydantic import ValidationError
 
 from adapters.stepfunctions.tests import machines
@@ -22,7 +21,7 @@ from adapters.stepfunctions.tests.looks import until_ended
 from adapters.stepfunctions.tests.refused import EXECUTION
 from adapters.stepfunctions.tests.scene import settings
 from mcp_workflows import Tool
-from mcp_workflows.adapter import Ref, Start, Status
+from mcp_workflows.adapter import Ref, Start, Status, begin_call
 from mcp_workflows.errors import EngineRefused
 from tests.support.stepfunctions_engine import StepFunctions
 
@@ -155,8 +154,8 @@ async def test_calls_at_once_never_have_each_others_session() -> None:
     async def call(who: str | None) -> None:
         with acting_as(who):
             for _ in range(5):
-                found = await run_in_thread(lambda: credentials.get_frozen_credentials().access_key, (), limiter)
-                seen.append((who or "usual", found))
+                found = await begin_call(lambda: credentials.get_frozen_credentials().access_key, limiter)
+                seen.append((who or "usual", await found.outcome()))
 
     limiter = anyio.CapacityLimiter(8)
     async with anyio.create_task_group() as group:
