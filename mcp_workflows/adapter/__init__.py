@@ -76,7 +76,7 @@ from mcp_workflows.adapter.capabilities import (
     start_options,
     takes_grace,
 )
-from mcp_workflows.adapter.display_text import closest
+from mcp_workflows.adapter.display_text import closest, rough_duration
 from mcp_workflows.adapter.functions import from_functions
 from mcp_workflows.adapter.threads import BlockingCall, begin_call
 
@@ -150,6 +150,7 @@ __all__ = [
     "one_workflow",
     "open_gates",
     "read_options",
+    "rough_duration",
     "same_workflow",
     "start_options",
     "takes_grace",

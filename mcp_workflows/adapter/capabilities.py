@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
@@ -154,6 +154,11 @@ class ExplainedGate:
 
     state: GateState
     why: str
+
+    @classmethod
+    def closed(cls, why: str) -> Self:
+        """Return the state of a gate that asks nothing now."""
+        return cls(state=GateState.CLOSED, why=why)
 
 
 def open_gates(requests: Mapping[str, InputRequest]) -> Mapping[str, ExplainedGate]:

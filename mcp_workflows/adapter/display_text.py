@@ -11,11 +11,13 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final, cast
 
 MAX_VALUE: Final = 1000  # characters of one value; a longer one is cut, with its length
 MAX_TEXT: Final = 4000  # characters of a text whose author is trusted: of the configuration, or of a workflow
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 _READ_AHEAD: Final = 4  # times the bound: so much of a text is read, since some of it may be left out
 _MAX_MARKS: Final = 4  # combining marks on one letter; more would cover the words around it
 
@@ -50,6 +52,13 @@ def cleaned(text: str, limit: int = MAX_TEXT) -> str:
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a misspelt one probably means; None if none is close."""
     return next(iter(get_close_matches(name, list(known), n=1)), None)
+
+
+def rough_duration(length: timedelta) -> str:
+    """Return `45 s`, `12 min`, `3 h` or `4 d`: in the largest unit of which there are at least two."""
+    seconds = max(0, round(length.total_seconds()))
+    size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
+    return f"{seconds // size} {unit}"
 
 
 def is_blank(text: str) -> bool:

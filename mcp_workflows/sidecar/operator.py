@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import anyio
 
@@ -33,6 +33,7 @@ from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
 from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest, watched_arguments
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
+from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tools.tool import Tool
 
 MAX_LOOKS = 16  # concurrent looks at engines
@@ -62,11 +63,6 @@ class TaskFilter:
     statuses: frozenset[Status] = frozenset()  # empty: all
     ended: bool = False  # also tasks that have ended
     limit: int = 50
-
-
-def utc_now() -> datetime:
-    """Return the current time."""
-    return datetime.now(UTC)
 
 
 async def find_task(store: Store, name: str) -> Task:
@@ -326,19 +322,17 @@ def _gates(
     """Return the state of each gate of the task and of its tool, by the adapter or else by the look."""
     task = look.task
     if task.ended:  # the store does not keep the gates of ended tasks
-        return dict.fromkeys(configured, _closed("the execution has ended"))
+        return dict.fromkeys(configured, ExplainedGate.closed("the execution has ended"))
     answered = {key: request for key, request in task.execution.requests.items() if key in task.answered}
-    taken = {str(request.gate): _closed(f"answered already ({key})") for key, request in answered.items()}
+    taken = {str(request.gate): ExplainedGate.closed(f"answered already ({key})") for key, request in answered.items()}
     found = {**open_gates(task.seen.requests), **explained, **taken}
-    other = _closed(f"it asks nothing now; the adapter of engine {task.engine} does not say why")
+    other = ExplainedGate.closed(f"it asks nothing now; the adapter of engine {task.engine} does not say why")
     if look.trouble:
         other = ExplainedGate(state=GateState.UNKNOWN, why=look.trouble)
-    later = _closed("the task was started without it: a task keeps the gates that its tool had at the start")
+    later = ExplainedGate.closed(
+        "the task was started without it: a task keeps the gates that its tool had at the start"
+    )
     return dict.fromkeys(configured, later) | {name: found.get(name, other) for name in task.gates}
-
-
-def _closed(why: str) -> ExplainedGate:
-    return ExplainedGate(state=GateState.CLOSED, why=why)
 
 
 def _from_the_store(look: ObservedTask) -> Explanation:

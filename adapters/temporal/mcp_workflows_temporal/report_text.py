@@ -7,23 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from mcp_workflows.adapter import rough_duration
 from mcp_workflows_temporal.connection import Place
 
 _CLI_DEFAULTS = frozenset({"127.0.0.1:7233", "localhost:7233"})  # the default of Temporal's command line
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
-
-
-def span(length: timedelta) -> str:
-    """Return `45 s`, `12 min`, `3 h` or `4 d`: in the largest unit of which there are at least two."""
-    seconds = max(0, round(length.total_seconds()))
-    size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
-    return f"{seconds // size} {unit}"
 
 
 def ago(at: datetime | Timestamp) -> str:
     """Return `12 min ago`, or `in 12 min` for the future."""
     passed = datetime.now(UTC) - _datetime(at)
-    return f"in {span(-passed)}" if passed < timedelta(0) else f"{span(passed)} ago"
+    return f"in {rough_duration(-passed)}" if passed < timedelta(0) else f"{rough_duration(passed)} ago"
 
 
 def moment(at: datetime | Timestamp) -> str:

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
 from mcp_workflows_temporal.connection import quiet_runtime
 from mcp_workflows_temporal.diagnosis import LONGEST_TEXT, one_line
-from mcp_workflows_temporal.report_text import ago, counted, span
+from mcp_workflows_temporal.report_text import ago, counted
 from mcp_workflows_temporal.task_queues import TaskQueues
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
@@ -32,7 +32,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from adapters.temporal.tests.scene import PATIENCE, Scene, open_adapter, workflow_id
 from adapters.temporal.tests.test_codec import Upside
 from adapters.temporal.tests.troubled import troubled_worker
-from mcp_workflows.adapter import Explanation, Ref, Status
+from mcp_workflows.adapter import Explanation, Ref, Status, rough_duration
 from mcp_workflows.errors import ExecutionNotFound
 from tests.support.dev_server import DevServer, temporal_binary
 
@@ -312,7 +312,7 @@ def test_a_long_failure_becomes_one_short_line() -> None:
     ("seconds", "text"), [(-5, "0 s"), (0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200000, "2 d")]
 )
 def test_a_time_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
-    assert span(timedelta(seconds=seconds)) == text
+    assert rough_duration(timedelta(seconds=seconds)) == text
 
 
 def test_what_is_to_come_is_not_ago() -> None:

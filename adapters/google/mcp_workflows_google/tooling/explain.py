@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from mcp_workflows.adapter import Execution, Explanation, Gate, Status
+from mcp_workflows.adapter import Execution, Explanation, Gate, Status, rough_duration
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.names import ExecutionName
@@ -88,7 +88,7 @@ def _facts(
     resource: ExecutionResource, callbacks: Sequence[Callback], trouble: str | None
 ) -> Iterator[tuple[str, str]]:
     if resource.start_time is not None:
-        yield "started", f"{_ago(resource.start_time)} ago"
+        yield "started", f"{rough_duration(datetime.now(UTC) - resource.start_time)} ago"
     for number, step in enumerate(resource.steps, 1):
         yield "step" if len(resource.steps) == 1 else f"step {number}", f"{step.routine}/{step.step}"
     if resource.revision:
@@ -104,8 +104,3 @@ def _facts(
 def _at(resource: ExecutionResource) -> str:
     steps = ", ".join(f"{step.routine}/{step.step}" for step in resource.steps)
     return f" at step {steps}" if steps else ""
-
-
-def _ago(then: datetime) -> str:
-    seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
-    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

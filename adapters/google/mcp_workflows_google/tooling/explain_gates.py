@@ -34,7 +34,11 @@ async def explain_gates(
     states: dict[str, ExplainedGate] = {}
     for name in gates:
         said = [text.removeprefix(f"gate {name}: ") for text in wrong if text.startswith(f"gate {name}: ")]
-        states[name] = _closed("; ".join(said)) if said else _explained(rules[name], resource, callbacks, trouble, read)
+        states[name] = (
+            ExplainedGate.closed("; ".join(said))
+            if said
+            else _explained(rules[name], resource, callbacks, trouble, read)
+        )
     return {**states, **opened}
 
 
@@ -56,22 +60,22 @@ def _explained(
     when = rule.when
     if not when.matches(resource.steps):
         if read is not None and (wrong := place_problem(read, when.routine, when.step)):
-            return _closed(f"in the workflow {'; '.join(wrong)}")
+            return ExplainedGate.closed(f"in the workflow {'; '.join(wrong)}")
         if read is not None and (wrong_step := wait_problem(read, when.routine, when.step)):
-            return _closed(wrong_step)
+            return ExplainedGate.closed(wrong_step)
         steps = ", ".join(f"{step.routine}/{step.step}" for step in resource.steps)
         now = f"the execution is at {steps}" if steps else "no step of the execution is told yet"
-        return _closed(f"{now}; step {when.step} was not reached, or is over: Google does not tell which steps were")
+        return ExplainedGate.closed(
+            f"{now}; step {when.step} was not reached, or is over: Google does not tell which steps were"
+        )
     if trouble is not None:
         return ExplainedGate(state=GateState.UNKNOWN, why=f"its callbacks could not be told: {trouble}")
     mine = [callback for callback in callbacks if when.may_wait_for(callback)]
     if mine and all(callback.payloads for callback in mine):
-        return _closed(f"answered already: step {when.step} has not taken the request yet")
+        return ExplainedGate.closed(f"answered already: step {when.step} has not taken the request yet")
     if callbacks and not mine:
         methods = ", ".join(sorted({callback.method for callback in callbacks}))
-        return _closed(f"step {when.step} waits for no callback of method {when.method}; there are: {methods}")
-    return _closed(f"step {when.step} waits for no callback now")
-
-
-def _closed(why: str) -> ExplainedGate:
-    return ExplainedGate(state=GateState.CLOSED, why=why)
+        return ExplainedGate.closed(
+            f"step {when.step} waits for no callback of method {when.method}; there are: {methods}"
+        )
+    return ExplainedGate.closed(f"step {when.step} waits for no callback now")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final, cast
 
-from mcp_workflows.adapter import JSON, Finding
+from mcp_workflows.adapter import JSON, Finding, closest
 from mcp_workflows.errors import EngineError
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.gates import gate_step
@@ -101,8 +100,8 @@ def _word(when: JSON, key: str) -> str | None:
 
 
 def _meant(name: str, there: Mapping[str, object]) -> str:
-    meant = get_close_matches(name, there, n=1)
-    return f"did you mean {meant[0]!r}?" if meant else f"there are: {', '.join(there) or 'none'}"
+    meant = closest(name, there)
+    return f"did you mean {meant!r}?" if meant else f"there are: {', '.join(there) or 'none'}"
 
 
 def _inbound(read: Definition, found: WorkflowResource, settings: GoogleSettings) -> Iterator[Finding]:

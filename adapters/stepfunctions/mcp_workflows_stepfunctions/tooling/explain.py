@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mcp_workflows.adapter import Execution, Explanation, Ref, Status
+from mcp_workflows.adapter import Execution, Explanation, Ref, Status, rough_duration
 from mcp_workflows_stepfunctions.client import Client
 from mcp_workflows_stepfunctions.definition import WAITS_FOR_TOKEN
 from mcp_workflows_stepfunctions.outcome import read_failure
@@ -122,6 +122,5 @@ _REASONS: Final[Mapping[str, Callable[[Event], Reason]]] = {
 
 
 def elapsed(then: datetime) -> str:
-    """Return the time since then, in seconds, minutes or hours."""
-    seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
-    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+    """Return the time since then, as `rough_duration` writes it."""
+    return rough_duration(datetime.now(UTC) - then)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
-from mcp_workflows.adapter import Execution, ExplainedGate, GateState, Ref, open_gates
+from mcp_workflows.adapter import Execution, ExplainedGate, Ref, closest, open_gates
 from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
 from mcp_workflows_stepfunctions.definition import State
@@ -50,7 +49,7 @@ async def explain_gates(
     if opened.keys() >= ref.gates.keys():
         return opened
     if not StepFunctionsOptions.read(ref.options).history:
-        closed = _closed("the tool has history: false, so its questions are not looked for")
+        closed = ExplainedGate.closed("the tool has history: false, so its questions are not looked for")
         return {**dict.fromkeys(ref.gates, closed), **opened}
     found_problems = problems(await reader.read(ref.handle), ref.gates)
     visits, states = await _visits(client, ref.handle), await _defined_states(client, machines, ref.workflow)
@@ -98,15 +97,17 @@ def _explain_gate(
     name: str, state: str, found_problems: Iterable[str], visits: _StateVisits, states: Mapping[str, State]
 ) -> ExplainedGate:
     if why := [text.removeprefix(f"gate {name}: ") for text in found_problems if text.startswith(f"gate {name}: ")]:
-        return _closed("; ".join(why))
+        return ExplainedGate.closed("; ".join(why))
     if state not in visits.left:
-        return _closed(_never_entered(state, visits, states))
+        return ExplainedGate.closed(_never_entered(state, visits, states))
     if (exited := visits.left[state]) is not None:
         end = _ENDS.get(visits.ends.get(exited.get("previousEventId", 0), ""), "it asks nothing any more")
-        return _closed(f"{end}: state {state} was left {elapsed(exited['timestamp'])} ago (event {exited['id']})")
+        return ExplainedGate.closed(
+            f"{end}: state {state} was left {elapsed(exited['timestamp'])} ago (event {exited['id']})"
+        )
     if state in states and not states[state].waits_for_token:
-        return _closed(f"the execution is in state {state}, and that does not wait for a task token")
-    return _closed(f"the execution is in state {state}, and that does not wait for an answer now")
+        return ExplainedGate.closed(f"the execution is in state {state}, and that does not wait for a task token")
+    return ExplainedGate.closed(f"the execution is in state {state}, and that does not wait for an answer now")
 
 
 def _never_entered(state: str, visits: _StateVisits, states: Mapping[str, State]) -> str:
@@ -115,10 +116,6 @@ def _never_entered(state: str, visits: _StateVisits, states: Mapping[str, State]
     far = "so far" if visits.whole else "in its latest events"
     if not states or state in states:
         return f"state {state} has not been entered; entered {far}: {shown or 'none'}"
-    meant = get_close_matches(state, states, n=1)
-    hint = f"did you mean {meant[0]!r}?" if meant else f"its states: {', '.join(states)}"
+    meant = closest(state, states)
+    hint = f"did you mean {meant!r}?" if meant else f"its states: {', '.join(states)}"
     return f"the state machine has no state {state!r}; {hint}"
-
-
-def _closed(why: str) -> ExplainedGate:
-    return ExplainedGate(state=GateState.CLOSED, why=why)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, cast
 
-from mcp_workflows.adapter import JSON, Finding
+from mcp_workflows.adapter import JSON, Finding, closest
 from mcp_workflows.errors import EngineError
 from mcp_workflows_stepfunctions.arns import Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
@@ -65,8 +65,8 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
             yield Finding(ok=False, text=text, hint="leave one of the two out")
             continue
         if state is None:
-            meant = get_close_matches(name, there, n=1)
-            hint = f"did you mean {meant[0]!r}?" if meant else f"its states: {', '.join(there)}"
+            meant = closest(name, there)
+            hint = f"did you mean {meant!r}?" if meant else f"its states: {', '.join(there)}"
             yield Finding(ok=False, text=f"gates.{gate}.when: there is no state {name!r}", hint=hint)
         elif not state.waits_for_token:
             yield Finding(

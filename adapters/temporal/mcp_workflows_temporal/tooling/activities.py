@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import anyio
@@ -18,7 +17,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttributes
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
-from mcp_workflows.adapter import Finding
+from mcp_workflows.adapter import Finding, closest
 from mcp_workflows_temporal.client import Frontend, quoted
 from mcp_workflows_temporal.history import read_tail
 from mcp_workflows_temporal.labels import as_mapping
@@ -83,8 +82,8 @@ def _local(marker: MarkerRecordedEventAttributes) -> Iterator[str]:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most like this one, or None; names with other numbers in them do not count."""
     plain = {_plain(each): each for each in known if _DIGITS.findall(each) == _DIGITS.findall(name)}
-    close = get_close_matches(_plain(name), plain, n=1)
-    return plain[close[0]] if close else None
+    meant = closest(_plain(name), plain)
+    return None if meant is None else plain[meant]
 
 
 def is_typo(name: str, other: str) -> bool:

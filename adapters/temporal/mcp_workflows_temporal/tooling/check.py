@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 
-from mcp_workflows.adapter import Finding
+from mcp_workflows.adapter import Finding, rough_duration
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_temporal.client import REFUSED, Frontend
 from mcp_workflows_temporal.codec import RemoteCodec
@@ -53,16 +51,13 @@ TASK_QUEUE_HINT = "task_queue, on the engine or on the tool"
 def _judge(frontend: Frontend, found: DescribeTaskQueueResponse, queue: str) -> Finding:
     if live := live_pollers(found):
         workers = "1 worker polls" if len(live) == 1 else f"{len(live)} workers poll"
-        return Finding(ok=True, text=f"{workers} task queue {queue}, last {_ago(min(map(idle_time, live)))}")
+        return Finding(
+            ok=True, text=f"{workers} task queue {queue}, last {rough_duration(min(map(idle_time, live)))} ago"
+        )
     ages = [idle_time(poller) for poller in found.pollers]
-    text = f"nobody polls task queue {queue}" + (f", last {_ago(min(ages))}" if ages else "")
+    text = f"nobody polls task queue {queue}" + (f", last {rough_duration(min(ages))} ago" if ages else "")
     if waiting := found.stats.approximate_backlog_count:
         text = f"{text}; {waiting} waiting there"
     return Finding(
         ok=False, text=text, hint=f"start a worker on task queue {queue} in namespace {frontend.place.namespace}"
     )
-
-
-def _ago(age: timedelta) -> str:
-    seconds = max(0, int(age.total_seconds()))
-    return f"{seconds} s ago" if seconds < 120 else f"{seconds // 60} min ago"

@@ -18,7 +18,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.service import RPCError
 
-from mcp_workflows.adapter import Execution, Explanation, Gate, asked
+from mcp_workflows.adapter import Execution, Explanation, Gate, asked, rough_duration
 from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.diagnosis import (
     FAILING_FROM,
@@ -32,7 +32,7 @@ from mcp_workflows_temporal.diagnosis import (
 from mcp_workflows_temporal.gate_rules import GateRequests
 from mcp_workflows_temporal.history import CANCEL_REQUESTED, TASK_FAILED, TASK_TIMED_OUT, Tail, event_name, read_tail
 from mcp_workflows_temporal.payloads import decode_failure
-from mcp_workflows_temporal.report_text import ago, command, counted, moment, span
+from mcp_workflows_temporal.report_text import ago, command, counted, moment
 from mcp_workflows_temporal.status import read_failure
 from mcp_workflows_temporal.task_queues import ACTIVITIES, WORKFLOWS, idle_time, live_pollers
 from mcp_workflows_temporal.tooling.explain_gates import gate_states
@@ -224,8 +224,10 @@ def _workers(found: DescribeTaskQueueResponse) -> str:
     live = sorted(live_pollers(found), key=idle_time)
     if not live:
         latest = min((idle_time(poller) for poller in found.pollers), default=None)
-        return "nobody polls it" + (f", the last poll was {span(latest)} ago" if latest is not None else "")
-    workers = ", ".join(f"{poller.identity} (last poll {span(idle_time(poller))} ago)" for poller in live[:MANY])
+        return "nobody polls it" + (f", the last poll was {rough_duration(latest)} ago" if latest is not None else "")
+    workers = ", ".join(
+        f"{poller.identity} (last poll {rough_duration(idle_time(poller))} ago)" for poller in live[:MANY]
+    )
     return f"{counted(len(live), 'worker')}: {workers}{', ...' if len(live) > MANY else ''}"
 
 
@@ -233,7 +235,7 @@ def _backlog(found: DescribeTaskQueueResponse) -> str:
     waiting = found.stats.approximate_backlog_count
     if not waiting:
         return "nothing waits in it"
-    return f"{waiting} waiting, the oldest for {span(found.stats.approximate_backlog_age.ToTimedelta())}"
+    return f"{waiting} waiting, the oldest for {rough_duration(found.stats.approximate_backlog_age.ToTimedelta())}"
 
 
 # --- the reason and advice when there is no problem

@@ -68,19 +68,15 @@ async def _explain_gate(subject: _Subject, events: list[HistoryEvent], name: str
     try:
         [rule] = read_rules({name: gate})
     except EngineRefused as error:
-        return _closed(str(error).removeprefix(f"gate {name}: "))
+        return ExplainedGate.closed(str(error).removeprefix(f"gate {name}: "))
     if subject.found.workflow_execution_info.status == _PAUSED:
-        return _closed("the execution is paused: it asks nothing until it is unpaused")
+        return ExplainedGate.closed("the execution is paused: it asks nothing until it is unpaused")
     summary = summarize(events, event_filter((rule,)))
     if summary is None:
         return ExplainedGate(state=GateState.UNKNOWN, why="Temporal gave no history")
     if rule.when.after is not None:
         return _after(subject, rule, rule.when.after, summary)
     return await _query(subject, rule, summary)
-
-
-def _closed(why: str) -> ExplainedGate:
-    return ExplainedGate(state=GateState.CLOSED, why=why)
 
 
 def _after(subject: _Subject, rule: Rule, activity: str, summary: HistorySummary) -> ExplainedGate:
@@ -91,11 +87,11 @@ def _after(subject: _Subject, rule: Rule, activity: str, summary: HistorySummary
         and max((summary.answers.get(message, CLOSED) for message in rule.messages), default=CLOSED) > completed
     ):
         why = f"answered already: {_answer(subject, rule, summary)}; it opens again when {activity} completes again"
-        return _closed(why)
+        return ExplainedGate.closed(why)
     if completed:
         why = f"after: {activity} has completed ({subject.event(completed)}): the next look may show it"
         return ExplainedGate(state=GateState.UNKNOWN, why=why)
-    return _closed(f"after: {_not_completed(subject, activity)}")
+    return ExplainedGate.closed(f"after: {_not_completed(subject, activity)}")
 
 
 def _not_completed(subject: _Subject, activity: str) -> str:
@@ -123,7 +119,9 @@ def _answer(subject: _Subject, rule: Rule, summary: HistorySummary) -> str | Non
 async def _query(subject: _Subject, rule: Rule, summary: HistorySummary) -> ExplainedGate:
     signals = [summary.answers.get(message, CLOSED) for message in rule.messages if message.kind is MessageKind.SIGNAL]
     if max(signals, default=CLOSED) > summary.handled:
-        return _closed(f"answered already: {_answer(subject, rule, summary)}, and the workflow has not taken it yet")
+        return ExplainedGate.closed(
+            f"answered already: {_answer(subject, rule, summary)}, and the workflow has not taken it yet"
+        )
     try:
         result = (await GateQueries().ask(subject.run, [rule], fresh=True))[rule.name]
     except RPCError as error:
@@ -133,7 +131,7 @@ async def _query(subject: _Subject, rule: Rule, summary: HistorySummary) -> Expl
     given = f"query {rule.when.query} gives {_json(result.value)}"
     if result.waits:
         return ExplainedGate(state=GateState.UNKNOWN, why=f"{given}: the next look may show it")
-    return _closed(f"{given}, and the gate is open at {_json(rule.when.equals)}")
+    return ExplainedGate.closed(f"{given}, and the gate is open at {_json(rule.when.equals)}")
 
 
 def _json(value: JSON) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import cast
 
@@ -20,7 +19,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from mcp_workflows.adapter import JSON, Finding
+from mcp_workflows.adapter import JSON, Finding, closest
 from mcp_workflows.errors import EngineError
 from mcp_workflows_temporal.client import Frontend, quoted
 from mcp_workflows_temporal.labels import as_mapping
@@ -164,8 +163,8 @@ def _taken_by_dynamic(handlers: Handlers, named: Sequence[Reference]) -> Iterato
 
 
 def _did_you_mean(name: str, known: Sequence[str] | set[str]) -> str:
-    close = get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    meant = closest(name, sorted(known))
+    return f"; did you mean {meant!r}?" if meant else ""
 
 
 async def _handlers(frontend: Frontend, execution: WorkflowExecution, patience: float = SHARE) -> Handlers:
