@@ -43,7 +43,8 @@ class DevServer(EngineProcess):
         """The dev server, without its UI."""
         values = [f"--dynamic-config-value={name}={value}" for name, value in self._config.items()]
         server = [temporal_binary(), "server", "start-dev", "--headless", "--port", str(self.port)]
-        return [*server, "--db-filename", str(self.folder / "temporal.db"), "--log-level", "error", *values]
+        database = ["--db-filename", str(self.folder / "temporal.db"), "--sqlite-pragma", "synchronous=off"]
+        return [*server, *database, "--log-level", "error", *values]
 
     def answers(self) -> bool:
         """Whether the namespace is there."""
