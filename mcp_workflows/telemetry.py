@@ -198,12 +198,12 @@ class Telemetry:
 # --- traces
 
 
-def of_no_trace() -> None:
+def detach_trace() -> None:
     """Detach this task of the event loop from the request that began it."""
     context.attach(Context())
 
 
-def carried(given: Mapping[str, str]) -> Mapping[str, str]:
+def propagated(given: Mapping[str, str]) -> Mapping[str, str]:
     """Return the trace for an execution: ours, which continues the client's, or else the client's as it is."""
     if not trace.get_current_span().is_recording():
         return given
@@ -212,7 +212,7 @@ def carried(given: Mapping[str, str]) -> Mapping[str, str]:
     return {**given, **{key: value for key, value in ours.items() if key in _TRACE}}
 
 
-def about(tool: str, kept: Mapping[str, str]) -> None:
+def annotate_span(tool: str, kept: Mapping[str, str]) -> None:
     """Set the tool of the current request in its span, and link the trace that created the task."""
     span = trace.get_current_span()
     if not span.is_recording():

@@ -1,9 +1,9 @@
-"""Durations as the configuration writes them: 500ms, 30s, 15m, 12h, 7d or 2w; pure."""
+"""The current time, and durations as the configuration writes them: 500ms, 30s, 15m, 12h, 7d or 2w."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -19,6 +19,11 @@ _UNITS = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
+
+
+def utc_now() -> datetime:
+    """Return the current time, in UTC."""
+    return datetime.now(UTC)
 
 
 def parse_duration(value: object) -> object:

@@ -31,7 +31,7 @@ from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView

@@ -27,7 +27,7 @@ from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Status
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import TaskRepository, utc_now
+from mcp_workflows.tasks.repository import TaskRepository, utc_now
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView

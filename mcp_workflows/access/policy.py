@@ -35,7 +35,7 @@ class PrincipalMatch(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     issuer: str | None = Field(default=None, description="The issuer of their token, to the letter.")
-    subject: str | None = Field(default=None, description="PrincipalMatch the token names. Unique per issuer only.")
+    subject: str | None = Field(default=None, description="The subject that the token names. Unique per issuer only.")
     client: str | None = Field(default=None, description="The OAuth client through which they ask.")
 
     @model_validator(mode="after")

@@ -31,9 +31,8 @@ class Principal:
     expires: datetime | None = None  # of the token; None: it does not say
     identified: bool = True  # False: anonymous, and a task's id is all that protects it
     recheck: Callable[[], Awaitable[Self | None]] | None = field(default=None, repr=False, compare=False)
-    peer: str | None = field(
-        default=None, repr=False, compare=False
-    )  # the address of an anonymous caller: for rate limits
+    # the address of an anonymous caller: for rate limits
+    peer: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def scope(self) -> Mapping[str, Mapping[str, Any]]:  # Any: JSON values
@@ -53,15 +52,15 @@ class Principal:
         """The person (or the client without one), through any client: `not_owner` is about people."""
         return self.issuer, self.subject or self.client or self.id
 
-    async def renewed(self, now: datetime) -> Self | None:
+    async def revalidated(self, now: datetime) -> Self | None:
         """Return the principal as its token would be let in now, or None. Push streams outlive requests."""
         if self.expires is not None and self.expires <= now:
             return None
         return self if self.recheck is None else await self.recheck()
 
-    async def still(self, now: datetime) -> Self | None:
+    async def revalidated_if_unexpired(self, now: datetime) -> Self | None:
         """Return the same for a request that goes on: it may, even if its token has expired since it came."""
-        return self if self.expires is not None and self.expires <= now else await self.renewed(now)
+        return self if self.expires is not None and self.expires <= now else await self.revalidated(now)
 
 
 def owner_id(*, client: str | None, issuer: str | None, subject: str | None) -> str:

@@ -64,7 +64,7 @@ class _Rate:
         return wait if wait > _TOLERANCE else 0.0
 
 
-class Meters:
+class RateLimits:
     """The rate limits of each principal; anonymous callers, who are all one principal, have one set per address.
 
     Memory is bounded: by `MOST_KNOWN` for principals, by their limit for open requests.
@@ -81,7 +81,7 @@ class Meters:
         self._open: dict[str, int] = {}
         self._all_open = 0
 
-    def poll(self, principal: Principal, tasks: int = 1) -> None:
+    def count_poll(self, principal: Principal, tasks: int = 1) -> None:
         """Count a request about so many tasks.
 
         Raises:
@@ -94,7 +94,7 @@ class Meters:
 
     # --- look-ups that find nothing
 
-    def guess(self, principal: Principal, task_id: str) -> None:
+    def check_lookup(self, principal: Principal, task_id: str) -> None:
         """Check that a task may be looked up.
 
         Nothing but the ids of their tasks protects anonymous callers. After too many failures, a task is not even
@@ -112,7 +112,7 @@ class Meters:
         if (wait := self._misses.wait(who)) and (who, task_id) not in self._shown:
             raise self._too_many_misses(principal, wait)
 
-    def missed(self, principal: Principal) -> None:
+    def count_failed_lookup(self, principal: Principal) -> None:
         """Count a task that was not found.
 
         Raises:
@@ -121,7 +121,7 @@ class Meters:
         if wait := self._misses.take(whose_meter(principal)):
             raise self._too_many_misses(principal, wait)
 
-    def show(self, principal: Principal, task_id: str) -> None:
+    def remember_shown(self, principal: Principal, task_id: str) -> None:
         """Remember that the task was shown to the principal, or was created by it."""
         if principal.identified or self._limits.failed_lookups_per_minute is None:
             return
@@ -133,7 +133,7 @@ class Meters:
 
     # --- calls that start nothing
 
-    def vain(self, principal: Principal) -> LimitReached | None:
+    def check_start(self, principal: Principal) -> LimitReached | None:
         """Return the refusal of one more start, if too many calls of the principal have started nothing; else None."""
         wait = self._vain.wait(whose_meter(principal))
         if not wait:

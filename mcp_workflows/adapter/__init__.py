@@ -1,13 +1,15 @@
 """The boundary to workflow engines: all that an adapter may import, besides `mcp_workflows.errors`.
 
-`boundary` has the four verbs and their types, `capabilities` the abilities beyond them, `threads` a runner of blocking
-calls. All are re-exported here.
+`boundary` has the four verbs and their types, `capabilities` the abilities beyond them, `functions` an adapter made of
+functions, `threads` a runner of blocking calls; what they define is re-exported here. Import from their own modules:
+`bulk_status` (one call for many executions), `token_bucket` (quotas), `http_errors` (errors of HTTP libraries) and
+`memory` (an engine for tests).
 """
 
 from mcp_workflows.adapter.boundary import (
     ENTRY_POINT_GROUP,
+    EXTRA_OF_ADAPTER,
     JSON,
-    OURS,
     TERMINAL,
     Adapter,
     Execution,
@@ -82,9 +84,9 @@ from mcp_workflows.adapter.threads import BlockingCall, begin_call
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "EXTRA_OF_ADAPTER",
     "GATE_WORDS",
     "JSON",
-    "OURS",
     "TERMINAL",
     "Adapter",
     "Adopts",

@@ -23,7 +23,11 @@ from mcp_workflows.adapter.display_text import closest
 from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
-OURS: Mapping[str, str] = {"google-workflows": "google", "stepfunctions": "stepfunctions", "temporal": "temporal"}
+EXTRA_OF_ADAPTER: Mapping[str, str] = {
+    "google-workflows": "google",
+    "stepfunctions": "stepfunctions",
+    "temporal": "temporal",
+}
 """The extra of this distribution that installs an adapter, by the adapter's name."""
 
 JSON: TypeAlias = Any  # any JSON value: its shape is checked where it enters, by schema
@@ -220,16 +224,19 @@ def installed_adapters() -> Sequence[str]:
 
 def _to_install(name: str) -> str:
     """Return the way to install an adapter. Name no package that is not ours, as anybody may have published it."""
-    meant = _meant(name, OURS)
+    meant = _meant(name, EXTRA_OF_ADAPTER)
     if meant is None:
-        return f"of this project there are: {', '.join(OURS)}; others come in packages of their own"
+        return f"of this project there are: {', '.join(EXTRA_OF_ADAPTER)}; others come in packages of their own"
     question = "" if meant == name else f"did you mean {meant!r}? "
-    return f"{question}try: pip install 'mcp-workflows[{OURS[meant]}]'"
+    return f"{question}try: pip install 'mcp-workflows[{EXTRA_OF_ADAPTER[meant]}]'"
 
 
 def _meant(name: str, adapters: Iterable[str]) -> str | None:
     """Return the adapter that a misspelt name, or the name of its extra, means."""
-    known = {**{OURS[each]: each for each in adapters if each in OURS}, **{each: each for each in adapters}}
+    known = {
+        **{EXTRA_OF_ADAPTER[each]: each for each in adapters if each in EXTRA_OF_ADAPTER},
+        **{each: each for each in adapters},
+    }
     close = closest(name, known)
     return None if close is None else known[close]
 

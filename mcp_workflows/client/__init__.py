@@ -19,10 +19,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_workflows.client.errors import AnswerRejected, TaskExpired, TaskFailed, TaskNotFound
+from mcp_workflows.client.follower import FollowOptions, OnStatus, TaskFollower
 from mcp_workflows.client.handle import TaskHandle
 from mcp_workflows.client.http import reconnecting_http
 from mcp_workflows.client.messages import CreatedTask, TaskState, idempotency
-from mcp_workflows.client.polling import FollowOptions, OnStatus, TaskFollower
 from mcp_workflows.client.subscriptions import TaskSubscriptions
 from mcp_workflows.errors import ClientError, ServerUnreachable
 from mcp_workflows.wire import v2026_07_28 as wire

@@ -9,8 +9,8 @@ from typing import Any
 import mcp_types as types
 from mcp.client import ClientSession
 
+from mcp_workflows.client.follower import FollowOptions, TaskFollower
 from mcp_workflows.client.messages import TaskState, as_json, visible
-from mcp_workflows.client.polling import FollowOptions, TaskFollower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from mcp_workflows.client.follower import OnStatus
 from mcp_workflows.client.messages import TaskState, idempotency, visible
-from mcp_workflows.client.polling import OnStatus
 from mcp_workflows.client.retries import pauses, unknown
 from mcp_workflows.client.subscriptions import TaskChanges, bare
 from mcp_workflows.errors import ServerUnreachable, TaskCancelled

@@ -44,7 +44,7 @@ from mcp_workflows.telemetry import Api, Telemetry
 logger = logging.getLogger(__name__)
 
 CHECK_PATIENCE = 2.0  # seconds for a look at an engine's health
-PATIENCE = 10.0  # seconds for one call to an engine, its own retries included
+CALL_TIMEOUT = 10.0  # seconds for one call to an engine, its own retries included
 _LOOKS: Final = frozenset({"describe", "sweep"})  # not made while the engine is known to be silent
 _COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether the engine answers
 _EXECUTION = TypeAdapter(Execution)
@@ -68,7 +68,7 @@ class Engines:
         self,
         adapters: Mapping[str, Adapter],
         *,
-        patience: float = PATIENCE,
+        patience: float = CALL_TIMEOUT,
         notes: NotesOf | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:

@@ -21,10 +21,10 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import clashes
 from mcp_workflows.receiver.context import Callers, Context
+from mcp_workflows.receiver.disconnect import DisconnectMiddleware
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.log_limits import limit_lines
 from mcp_workflows.receiver.tool_changes import Changes
-from mcp_workflows.receiver.v2025_11_25.disconnect import Attentive
 from mcp_workflows.receiver.workflows import Workflows
 from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.store.protocol import Store, open_store
@@ -33,7 +33,7 @@ from mcp_workflows.tools.compatibility import adapt_tool, find_problems
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
-__all__ = ["RETENTION", "AnyServer", "Attentive", "Changes", "Workflows", "attach", "swap"]
+__all__ = ["RETENTION", "AnyServer", "Changes", "DisconnectMiddleware", "Workflows", "attach", "swap"]
 
 RETENTION = timedelta(days=90)
 

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.limits import Limits
-from mcp_workflows.access.rate_limits import Meters, whose_meter
+from mcp_workflows.access.rate_limits import RateLimits, whose_meter
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.receiver.envelope import AnyServer
@@ -58,7 +58,7 @@ class Sessions:
     """
 
     def __init__(
-        self, app: ASGIApp, live: Collection[str], sender: Callable[[Request], Principal], meters: Meters
+        self, app: ASGIApp, live: Collection[str], sender: Callable[[Request], Principal], meters: RateLimits
     ) -> None:
         """`live`: the ids of the live sessions, as the SDK keeps them."""
         self._app = app
@@ -126,7 +126,7 @@ class StandaloneStreams:
     """
 
     def __init__(
-        self, app: ASGIApp, sender: Callable[[Request], Principal], meters: Meters, *, resumes: bool, counts: bool
+        self, app: ASGIApp, sender: Callable[[Request], Principal], meters: RateLimits, *, resumes: bool, counts: bool
     ) -> None:
         self._app = app
         self._sender = sender
@@ -203,7 +203,7 @@ class BodyLimit:
 
 @contextmanager
 def limit_requests(
-    server: AnyServer, sender: Callable[[Request], Principal], meters: Meters, limits: Limits
+    server: AnyServer, sender: Callable[[Request], Principal], meters: RateLimits, limits: Limits
 ) -> Generator[None]:
     """Apply these limits to the server's HTTP application while in the context."""
     try:

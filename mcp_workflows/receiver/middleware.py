@@ -19,22 +19,22 @@ from mcp_types import jsonrpc
 from pydantic import ValidationError
 
 from mcp_workflows.access import Principal
-from mcp_workflows.access.rate_limits import Meters
+from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
 from mcp_workflows.receiver.companions.definitions import Companion, Name
 from mcp_workflows.receiver.companions.handlers import Companions
 from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.receiver.context import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
+from mcp_workflows.receiver.current_call import CurrentCall, as_current_call, current_call
+from mcp_workflows.receiver.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.request_state import CurrentCall, as_current_call, current_call
 from mcp_workflows.receiver.result_cache import CachedResult, ResultCache
 from mcp_workflows.receiver.subscriptions import ProgressReports, TaskSubscription, while_admitted
 from mcp_workflows.receiver.tool_list import Offer, Viewer
-from mcp_workflows.receiver.v2025_11_25.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms
-from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tasks.results import limit_result, task_of
+from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import Cancel, Created, Described, Finished, Get, Outcome, Read, Update
@@ -47,7 +47,7 @@ class Middleware:
     """Dispatches requests of every revision. `offer`, `boundary` and `group` are set while `Workflows` is entered."""
 
     def __init__(
-        self, server: AnyServer, offer: Offer, callers: Callers, meters: Meters, *, strict_headers: bool
+        self, server: AnyServer, offer: Offer, callers: Callers, meters: RateLimits, *, strict_headers: bool
     ) -> None:
         self.offer = offer
         self.callers = callers
@@ -185,7 +185,7 @@ class Middleware:
         )
         arguments = mapping_of(ctx.params or {}, "arguments", default={})
         try:
-            self._meters.poll(principal)
+            self._meters.count_poll(principal)
             with self._meters.listening(principal) if companion.name is Name.WAIT else nullcontext():
                 result = await served.call(companion, arguments)
         except LimitReached as reached:
@@ -215,7 +215,7 @@ class Middleware:
             if method is None:
                 return await call_next(ctx)
             principal = self.callers.principal(ctx)
-            self._meters.poll(principal)
+            self._meters.count_poll(principal)
             with self._meters.listening(principal) if method is InCoreTasks.result else nullcontext():
                 return await method(self._tasks_2025(self.offer), ctx, ctx.params or {}, principal)
         if not is_modern(ctx):
@@ -226,7 +226,7 @@ class Middleware:
         command = wire.parse_task_request(ctx.method, params, wire.client_of(params))
         wire.check_name_header(name_header(ctx), command.task_id, strict=self._strict(ctx))
         principal = self.callers.principal(ctx)
-        self._meters.poll(principal)
+        self._meters.count_poll(principal)
         known = self._known(command.task_id, principal) if isinstance(command, Get) else None
         if known is not None and await self.offer.entered.rereads(known.task, principal):
             return known.copy()
@@ -238,7 +238,7 @@ class Middleware:
 
     def _known(self, task_id: str, principal: Principal) -> CachedResult | None:
         """Return the cached result of an ended task for its owner; it is not authorized yet."""
-        self._meters.guess(principal, task_id)
+        self._meters.check_lookup(principal, task_id)
         return self._cache.find(task_id, principal.id, utc_now())
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
@@ -260,7 +260,7 @@ class Middleware:
         if task_id is None:
             return await call_next(ctx)
         principal = self.callers.principal(ctx)
-        self._meters.poll(principal)
+        self._meters.count_poll(principal)
         document = await self.offer.entered.read(Read(task_id=task_id), principal)
         return self._envelope.around(ctx, _render(ctx, document))
 
@@ -270,7 +270,7 @@ class Middleware:
         command = wire.parse_listen(ctx.params or {}, client_of(ctx))
         principal = self.callers.principal(ctx)
         if command is not None:
-            self._meters.poll(principal, len(command.task_ids))
+            self._meters.count_poll(principal, len(command.task_ids))
         with self._meters.listening(principal):
             serve: Callable[[], Awaitable[HandlerResult]] = partial(call_next, ctx)
             if command is not None:

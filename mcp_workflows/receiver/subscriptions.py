@@ -21,8 +21,8 @@ from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Execution, Progress
 from mcp_workflows.errors import WorkflowsError
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import TaskView
 
@@ -147,7 +147,7 @@ async def _cancel_once_refused(principal: Principal, stream: anyio.CancelScope) 
     while True:
         left = RECHECK_SECONDS if principal.expires is None else (principal.expires - utc_now()).total_seconds()
         await anyio.sleep(min(left, RECHECK_SECONDS))
-        if await principal.renewed(utc_now()) is None:
+        if await principal.revalidated(utc_now()) is None:
             logger.info("a stream was ended: the token that it came with is not good any more")
             stream.cancel()
             return

@@ -19,7 +19,7 @@ from mcp_types import jsonrpc
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.audit import Audit, counting, silent
 from mcp_workflows.access.limits import UNLIMITED, Limits
-from mcp_workflows.access.rate_limits import Meters
+from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
 from mcp_workflows.engines.polling.rate import Pacing
@@ -27,18 +27,18 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, TAKEN, offered
 from mcp_workflows.receiver.context import Callers, client_of
+from mcp_workflows.receiver.current_call import current_call
 from mcp_workflows.receiver.envelope import AnyServer
 from mcp_workflows.receiver.http_limits import limit_requests
 from mcp_workflows.receiver.metrics import RequestMetrics
 from mcp_workflows.receiver.middleware import Middleware
-from mcp_workflows.receiver.request_state import current_call
 from mcp_workflows.receiver.subscriptions import ProgressReports
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.webhooks import Webhooks, addresses
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.tasks.authorization import Authorization
 from mcp_workflows.tasks.gauges import TaskGauges
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2026_07_28 as wire
@@ -84,7 +84,7 @@ class Workflows:
         self._stack = AsyncExitStack()
         self._repository: TaskRepository | None = None
         self.inbound = Webhooks(lambda: self._engines if self.alive else None)  # ASGI, to be mounted at `/engines`
-        self._limits, self._meters = limits, Meters(limits, audit=self._counted)
+        self._limits, self._meters = limits, RateLimits(limits, audit=self._counted)
         offer = Offer(tools=tools, my_tasks=my_tasks)
         self.middleware = Middleware(server, offer, callers, self._meters, strict_headers=strict_headers)
         self.measuring = RequestMetrics(self._telemetry, lambda: self.tools)

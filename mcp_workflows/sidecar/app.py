@@ -27,7 +27,7 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.engines.polling.rate import Pacing
 from mcp_workflows.errors import ConfigError
-from mcp_workflows.receiver.attach import Attentive, Changes, Workflows, attach
+from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
 from mcp_workflows.sidecar import health
 from mcp_workflows.sidecar.admin import ops_app, serve_ops
@@ -305,7 +305,7 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         lifespan=mcp.router.lifespan_context,
     )
     app.router.redirect_slashes = False  # the Location would be built from the Host header
-    app.add_middleware(Attentive)
+    app.add_middleware(DisconnectMiddleware)
     app.add_middleware(OpenRequests, shutdown_state=sidecar.shutdown_state)
     app.add_middleware(CleanHeaders)
     if config.server.cors:

@@ -20,7 +20,7 @@ from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
 from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposed, Exposes, Finding, Verifies
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.engines.registry import PATIENCE, Engines
+from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines
 from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
@@ -153,7 +153,7 @@ def _sentence(row: Row) -> Text:
     return Text(cleaned(f"{row.finding.text}{hint}"))  # text from engines must not control the terminal
 
 
-async def check(config: Config, *, tasks: bool = False, patience: float = PATIENCE) -> CheckReport:
+async def check(config: Config, *, tasks: bool = False, patience: float = CALL_TIMEOUT) -> CheckReport:
     """Check everything concurrently, and the tasks in the store if wanted. `patience` is in seconds for each check."""
     rows: dict[tuple[ItemKind, str], Row] = {}
     discoveries = Discoveries()

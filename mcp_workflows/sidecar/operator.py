@@ -33,8 +33,8 @@ from mcp_workflows.store.protocol import Store
 from mcp_workflows.task import Task, deliver_cancel, mark_terminated, observe, request_cancel
 from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest, watched_arguments
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers
-from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tools.tool import Tool
+from mcp_workflows.units import utc_now
 
 MAX_LOOKS = 16  # concurrent looks at engines
 PAGE = 100  # rows
@@ -247,7 +247,7 @@ class Operator:
     async def _pages(self, task_filter: TaskFilter) -> AsyncIterator[Sequence[Task]]:
         before: datetime | None = None
         for _ in range(MAX_PAGES):
-            page = await self._store.everyones(
+            page = await self._store.list_all(
                 tool=task_filter.tool,
                 live_only=not task_filter.ended,
                 limit=max(PAGE, task_filter.limit),

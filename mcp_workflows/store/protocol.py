@@ -28,9 +28,8 @@ class Caps:
     live_of_owner: int | None = None
     live_of_tool: int | None = None  # of any owner
     live_of_owner_and_tool: int | None = None
-    created_of_owner: int | None = (
-        None  # after `since`, also ended or expired; none deleted or dated ahead of the clock
-    )
+    # created after `since`, also ended or expired ones; none that was deleted or is dated ahead of the clock
+    created_of_owner: int | None = None
     created_of_tool: int | None = None  # likewise, of any owner
     since: datetime | None = None  # None: ever
 
@@ -63,9 +62,9 @@ class Count:
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Durable rows of tasks, and notes of adapters; replicas that share one share all. A read of a row names its owner.
 
-    The exceptions are `everyones`, `find`, `live_counts` and `counts`, for the operator, and `unbound`, `due` and
-    `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007. `of_tools`
-    and `of_others` find the rows that the rules of tools let others see: docs/decisions/0017.
+    The exceptions are `list_all`, `find`, `live_counts` and `counts`, for the operator, and `unbound`, `due` and
+    `longest_live`, for maintenance and caps: no request may ever show their rows, see docs/decisions/0007.
+    `list_of_tools` and `get_of_tools` find the rows that the rules of tools let others see: docs/decisions/0017.
 
     Every method raises `StoreUnavailable` when the store cannot be read or written now. Entering it creates or migrates
     its tables, and raises `StoreUnusable` when it must not be used.
@@ -109,7 +108,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def everyones(
+    async def list_all(
         self,
         *,
         tool: str | None = None,
@@ -121,7 +120,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return for the operator rows of any owner, no tombstones, created before that time; the youngest first."""
         ...
 
-    async def owned_by(
+    async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
         """Return one owner's rows that can be read at that time, no tombstones, the youngest first.
@@ -130,10 +129,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def of_tools(
+    async def list_of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
-        """Return live rows of any owner of these tools, neither ended nor expired, the youngest first; see `owned_by`.
+        """Return live rows of any owner of these tools, the youngest first; see `list_of_owner`.
 
         They are for principals that the rules of these tools let see tasks of others: see docs/decisions/0017.
         """
@@ -147,7 +146,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def of_others(self, task_id: str, tools: Sequence[str]) -> Task | None:
+    async def get_of_tools(self, task_id: str, tools: Sequence[str]) -> Task | None:
         """Return the row of any owner, if it is of one of these tools and no tombstone."""
         ...
 
@@ -178,7 +177,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return for the operator the numbers of live tasks of any owner, by tool and engine."""
         ...
 
-    async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
+    async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
         """Make tombstones of expired rows, and drop those old enough, in batches. Return the number of changed rows.
 
         Rows that maintenance must act on (`Task.due`) are left for a day. Notes are dropped whose `until` is not after

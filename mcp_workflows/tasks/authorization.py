@@ -16,19 +16,19 @@ import anyio
 from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
 from mcp_workflows.access.limits import Limits
-from mcp_workflows.access.rate_limits import Meters
+from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.quotas import check_size
-from mcp_workflows.tasks.refresh import TaskRepository, expired
+from mcp_workflows.tasks.repository import TaskRepository, expired
 from mcp_workflows.tasks.view import META_PREFIX, view
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
 
 logger = logging.getLogger(__name__)
 
-PATIENCE: Final = 5.0  # seconds for an authorizer to say yes
+AUTHORIZER_TIMEOUT: Final = 5.0  # seconds for an authorizer to say yes
 NOT_FOUND: Final = "Task not found"
 _MAY_NOT: Mapping[Verb, str] = {
     Verb.ANSWER: "Not allowed: what this task asks is for somebody else to answer; nothing was applied",
@@ -144,7 +144,7 @@ class Authorization:
         if self._authorizer is None:
             return True
         try:
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(AUTHORIZER_TIMEOUT):
                 return await self._authorizer(wish) is True
         except Exception:  # third-party code; any error is a refusal: docs/decisions/0002
             logger.exception("the authorizer failed on %s of tool %r: denied", wish.verb, wish.tool)
@@ -168,7 +168,13 @@ class TaskAccess:
     """The access of principals to tasks: every request about a task goes through it; see docs/decisions/0017."""
 
     def __init__(
-        self, *, repository: TaskRepository, authorization: Authorization, meters: Meters, limits: Limits, audit: Audit
+        self,
+        *,
+        repository: TaskRepository,
+        authorization: Authorization,
+        meters: RateLimits,
+        limits: Limits,
+        audit: Audit,
     ) -> None:
         self._repository = repository
         self._authorization = authorization
@@ -187,11 +193,11 @@ class TaskAccess:
             RequestError: the task is unknown or not to be seen (these look alike), or has expired, or the principal
                 may see it and no more.
         """
-        self._meters.guess(principal, task_id)
+        self._meters.check_lookup(principal, task_id)
         task = await self._repository.found(task_id, principal.id, self._authorization.beyond(principal), by=by)
         if task is None:
             self._authorization.denied(principal, task_id=task_id, reason="there is no such task for them")
-            self._meters.missed(principal)
+            self._meters.count_failed_lookup(principal)
             raise not_found()
         rights = await self._authorization.rights(task, principal)
         if not rights.see and principal.id != task.owner:
@@ -199,9 +205,9 @@ class TaskAccess:
             task, _ = await self._repository.current(task, by=min(by, self._repository.deadline()))
         if not rights.reads(task):
             self._authorization.denied(principal, task=task, reason="may not see it")
-            self._meters.missed(principal)
+            self._meters.count_failed_lookup(principal)
             raise not_found()
-        self._meters.show(principal, task.id)
+        self._meters.remember_shown(principal, task.id)
         if self._repository.over(task):
             raise expired()
         if (verb is Verb.ANSWER and not rights.answer) or (verb is Verb.CANCEL and not rights.cancel):

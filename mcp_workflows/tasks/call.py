@@ -12,7 +12,7 @@ import anyio.lowlevel
 from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Event
 from mcp_workflows.access.limits import Limits
-from mcp_workflows.access.rate_limits import Meters
+from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
@@ -31,10 +31,10 @@ from mcp_workflows.tasks.adopt import AdoptionRequest
 from mcp_workflows.tasks.authorization import NO_RIGHTS, NOT_FOUND, Authorization, TaskAccess, as_seen
 from mcp_workflows.tasks.idempotency import Idempotency, idempotency_of, key_of, with_key
 from mcp_workflows.tasks.quotas import NO_MORE, caps_of, check_size
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.results import limit_result, tool_error
-from mcp_workflows.tasks.wait import BlockingCalls, CallObserver, Report, finished
-from mcp_workflows.telemetry import carried
+from mcp_workflows.tasks.wait import CallObserver, Report, WaitingCalls, finished
+from mcp_workflows.telemetry import propagated
 from mcp_workflows.tools.dialogue import (
     Declined,
     Dialogue,
@@ -53,17 +53,17 @@ class CallReplies:
     """Replies to calls once there is a task."""
 
     def __init__(
-        self, *, repository: TaskRepository, authorization: Authorization, meters: Meters, access: TaskAccess
+        self, *, repository: TaskRepository, authorization: Authorization, meters: RateLimits, access: TaskAccess
     ) -> None:
         self._repository = repository
         self._authorization = authorization
         self._meters = meters
         self._access = access
-        self._plain = BlockingCalls(repository)
+        self._plain = WaitingCalls(repository)
 
     async def of_new(self, tool: Tool, row: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """Return the reply to a call that has a new task: the task, or its result."""
-        self._meters.show(principal, row.id)
+        self._meters.remember_shown(principal, row.id)
         observer = self._observer(principal)
         async with self._plain.attended(tool, row, observer):
             await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start
@@ -130,7 +130,7 @@ class CallReplies:
         """Return a function: the task within the caller's rights at that moment, while its token is good."""
 
         async def seen(task: Task) -> Task:
-            who = await principal.still(self._repository.now())
+            who = await principal.revalidated_if_unexpired(self._repository.now())
             rights = NO_RIGHTS if who is None else await self._authorization.rights(task, who)
             if not rights.reads(task) and (task.ended or not rights.answer):
                 self._authorization.denied(principal, task=task, reason="may not see what comes of it")
@@ -154,7 +154,7 @@ class ToolCalls:
         repository: TaskRepository,
         retention: timedelta,
         authorization: Authorization,
-        meters: Meters,
+        meters: RateLimits,
         limits: Limits,
         access: TaskAccess,
     ) -> None:
@@ -249,7 +249,7 @@ class ToolCalls:
         self, tool: Tool, task: Task, same: Idempotency, call: Call, principal: Principal, report: Report
     ) -> CallOutcome:
         caps = caps_of(self._limits, tool, self._repository.now())
-        in_vain = self._meters.vain(principal)
+        in_vain = self._meters.check_start(principal)
         try:
             row = await self._repository.create(task, NO_MORE if in_vain else caps, window=same.window)
         except LimitReached as reached:
@@ -271,7 +271,7 @@ class ToolCalls:
 
     async def _watch(self, tool: Tool, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """Return the reply with a task for an execution that was started elsewhere."""
-        self._meters.poll(principal)
+        self._meters.count_poll(principal)
         try:
             ref = await self._repository.adoption.find_own(tool, call.arguments[EXECUTION_ID])
         except EngineUnavailable as error:
@@ -279,7 +279,7 @@ class ToolCalls:
             return Finished(result=tool_error(text))
         except ExecutionNotFound as error:
             self._authorization.denied(principal, tool=tool.name, reason="there is no such execution for them")
-            self._meters.missed(principal)
+            self._meters.count_failed_lookup(principal)
             return Finished(result=tool_error(str(error)))
         ttl = self._ttl(call, tool, principal)
         row = await self._repository.adopt(
@@ -312,7 +312,7 @@ class ToolCalls:
             options=tool.frozen_options(scope),
             gates=tool.frozen_gates(scope),
             given=scope["args"] if tool.gates else None,
-            context={**on_behalf_of(tool, principal, scope), **carried(call.context)},
+            context={**on_behalf_of(tool, principal, scope), **propagated(call.context)},
             created=now,
             updated=now,
             expires=now + self._ttl(call, tool, principal),

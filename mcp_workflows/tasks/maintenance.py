@@ -81,7 +81,7 @@ class RetentionScan:
 
     async def _working(self, now: datetime) -> AsyncIterator[Task]:
         before = now - YOUNG
-        while page := await self._store.everyones(limit=_PAGE, before=before):
+        while page := await self._store.list_all(limit=_PAGE, before=before):
             for task in page:
                 yield task
             before = page[-1].created
@@ -187,7 +187,7 @@ class Maintenance:
         """Delete expired rows, unless another process does or the clock was just set; twice at once does no harm."""
         if self._clock_check.is_steady() and await self._leases.holds(_SWEEP, SWEEP_LEASE):
             now = self._clock()
-            await self._store.sweep(now, now - self._retention)
+            await self._store.delete_expired(now, now - self._retention)
 
     # --- a clock that was set back
 
@@ -201,7 +201,7 @@ class Maintenance:
     async def _set_back(self) -> None:
         """Correct all tasks that have not ended, so that no cancellation waits as long as the clock was set back."""
         before: datetime | None = None
-        while page := await self._store.everyones(limit=SCANNED, before=before):
+        while page := await self._store.list_all(limit=SCANNED, before=before):
             now = self._clock()
             for task in page:
                 if set_back(task, now) is not task:

@@ -12,13 +12,13 @@ import anyio
 from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Audit, Event, silent
 from mcp_workflows.access.limits import UNLIMITED, Limits
-from mcp_workflows.access.rate_limits import Meters
+from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import Status
 from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import NO_RIGHTS, Authorization, Rights, TaskAccess, not_found
 from mcp_workflows.tasks.call import ToolCalls
-from mcp_workflows.tasks.refresh import TaskRepository, expired
+from mcp_workflows.tasks.repository import TaskRepository, expired
 from mcp_workflows.tasks.view import protocol_error, whole_result
 from mcp_workflows.tasks.wait import Report
 from mcp_workflows.tools.tool import Tool
@@ -55,11 +55,11 @@ class TaskService:
         authorization: Authorization | None = None,
         audit: Audit = silent,
         limits: Limits = UNLIMITED,
-        meters: Meters | None = None,
+        meters: RateLimits | None = None,
     ) -> None:
         authorization, meters = (
             authorization or Authorization(tools, audit=audit),
-            meters or Meters(limits, audit=audit),
+            meters or RateLimits(limits, audit=audit),
         )
         access = TaskAccess(
             repository=repository, authorization=authorization, meters=meters, limits=limits, audit=audit
@@ -241,7 +241,7 @@ class TaskService:
         """
 
         async def tell(current: Task) -> bool | None:
-            now = await principal.renewed(self._repository.now())
+            now = await principal.revalidated(self._repository.now())
             rights = NO_RIGHTS if now is None else await self._authorization.rights(current, now)
             if not rights.reads(current):
                 self._authorization.denied(principal, task=current, reason="may not see it any more")

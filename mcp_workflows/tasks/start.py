@@ -306,9 +306,8 @@ class TaskCreation:
                 raise
             raise EngineUnavailable(str(error), throttled=error.throttled) from None
         if promise is StartGuarantee.FINDABLE and row.attempts > 1:
-            handle = (
-                await self._find(row) or handle
-            )  # an earlier attempt may have been very late, and the oldest counts
+            # an earlier attempt may have been very late, and the oldest counts
+            handle = await self._find(row) or handle
         return await self._bind(row, handle, promise)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:

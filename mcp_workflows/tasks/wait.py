@@ -12,14 +12,14 @@ import anyio
 from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.view import final_result, view
 from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, CallOutcome, Finished, Questions, TaskView, Unfinished
 
-PATIENCE = 30.0  # seconds a plain call waits for an engine that gives no answer
+NO_ANSWER_LIMIT = 30.0  # seconds a plain call waits for an engine that gives no answer
 ABANDONING = 5.0  # seconds to cancel what a client has left
 Report = Callable[[Execution], Awaitable[None]]
 
@@ -33,7 +33,7 @@ class CallObserver:
     on_disconnect: Callable[[Task], None]  # called when it was cancelled, as the client left
 
 
-class BlockingCalls:
+class WaitingCalls:
     """Calls that return a result or a task id in text, and no task."""
 
     def __init__(self, repository: TaskRepository) -> None:
@@ -87,7 +87,7 @@ class BlockingCalls:
         try:
             async with self.attended(tool, task, observer):
                 with anyio.move_on_after(None if within is None else within.total_seconds()):
-                    await self._repository.follow(task, on_change, patience=PATIENCE)
+                    await self._repository.follow(task, on_change, patience=NO_ANSWER_LIMIT)
         except ServerStopping:
             if within is None:
                 raise

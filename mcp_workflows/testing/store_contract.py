@@ -151,7 +151,7 @@ class StoreContract(StoreReachContract):
             assert await other.change(task.id, task.owner, lambda row: None) is None
             assert await one.get(task.id, task.owner) is None
             assert await one.change(task.id, task.owner, lambda row: bind(row, "handle", NOON)) is None
-            assert await one.owned_by(task.owner, now=NOON, limit=10) == []
+            assert await one.list_of_owner(task.owner, now=NOON, limit=10) == []
             assert await one.unbound(task.engine, NOON + DAY, 10) == []
             again = make_task(idempotency_key="once")
             assert await one.create(again, caps) == again
@@ -215,24 +215,24 @@ class StoreContract(StoreReachContract):
         assert await store.unbound(ahead.engine, NOON, 10) == [ahead]
 
     async def test_an_owner_sees_their_own_rows_page_by_page_the_youngest_first(self, store: Store) -> None:
-        """Law: owned_by gives one owner's rows that have not expired, also those of one moment, each on one page."""
+        """Law: list_of_owner gives one owner's rows that have not expired, each on one page."""
         ages = (0, 1, 1, 1, 2)
         rows = [make_task(owner="ada", created=NOON - age * DAY, expires=NOON + DAY) for age in ages]
         strangers = [make_task(owner="ben"), make_task(owner="ada", expires=NOON)]
         for row in [*rows, *strangers]:
             await store.create(row)
         expected = sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
-        assert await store.owned_by("ada", now=NOON, limit=10) == expected
+        assert await store.list_of_owner("ada", now=NOON, limit=10) == expected
         paged: list[Task] = []
-        while page := await store.owned_by(
+        while page := await store.list_of_owner(
             "ada", now=NOON, limit=2, before=(paged[-1].created, paged[-1].id) if paged else None
         ):
             paged += page
         assert paged == expected
-        assert await store.owned_by("nobody", now=NOON, limit=10) == []
+        assert await store.list_of_owner("nobody", now=NOON, limit=10) == []
 
     async def test_the_operator_sees_everyones_rows_the_youngest_first(self, store: Store) -> None:
-        """Law: everyones gives rows of any owner, by tool, engine and age, up to a limit; live ones unless asked."""
+        """Law: list_all gives rows of any owner, by tool, engine and age, up to a limit; live ones unless asked."""
         rows = [make_task(owner=f"owner-{age}", created=NOON - age * DAY) for age in range(5)]
         rows[1] = make_task(owner="ben", tool="refund", engine="parcels", created=NOON - DAY)
         for row in rows:
@@ -240,18 +240,18 @@ class StoreContract(StoreReachContract):
         over = Execution(status=Status.SUCCEEDED)
         ended = await store.change(rows[2].id, rows[2].owner, lambda row: observe(row, over, NOON))
         live = [rows[0], rows[1], rows[3], rows[4]]
-        assert await store.everyones() == live
-        assert await store.everyones(limit=2) == live[:2]
-        assert await store.everyones(before=rows[1].created) == live[2:]
-        assert await store.everyones(tool="refund") == await store.everyones(engine="parcels") == [rows[1]]
-        assert await store.everyones(live_only=False) == [*rows[:2], ended, *rows[3:]]
-        assert await store.everyones(tool="nobodys") == []
+        assert await store.list_all() == live
+        assert await store.list_all(limit=2) == live[:2]
+        assert await store.list_all(before=rows[1].created) == live[2:]
+        assert await store.list_all(tool="refund") == await store.list_all(engine="parcels") == [rows[1]]
+        assert await store.list_all(live_only=False) == [*rows[:2], ended, *rows[3:]]
+        assert await store.list_all(tool="nobodys") == []
 
     async def test_the_operator_sees_no_tombstones(self, store: Store) -> None:
         """Law: what has expired and was swept is nobody's any more."""
         task = await store.create(make_task(idempotency_key="once", expires=NOON))
-        await store.sweep(NOON, NOON - DAY)
-        assert await store.everyones(live_only=False) == []
+        await store.delete_expired(NOON, NOON - DAY)
+        assert await store.list_all(live_only=False) == []
         assert await store.find(task.id) == []
 
     async def test_the_operator_counts_live_tasks_by_tool_and_engine(self, store: Store) -> None:
@@ -288,23 +288,23 @@ class StoreContract(StoreReachContract):
         expired, fresh, forever = make_task(expires=NOON, arguments=["private"]), make_task(), make_task(expires=None)
         for row in (expired, fresh, forever):
             await store.create(row)
-        assert await store.sweep(NOON, NOON - DAY) == 1
+        assert await store.delete_expired(NOON, NOON - DAY) == 1
         assert await store.get(expired.id, expired.owner) == expire(expired)
         assert await store.get(expired.id, "ben") is None
         assert await store.get(fresh.id, fresh.owner) == fresh
         assert await store.get(forever.id, forever.owner) == forever
-        assert await store.sweep(NOON, NOON - DAY) == 0
+        assert await store.delete_expired(NOON, NOON - DAY) == 0
 
     async def test_sweeping_many_rows_sweeps_them_all(self, store: Store) -> None:
         """Law: sweep is complete, however it is cut into transactions."""
         for number in range(450):
             await store.create(make_task(expires=NOON, idempotency_key=str(number) if number % 2 else None))
-        assert await store.sweep(NOON, NOON - DAY) == 450
+        assert await store.delete_expired(NOON, NOON - DAY) == 450
 
     async def test_an_expired_row_with_a_key_becomes_a_tombstone(self, store: Store) -> None:
         """Law: the idempotency key of a tombstone still counts, its content is gone."""
         task = await store.create(make_task(idempotency_key="once", expires=NOON, arguments=["private"]))
-        assert await store.sweep(NOON, NOON - DAY) == 1
+        assert await store.delete_expired(NOON, NOON - DAY) == 1
         found = await store.create(make_task(idempotency_key="once"))
         assert (found.id, found.tombstone, found.arguments) == (task.id, True, None)
         assert await store.get(task.id, task.owner) == found
@@ -313,9 +313,9 @@ class StoreContract(StoreReachContract):
     async def test_an_old_tombstone_is_dropped_and_its_key_is_free(self, store: Store) -> None:
         """Law: tombstones that expired before `keep_tombstones_since` are dropped."""
         await store.create(make_task(idempotency_key="once", expires=NOON))
-        await store.sweep(NOON, NOON - DAY)
-        assert await store.sweep(NOON, NOON) == 0
-        assert await store.sweep(NOON + DAY, NOON + DAY) == 1
+        await store.delete_expired(NOON, NOON - DAY)
+        assert await store.delete_expired(NOON, NOON) == 0
+        assert await store.delete_expired(NOON + DAY, NOON + DAY) == 1
         again = make_task(idempotency_key="once")
         assert await store.create(again) == again
 
@@ -349,7 +349,7 @@ class StoreContract(StoreReachContract):
         """Law: add_note returns what is there already, and changes nothing then, not even its time."""
         assert await store.add_note("orders", "a", {"n": 1}, until=NOON) == {"n": 1}
         assert await store.add_note("orders", "a", {"n": 2}, until=NOON + DAY) == {"n": 1}
-        await store.sweep(NOON, NOON - DAY)
+        await store.delete_expired(NOON, NOON - DAY)
         assert await store.add_note("orders", "a", {"n": 3}, until=NOON) == {"n": 3}
         await store.put_note("orders", "a", {"n": 4}, until=NOON)
         assert await store.add_note("orders", "a", {"n": 5}, until=NOON) == {"n": 4}
@@ -396,13 +396,13 @@ class StoreContract(StoreReachContract):
         await store.put_note("orders", "longer", 3, until=NOON)
         await store.put_note("orders", "longer", 4, until=NOON + DAY)
         assert await store.note("orders", "over") == 1
-        assert await store.sweep(NOON, NOON - DAY) == 1
+        assert await store.delete_expired(NOON, NOON - DAY) == 1
         assert await store.notes_under("orders", "") == {"later": 2, "longer": 4}
-        assert await store.sweep(NOON, NOON - DAY) == 0
+        assert await store.delete_expired(NOON, NOON - DAY) == 0
         async with anyio.create_task_group() as group:
             for number in range(450):
                 group.start_soon(partial(store.put_note, "orders", str(number), number, until=NOON))
-        assert await store.sweep(NOON + DAY, NOON - DAY) == 452
+        assert await store.delete_expired(NOON + DAY, NOON - DAY) == 452
 
     async def test_notes_survive_a_restart(self, new_store: Callable[[], Store]) -> None:
         """Law: durable when add_note and put_note return."""

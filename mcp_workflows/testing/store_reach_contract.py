@@ -31,18 +31,18 @@ class StoreReachContract:
     async def test_an_old_tombstone_without_a_key_is_dropped_too(self, store: Store) -> None:
         """Law: for as long as tombstones are kept the owner can be told that it expired, and no longer."""
         task = await store.create(make_task(expires=NOON))
-        await store.sweep(NOON, NOON - DAY)
+        await store.delete_expired(NOON, NOON - DAY)
         assert await store.get(task.id, task.owner) is not None
-        assert await store.sweep(NOON + DAY, NOON + DAY) == 1
+        assert await store.delete_expired(NOON + DAY, NOON + DAY) == 1
         assert await store.get(task.id, task.owner) is None
 
     async def test_what_is_still_to_be_done_for_an_expired_row_is_left_for_a_day(self, store: Store) -> None:
         """Law: sweep leaves rows with something due until a day after they expired."""
         running = bind(make_task(expires=NOON, cancel_on_expiry=True), "handle", NOON)
         await store.create(running)
-        assert await store.sweep(NOON + DAY - timedelta(microseconds=1), NOON - DAY) == 0
+        assert await store.delete_expired(NOON + DAY - timedelta(microseconds=1), NOON - DAY) == 0
         assert await store.get(running.id, running.owner) == running
-        assert await store.sweep(NOON + DAY, NOON - DAY) == 1
+        assert await store.delete_expired(NOON + DAY, NOON - DAY) == 1
         assert await store.due(running.engine, NOON + 2 * DAY, 10) == []
 
     async def test_what_is_due_is_found_by_engine_due_longest_first(self, store: Store) -> None:
@@ -67,7 +67,7 @@ class StoreReachContract:
         assert await store.due(first.engine, NOON + DAY, 10) == [third, later]
 
     async def test_rows_of_tools_are_listed_whoever_owns_them(self, store: Store) -> None:
-        """Law: of_tools gives live rows of these tools, page by page, the youngest first, each on one page."""
+        """Law: list_of_tools gives live rows of these tools, page by page, the youngest first, each on one page."""
         ages = (0, 1, 1, 1, 2)
         rows = await _made(
             store, *({"owner": f"o{n}", "tool": "ab"[n % 2], "created": NOON - age * DAY} for n, age in enumerate(ages))
@@ -76,16 +76,16 @@ class StoreReachContract:
         over = await store.create(make_task(tool="b"))
         await store.change(over.id, over.owner, _ended)
         expected = sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
-        assert await store.of_tools(["a", "b", "a"], now=NOON, limit=10) == expected
-        assert await store.of_tools(["b"], now=NOON, limit=10) == [row for row in expected if row.tool == "b"]
+        assert await store.list_of_tools(["a", "b", "a"], now=NOON, limit=10) == expected
+        assert await store.list_of_tools(["b"], now=NOON, limit=10) == [row for row in expected if row.tool == "b"]
         paged: list[Task] = []
-        while page := await store.of_tools(
+        while page := await store.list_of_tools(
             ["a", "b"], now=NOON, limit=2, before=(paged[-1].created, paged[-1].id) if paged else None
         ):
             paged += page
         assert paged == expected
-        assert await store.of_tools([], now=NOON, limit=10) == []
-        assert await store.of_tools(["nobodys", "%", "\ud800"], now=NOON, limit=10) == []
+        assert await store.list_of_tools([], now=NOON, limit=10) == []
+        assert await store.list_of_tools(["nobodys", "%", "\ud800"], now=NOON, limit=10) == []
 
     async def test_the_longest_live_are_found_by_owner_and_by_tool(self, store: Store) -> None:
         """Law: longest_live gives live rows of an owner, of a tool, or of one of both, the oldest first."""
@@ -105,17 +105,17 @@ class StoreReachContract:
         assert await store.longest_live(owner="\ud800", tool=None, now=NOON, limit=10) == []
 
     async def test_anothers_row_is_found_only_by_its_tool(self, store: Store) -> None:
-        """Law: of_others gives a row of any owner if its tool is among those, and it is no tombstone."""
+        """Law: get_of_tools gives a row of any owner if its tool is among those, and it is no tombstone."""
         task, ended, buried = await _made(store, {"owner": "anna"}, {"owner": "ben"}, {"expires": NOON})
         over = await store.change(ended.id, ended.owner, _ended)
-        await store.sweep(NOON, NOON - DAY)
-        assert await store.of_others(task.id, ["refund", task.tool]) == task
-        assert await store.of_others(ended.id, [ended.tool]) == over
-        assert await store.of_others(buried.id, [buried.tool]) is None
-        assert await store.of_others(task.id, ["refund"]) is None
-        assert await store.of_others(task.id, []) is None
+        await store.delete_expired(NOON, NOON - DAY)
+        assert await store.get_of_tools(task.id, ["refund", task.tool]) == task
+        assert await store.get_of_tools(ended.id, [ended.tool]) == over
+        assert await store.get_of_tools(buried.id, [buried.tool]) is None
+        assert await store.get_of_tools(task.id, ["refund"]) is None
+        assert await store.get_of_tools(task.id, []) is None
         for nobodys in NOBODYS_IDS:
-            assert await store.of_others(nobodys, [task.tool]) is None
+            assert await store.get_of_tools(nobodys, [task.tool]) is None
 
     async def test_the_operator_counts_tasks_by_tool_engine_and_status(self, store: Store) -> None:
         """Law: counts has the tasks that can be read at that time, with the oldest last change of each status."""
@@ -204,7 +204,7 @@ class StoreReachContract:
         moments = [NOON - minute, NOON - timedelta(seconds=50), NOON - timedelta(seconds=20)]
         old, first, second = await _made(store, *({"created": moment, "expires": NOON} for moment in moments))
         await store.change(first.id, first.owner, _ended)
-        await store.sweep(NOON, NOON - DAY)
+        await store.delete_expired(NOON, NOON - DAY)
         assert old.created == NOON - minute  # not after `since`
         with pytest.raises(CapReached) as reached:
             await store.create(make_task(), Caps(**{cap: 2}, since=NOON - minute))

@@ -145,11 +145,9 @@ class Tool(BaseModel):
         "the engine. Watching needs a caller who is identified.",
     )
     allow_answer: bool = Field(
-        default=False, description="With `kind: watch`: whether who watches may answer what the execution asks."
+        default=False, description="With `kind: watch`: the caller may answer the execution's questions."
     )
-    allow_cancel: bool = Field(
-        default=False, description="With `kind: watch`: whether who watches may cancel the execution."
-    )
+    allow_cancel: bool = Field(default=False, description="With `kind: watch`: the caller may cancel the execution.")
     fallback: Fallback = Field(
         default=Fallback.TOOLS,
         description="What clients without tasks get when tasks are optional: after `wait`, a handle for the companion "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias, TypeGuard, cast
 
-from mcp_workflows.adapter import JSON, Progress
+from mcp_workflows.adapter import JSON, Progress, Status
 from mcp_workflows.adapter.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
 from mcp_workflows.wire.json_limits import checked
@@ -25,6 +25,16 @@ KEY_PATHS: Final[Sequence[KeyPath]] = (
     ("taskId",),
 )
 """The places where hosts put the id of a call, in order of precedence."""
+
+STATUS: Mapping[Status, str] = {
+    Status.RUNNING: "working",
+    Status.INPUT_REQUIRED: "input_required",
+    Status.SUCCEEDED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
+"""MCP's words for the statuses; 2026-07-28 uses `failed` for less, see `v2026_07_28`."""
+
 _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 _LONGEST_TRACE: Final = 512  # characters, all of them ASCII (W3C Trace Context, 3.3.1.5)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status, asked
+from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, asked
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from mcp_workflows.wire.commands import (
@@ -28,6 +28,7 @@ from mcp_workflows.wire.commands import (
 )
 from mcp_workflows.wire.params import (
     KEY_PATHS,
+    STATUS,
     KeyPath,
     Params,
     keys_of,
@@ -44,14 +45,6 @@ NOTIFICATION: Final = "notifications/tasks/status"
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
 _LONGEST_MESSAGE: Final = 1000  # characters of a failure's text, or of questions, in a status message
-
-STATUS: Mapping[Status, str] = {
-    Status.RUNNING: "working",
-    Status.INPUT_REQUIRED: "input_required",
-    Status.SUCCEEDED: "completed",
-    Status.FAILED: "failed",
-    Status.CANCELLED: "cancelled",
-}
 
 
 # --- requests: params -> command

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limits import UNLIMITED, Limits, ToolLimits
-from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, Meters
+from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, RateLimits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached
 from mcp_workflows.tasks.quotas import check_size, keepable
@@ -38,10 +38,10 @@ def stranger(address: str) -> Principal:
     return Principal(id=ANONYMOUS.id, identified=False, peer=address)
 
 
-def meters(**limits: int | None) -> tuple[Meters, Clock, list[Record]]:
-    """Meters with these limits alone, their clock, and what they put on record."""
+def meters(**limits: int | None) -> tuple[RateLimits, Clock, list[Record]]:
+    """RateLimits with these limits alone, their clock, and what they put on record."""
     clock, records = Clock(), list[Record]()
-    return Meters(UNLIMITED.model_copy(update=limits), audit=records.append, clock=clock), clock, records
+    return RateLimits(UNLIMITED.model_copy(update=limits), audit=records.append, clock=clock), clock, records
 
 
 # --- settings
@@ -129,53 +129,53 @@ def test_callers_without_a_name_keep_their_tasks_as_long_as_others_if_that_is_so
 def test_who_polls_too_fast_hears_when_to_come_again_and_others_notice_nothing() -> None:
     metered, clock, records = meters(polls_per_minute=10)
     for _ in range(10):
-        metered.poll(ANNA)
+        metered.count_poll(ANNA)
     with pytest.raises(LimitReached, match="at most 10 requests about tasks in a minute") as reached:
-        metered.poll(ANNA)
+        metered.count_poll(ANNA)
     assert reached.value.code == LIMIT_REACHED
     assert reached.value.data == {"retryAfterMs": 6000}
-    metered.poll(BEN)
+    metered.count_poll(BEN)
     clock.now += 6
-    metered.poll(ANNA)
+    metered.count_poll(ANNA)
     assert [(record.event, record.principal) for record in records] == [(Event.LIMIT, "anna")]
 
 
 def test_a_request_about_many_tasks_counts_as_many() -> None:
     metered, clock, _ = meters(polls_per_minute=60)
-    metered.poll(ANNA, 100)
+    metered.count_poll(ANNA, 100)
     clock.now += 40
     with pytest.raises(LimitReached):
-        metered.poll(ANNA)
+        metered.count_poll(ANNA)
     clock.now += 1
-    metered.poll(ANNA)
+    metered.count_poll(ANNA)
 
 
 def test_many_hosts_of_one_user_that_poll_as_they_are_told_meet_no_limit() -> None:
     clock = Clock()
-    metered = Meters(Limits(), clock=clock)
+    metered = RateLimits(Limits(), clock=clock)
     for _ in range(300):  # five minutes: 20 hosts at the fastest pace that is ever told
         for _ in range(20 * 4):
-            metered.poll(ANNA)
+            metered.count_poll(ANNA)
         clock.now += 1
 
 
 def test_callers_without_a_name_are_metered_by_their_address() -> None:
     metered, _, _ = meters(polls_per_minute=1)
-    metered.poll(stranger("192.0.2.1"))
-    metered.poll(stranger("192.0.2.2"))
-    metered.poll(stranger("2001:db8::1"))
+    metered.count_poll(stranger("192.0.2.1"))
+    metered.count_poll(stranger("192.0.2.2"))
+    metered.count_poll(stranger("2001:db8::1"))
     for again in ("192.0.2.1", "::ffff:192.0.2.2", "2001:db8::2"):  # of IPv6 they have a whole network
         with pytest.raises(LimitReached):
-            metered.poll(stranger(again))
+            metered.count_poll(stranger(again))
 
 
 def test_memory_of_principals_is_bounded() -> None:
     metered, clock, _ = meters(polls_per_minute=1)
-    metered.poll(ANNA)
+    metered.count_poll(ANNA)
     for number in range(MOST_KNOWN):
         clock.now += 0.001
-        metered.poll(Principal(id=f"p{number}"))
-    metered.poll(ANNA)  # forgotten
+        metered.count_poll(Principal(id=f"p{number}"))
+    metered.count_poll(ANNA)  # forgotten
 
 
 # --- look-ups that find nothing
@@ -183,59 +183,59 @@ def test_memory_of_principals_is_bounded() -> None:
 
 def test_a_known_caller_hears_of_the_limit_for_what_is_not_there_and_goes_on_with_what_is() -> None:
     metered, clock, _ = meters(failed_lookups_per_minute=2)
-    metered.missed(ANNA)
-    metered.missed(ANNA)
+    metered.count_failed_lookup(ANNA)
+    metered.count_failed_lookup(ANNA)
     with pytest.raises(LimitReached, match="at most 2 requests in a minute for tasks that are not found"):
-        metered.missed(ANNA)
-    metered.guess(ANNA, "hers")
+        metered.count_failed_lookup(ANNA)
+    metered.check_lookup(ANNA, "hers")
     clock.now += 30
-    metered.missed(ANNA)
+    metered.count_failed_lookup(ANNA)
 
 
 def test_a_caller_without_a_name_who_guesses_is_told_the_same_of_every_id_but_their_own() -> None:
     metered, clock, _ = meters(failed_lookups_per_minute=2)
     eve, friend = stranger("192.0.2.1"), stranger("192.0.2.2")
-    metered.show(eve, "hers")
+    metered.remember_shown(eve, "hers")
     for _ in range(2):
-        metered.guess(eve, "nobodys")
-        metered.missed(eve)
+        metered.check_lookup(eve, "nobodys")
+        metered.count_failed_lookup(eve)
     told: list[tuple[str, JSON]] = []
     for task_id in ("nobodys", "a-friends"):
         with pytest.raises(LimitReached) as reached:
-            metered.guess(eve, task_id)  # before anybody looks whether it is there
+            metered.check_lookup(eve, task_id)  # before anybody looks whether it is there
         told.append((reached.value.message, reached.value.data))
     assert told[0] == told[1]
-    metered.guess(eve, "hers")
-    metered.guess(friend, "a-friends")
+    metered.check_lookup(eve, "hers")
+    metered.check_lookup(friend, "a-friends")
     clock.now += 30
-    metered.guess(eve, "nobodys")
+    metered.check_lookup(eve, "nobodys")
 
 
 def test_calls_that_start_nothing_are_metered_by_caller_and_those_that_start_something_are_not() -> None:
     here, clock, _ = meters(creates_per_minute=60)
     for _ in range(60):
-        assert here.vain(ANNA) is None
+        assert here.check_start(ANNA) is None
         here.started_nothing(ANNA)
-    reached = here.vain(ANNA)
+    reached = here.check_start(ANNA)
     assert reached is not None
     assert (reached.code, reached.retry_after) == (LIMIT_REACHED, 1.0)
     assert "at most 60 calls of one caller may fail to start anything in a minute: try again in 1 s" in reached.message
-    assert here.vain(BEN) is None
+    assert here.check_start(BEN) is None
     clock.now += 1
-    assert here.vain(ANNA) is here.vain(ANNA) is None
+    assert here.check_start(ANNA) is here.check_start(ANNA) is None
     here.started_nothing(ANNA)
-    assert here.vain(ANNA)
+    assert here.check_start(ANNA)
 
 
 def test_memory_of_tasks_that_were_shown_is_bounded() -> None:
     metered, _, _ = meters(failed_lookups_per_minute=1)
     eve = stranger("192.0.2.1")
     for number in range(MOST_SHOWN + 1):
-        metered.show(eve, f"t{number}")
-    metered.missed(eve)
+        metered.remember_shown(eve, f"t{number}")
+    metered.count_failed_lookup(eve)
     with pytest.raises(LimitReached):
-        metered.guess(eve, "t0")
-    metered.guess(eve, "t1")
+        metered.check_lookup(eve, "t0")
+    metered.check_lookup(eve, "t1")
 
 
 # --- what stays open

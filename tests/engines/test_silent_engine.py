@@ -167,7 +167,7 @@ async def test_starts_are_made_good_a_few_at_a_time(
 async def test_a_read_is_answered_by_its_deadline_however_many_looks_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.refresh.PATIENCE", 1.0)
+    monkeypatch.setattr("mcp_workflows.tasks.repository.READ_TIMEOUT", 1.0)
     engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
     async with ruled(tmp_path, tool(allow=APPROVED)) as here:
         alice, bob = await here.peer(ALICE), await here.peer(BOB)
@@ -231,7 +231,7 @@ class Slow(SQLiteStore):
 async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
     tmp_path: Path, engine: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.refresh.PATIENCE", 0.5)
+    monkeypatch.setattr("mcp_workflows.tasks.repository.READ_TIMEOUT", 0.5)
     store = Slow(f"sqlite:///{tmp_path}/tasks.db")
     async with place(tmp_path, engine, SHIPPED, store=store) as here:
         (task_id,) = await here.start("forever", 1)

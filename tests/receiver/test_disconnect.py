@@ -264,10 +264,10 @@ async def test_temporal_hears_of_those_who_leave_if_the_tool_says_so(dev_server:
             for client, tool in itertools.product((modern, old), ("steady", "needy")):
                 group.start_soon(client.call, tool)
             with anyio.fail_after(PATIENCE):
-                while sum(row.handle is not None for row in await store.everyones()) < 4:
+                while sum(row.handle is not None for row in await store.list_all()) < 4:
                     await anyio.sleep(0.05)
             group.cancel_scope.cancel()
-        for row in await store.everyones(live_only=False):
+        for row in await store.list_all(live_only=False):
             handle = temporal.get_workflow_handle((row.handle or "").rpartition("/")[0])
             wanted = WorkflowExecutionStatus.CANCELED if row.tool == "needy" else WorkflowExecutionStatus.RUNNING
             with anyio.fail_after(PATIENCE):

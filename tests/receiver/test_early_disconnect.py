@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_workflows.receiver.attach import Attentive
+from mcp_workflows.receiver.attach import DisconnectMiddleware
 
 pytestmark = pytest.mark.anyio
 
@@ -21,4 +21,4 @@ async def test_a_client_that_leaves_while_it_sends_is_no_error_of_the_server() -
     async def send(message: Message) -> None:
         raise AssertionError(f"there is nobody to tell {message}")
 
-    await Attentive(app)({"type": "http", "method": "POST", "path": "/mcp", "headers": []}, receive, send)
+    await DisconnectMiddleware(app)({"type": "http", "method": "POST", "path": "/mcp", "headers": []}, receive, send)

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_workflows import Tool
 from mcp_workflows.tasks.results import result_uri
-from tests.receiver.test_tasks_2025 import session
+from tests.receiver.v2025_11_25.test_tasks import session
 from tests.support.served import Site, peer, site
 
 pytestmark = pytest.mark.anyio

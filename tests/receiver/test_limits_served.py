@@ -25,7 +25,7 @@ from mcp_workflows.errors import ConfigError, LimitReached, RequestError
 from mcp_workflows.sidecar.app import build, http_app
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, List, Update
 from tests.support.here import elder

@@ -23,7 +23,7 @@ from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
 from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits
-from mcp_workflows.access.rate_limits import Meters
+from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.context import Callers
 from mcp_workflows.receiver.http_limits import Sessions
@@ -307,7 +307,7 @@ CALLERS = Callers(local=LOCAL, single_user=False)
 
 async def test_callers_without_a_name_are_told_apart_by_where_they_come_from() -> None:
     rooms = Rooms()
-    app = Sessions(opening(rooms), rooms, CALLERS.sender, Meters(only(1)))
+    app = Sessions(opening(rooms), rooms, CALLERS.sender, RateLimits(only(1)))
     seen = [
         await status_of(app, address)
         for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
@@ -317,7 +317,7 @@ async def test_callers_without_a_name_are_told_apart_by_where_they_come_from() -
 
 async def test_who_is_the_one_user_of_this_machine_has_one_count_wherever_they_come_from() -> None:
     rooms, callers = Rooms(), Callers(local=LOCAL, single_user=True)
-    app = Sessions(opening(rooms), rooms, callers.sender, Meters(only(1)))
+    app = Sessions(opening(rooms), rooms, callers.sender, RateLimits(only(1)))
     assert [await status_of(app, address) for address in ("127.0.0.1", "::1", "192.0.2.1")] == [200, 429, 200]
 
 
@@ -347,7 +347,7 @@ async def test_only_what_the_sdk_would_open_a_session_for_is_counted(
         senders.append(request)
         return LOCAL
 
-    app = Sessions(opening(rooms), rooms, sender, Meters(only(1)))
+    app = Sessions(opening(rooms), rooms, sender, RateLimits(only(1)))
     assert await status_of(app, "192.0.2.1", *headers) == 200
     assert bool(senders) is asked
 
@@ -371,7 +371,7 @@ async def test_a_request_that_opens_nothing_gives_its_place_back(end: str) -> No
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await (way[0] if way else works)(scope, receive, send)
 
-    bounded = Sessions(app, rooms, CALLERS.sender, Meters(only(1)))
+    bounded = Sessions(app, rooms, CALLERS.sender, RateLimits(only(1)))
     for _ in range(3):
         with suppress(OSError, IndexError):  # there is no answer to take a status from
             await status_of(bounded)
@@ -384,7 +384,7 @@ async def test_whose_ended_sessions_were_is_forgotten_though_they_never_come_aga
 ) -> None:
     monkeypatch.setattr("mcp_workflows.receiver.http_limits.SPARE", 10)
     rooms = Rooms()
-    app = Sessions(opening(rooms), rooms, CALLERS.sender, Meters(only(1)))
+    app = Sessions(opening(rooms), rooms, CALLERS.sender, RateLimits(only(1)))
     for number in range(100):
         assert await status_of(app, f"192.0.2.{number}") == 200
         rooms.there.clear()

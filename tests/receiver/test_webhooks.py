@@ -33,7 +33,7 @@ from mcp_workflows.sidecar.reload import Reloader
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
 from scripts.processes import free_port
-from tests.access.test_issuers import BAD
+from tests.access.authn.test_issuers import BAD
 from tests.receiver.called import CalledAdapter, CalledSettings, install
 from tests.support.commands import COMMAND
 from tests.support.served import serving

@@ -22,8 +22,8 @@ from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
 from mcp_workflows.receiver.context import Admitted, principal_of
 from mcp_workflows.sidecar.auth import Authenticator
-from tests.access.test_identity import ALICE, HERE, Desk
-from tests.access.test_identity import desk as desk
+from tests.access.authn.test_identity import ALICE, HERE, Desk
+from tests.access.authn.test_identity import desk as desk
 from tests.support.here import OLD, Elder, hello
 from tests.support.identified import challenge, house, jwks
 from tests.support.tokens import ISSUER, KeyServer, signer
@@ -279,7 +279,7 @@ async def test_who_was_let_in_can_be_asked_about_again(tmp_path: Path, key_serve
             admitted = await authenticator.verify_token("t")
             assert isinstance(admitted, Admitted)
             answers["t"] = then
-            assert (await admitted.principal.renewed(now) is not None) is stands
+            assert (await admitted.principal.revalidated(now) is not None) is stands
             assert "recheck" not in repr(admitted.principal)
             assert admitted.token == ""
 
@@ -312,8 +312,8 @@ def test_owners_of_servers_that_verify_by_themselves_stay_owners(
 
 async def test_an_expired_principal_stands_no_more() -> None:
     now = datetime.now(UTC)
-    assert await Principal(id="x", expires=now + timedelta(seconds=1)).renewed(now) is not None
-    assert await Principal(id="x", expires=now).renewed(now) is None
+    assert await Principal(id="x", expires=now + timedelta(seconds=1)).revalidated(now) is not None
+    assert await Principal(id="x", expires=now).revalidated(now) is None
 
 
 async def test_who_listens_hears_nothing_more_once_their_token_is_revoked(

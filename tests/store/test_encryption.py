@@ -98,7 +98,7 @@ async def test_no_byte_of_an_encrypted_stores_files_shows_what_it_holds(tmp_path
         task = await fill(store)
         for number in range(20):
             await fill(store, owner=f"owner-{number}")
-        await store.sweep(NOON + DAY, NOON - DAY)
+        await store.delete_expired(NOON + DAY, NOON - DAY)
         assert seen(tmp_path) == {}
         found = await store.get(task.id, task.owner)
         assert found is not None
@@ -130,7 +130,7 @@ async def test_idempotency_keys_go_on_counting_when_encryption_is_switched_on(tm
         assert await other.create(make_task(idempotency_key="once")) == bound
         await rekeyed(one)
         assert await other.create(make_task(idempotency_key="once")) == bound
-        await other.sweep(NOON + DAY, NOON - DAY)
+        await other.delete_expired(NOON + DAY, NOON - DAY)
         assert (await one.create(make_task(idempotency_key="once"))).id == task.id
 
 
@@ -158,7 +158,7 @@ async def test_a_key_that_looks_like_a_digest_is_a_key_of_its_own(tmp_path: Path
 async def test_rekeying_leaves_nothing_of_before_in_the_files(tmp_path: Path) -> None:
     async with store_in(tmp_path) as plain:
         tasks = [await fill(plain, owner=f"owner-{number}") for number in range(450)]
-        await plain.sweep(NOON + DAY, NOON - DAY)  # there are free pages too
+        await plain.delete_expired(NOON + DAY, NOON - DAY)  # there are free pages too
         fresh = await fill(plain, expires=None)
     assert seen(tmp_path)
     async with store_in(tmp_path, NEW) as store:
@@ -237,7 +237,7 @@ async def test_a_key_that_encrypts_after_it_was_given_up_is_needed_again(tmp_pat
             "change": lambda: late.change(task.id, task.owner, lambda row: replace(row, attempts=1)),
             "add_note": lambda: late.add_note("engine", "a", 1, until=NOON),
             "put_note": lambda: late.put_note("engine", "a", 1, until=NOON),
-            "sweep": lambda: late.sweep(NOON + DAY, NOON - DAY),
+            "sweep": lambda: late.delete_expired(NOON + DAY, NOON - DAY),
         }
         await writes[write]()
     assert "add that key" in await complaint(tmp_path, NEW)
@@ -266,7 +266,7 @@ async def test_rows_put_in_each_others_place_are_refused(tmp_path: Path) -> None
             await store.get(mine.id, "anna")
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.note("engine", mine.id)
-        assert await store.everyones(live_only=False) == [anothers]
+        assert await store.list_all(live_only=False) == [anothers]
 
 
 async def test_a_row_given_to_another_owner_is_refused(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ async def test_the_notes_of_an_engine_are_its_own(tmp_path: Path) -> None:
         await here.put("a/2", 2, until=UNTIL)
         assert await here.under("a/") == {"a/1": {"n": 1}, "a/2": 2}
         assert (await there.get("a/1"), await there.under("")) == (None, {})
-        await store.sweep(UNTIL, UNTIL - timedelta(days=1))
+        await store.delete_expired(UNTIL, UNTIL - timedelta(days=1))
         assert await here.under("") == {}
 
 

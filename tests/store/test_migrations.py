@@ -105,12 +105,12 @@ async def test_the_key_of_a_row_that_cannot_be_read_starts_nothing_again(tmp_pat
         broken = await store.create(make_task(idempotency_key="once", arguments=["private"]))
         with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection, connection:
             connection.execute("UPDATE tasks SET task = replace(task, '{', '[') WHERE id = ?", (broken.id,))
-        assert await store.sweep(NOON + 2 * DAY, NOON - DAY) == 1
+        assert await store.delete_expired(NOON + 2 * DAY, NOON - DAY) == 1
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await store.create(make_task(idempotency_key="once"))
         with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection:
             assert connection.execute("SELECT task FROM tasks").fetchall() == [("",)]
-        assert await store.sweep(NOON + 9 * DAY, NOON + 8 * DAY) == 1
+        assert await store.delete_expired(NOON + 9 * DAY, NOON + 8 * DAY) == 1
         again = make_task(idempotency_key="once")
         assert await store.create(again) == again
 

@@ -290,6 +290,6 @@ async def test_a_sweep_lets_others_get_their_turn(url: str) -> None:
         for _ in range(450):
             await store.create(make_task(expires=NOON))
         group.start_soon(take_turns)
-        assert await store.sweep(NOON, NOON) == 450
+        assert await store.delete_expired(NOON, NOON) == 450
         group.cancel_scope.cancel()
     assert turns >= 2

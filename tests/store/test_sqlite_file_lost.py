@@ -49,7 +49,7 @@ STEPS: Mapping[str, Callable[[Store, Task], Awaitable[object]]] = {
     "lease": lambda store, task: store.lease("it", "me", now=task.created, until=task.created + timedelta(1)),
     "add_note": lambda store, task: store.add_note("engine", "claim", "ours", until=task.created),
     "put_note": lambda store, task: store.put_note("engine", "claim", "ours", until=task.created),
-    "sweep": lambda store, task: store.sweep(task.created, task.created),
+    "sweep": lambda store, task: store.delete_expired(task.created, task.created),
     "secret": lambda store, _: store.secret("another"),
 }
 

@@ -38,7 +38,7 @@ class Scene:
     async def tasks(self) -> list[Task]:
         """All that is in the store."""
         async with self.config.store.open() as store:
-            return list(await store.everyones(live_only=False))
+            return list(await store.list_all(live_only=False))
 
 
 def scene(folder: Path, tools: str, server: str = "") -> Scene:

@@ -16,11 +16,11 @@ from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.engines.polling.rate import Pacing
-from mcp_workflows.engines.registry import PATIENCE, Engines
+from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
@@ -154,7 +154,7 @@ async def place(
     engine: MemoryAdapter,
     pacing: Pacing,
     *more: Tool,
-    patience: float = PATIENCE,
+    patience: float = CALL_TIMEOUT,
     store: Store | None = None,
 ) -> AsyncGenerator[Place]:
     """A repository with this engine."""

@@ -97,7 +97,7 @@ async def all_there(process: Process, count: int) -> None:
     with anyio.fail_after(20):
         while True:
             async with open_store(f"sqlite:///{process.log.parent}/tasks.db") as store:
-                rows = await store.everyones(limit=100)
+                rows = await store.list_all(limit=100)
             if len(rows) == count and all(row.execution.message for row in rows):
                 return
             await anyio.sleep(0.05)
@@ -150,7 +150,7 @@ async def unready(client: Peer, process: Process) -> None:
 
 async def nothing_was_cancelled(folder: Path) -> None:
     async with open_store(f"sqlite:///{folder}/tasks.db") as store:
-        rows = await store.everyones(live_only=False)
+        rows = await store.list_all(live_only=False)
     assert {row.execution.status for row in rows} == {Status.RUNNING, Status.INPUT_REQUIRED}
     assert not any(row.cancel_requested for row in rows)
 

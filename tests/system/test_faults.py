@@ -23,7 +23,7 @@ from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, Created, Get, TaskView
 from samples.conformance.workflows import ALL

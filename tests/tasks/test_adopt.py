@@ -34,7 +34,7 @@ from mcp_workflows.sidecar.cli.serve import warn_of_hidden_tools
 from mcp_workflows.sidecar.operator import Operator
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.compatibility import find_incompatibilities
 from mcp_workflows.tools.tool import WATCH_INPUT, Kind
@@ -244,7 +244,7 @@ async def test_an_execution_whose_task_has_expired_is_watched_by_a_new_one(here:
     adopted = await here.operator.adopt(TOOLS[-1], execution_id, ANN, {}, DAY)
     here.clock.ahead = 2 * DAY
     if swept:
-        await here.store.sweep(here.clock(), here.clock() - 30 * DAY)
+        await here.store.delete_expired(here.clock(), here.clock() - 30 * DAY)
     second = await here.watched("billing", execution_id)
     assert second.task_id != first.task_id
     assert (await here.watched("billing", execution_id)).task_id == second.task_id

@@ -24,7 +24,7 @@ from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.tasks.idempotency import SHORTEST_SECRET
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.questions import Ask
 from mcp_workflows.wire import v2025_11_25, v2026_07_28

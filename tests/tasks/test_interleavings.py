@@ -370,7 +370,7 @@ _NUMBERS = itertools.count()
 async def check(stage: Stage, heard: Sequence[Heard]) -> None:
     """What has to be true of every run."""
     world, starts = stage.world, stage.engine.starts
-    rows = await stage.store.owned_by(stage.key, now=stage.time, limit=10)
+    rows = await stage.store.list_of_owner(stage.key, now=stage.time, limit=10)
     started = stage.engine.handles
     assert len(started) <= 1, "a key was started twice"
     assert await stage.store.unbound("memory", stage.time, 10) == [], "a row is never decided"

@@ -38,7 +38,7 @@ from mcp_workflows.task import (
     tell_cancelled,
 )
 from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
 from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Read, TaskView, Update

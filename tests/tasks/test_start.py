@@ -18,7 +18,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, StartConflict
 from mcp_workflows.store.protocol import Store, open_store
 from mcp_workflows.task import Task, attempt
-from mcp_workflows.tasks.refresh import TaskRepository
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.start import OUTCOME_UNKNOWN, TaskCreation, order_of
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings, make_task
 
@@ -671,7 +671,7 @@ async def test_nothing_is_started_for_what_is_left_of_a_task_that_has_expired(
     async with replica(tmp_path, clock, kind(settings(tmp_path))) as here:
         row = attempt(new_task(clock, idempotency_key="k", expires=clock.time), clock.time)
         task = await here.store.create(row)
-        await here.store.sweep(clock.time, clock.time - timedelta(days=1))
+        await here.store.delete_expired(clock.time, clock.time - timedelta(days=1))
         clock.time += SETTLING
         with pytest.raises(EngineUnavailable, match="expired"):
             await here.started(task)

@@ -121,7 +121,7 @@ async def test_no_claim_is_kept_but_where_a_template_put_it(tmp_path: Path) -> N
             await here.task(tool, ADA)
         assert all(isinstance(ref, Ref | str) for ref in here.engine.handles)
     async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
-        rows = await store.everyones()
+        rows = await store.list_all()
     assert len(rows) == 3
     assert "never kept" not in repr(rows)
     assert ["ada@example.com" in repr(row) for row in sorted(rows, key=lambda row: row.tool)] == [False, False, True]

@@ -16,7 +16,7 @@ from tests.wire.requirements import Level, Requirement
 
 ERA = ("2025-11-25",)
 _SUITE = "tests/system/test_conformance_2025.py::test_our_own_server_conforms"
-_SERVER = "tests/receiver/test_tasks_2025.py"
+_SERVER = "tests/receiver/v2025_11_25/test_tasks.py"
 _OTHER = "tests/receiver/test_receiver.py"
 _WIRE = "tests/wire/test_v2025_11_25.py"
 
@@ -66,7 +66,7 @@ OURS = (
         "Tool-Level Negotiation 2.1",
         "the server's own tools and the companion tools refuse to be called as tasks",
         "tests/receiver/test_hand_over.py::test_a_function_that_is_asked_to_be_a_task_of_2025_11_25_says_that_it_is_none",
-        "tests/receiver/test_companions.py::test_a_companion_makes_no_task_itself",
+        "tests/receiver/companions/test_companions.py::test_a_companion_makes_no_task_itself",
     ),
     _ours(
         "list-of-a-single-user",

@@ -67,7 +67,7 @@ class _CallKind:
     long: bool = False
 
 
-def _long_call(service: str, client: Any, connections: int, seconds: float) -> _CallKind:  # Any: see `_Way`
+def _long_call(service: str, client: Any, connections: int, seconds: float) -> _CallKind:  # Any: see `_CallKind`
     """Return the kind of calls that take long by their nature."""
     limiter = anyio.CapacityLimiter(connections)
     return _CallKind(

@@ -251,7 +251,7 @@ class History:
             for event_id in each.inner:
                 self._scopes.pop(event_id, None)
 
-    _HANDLERS: ClassVar[Mapping[str, Callable[[Any, Event], None]]] = {  # Any: a Fold; its own body does not know it
+    _HANDLERS: ClassVar[Mapping[str, Callable[[Any, Event], None]]] = {  # Any: a History; its own body does not know it
         "ParallelStateStarted": _scope_started,
         "ParallelStateFailed": _scope_failed,
         "ParallelStateAborted": _scope_failed,

@@ -1,4 +1,4 @@
-"""JwtVerifier tokens: their headers, claims and issuers, verified with PyJWT."""
+"""Signed tokens: their headers, claims and issuers, verified with PyJWT."""
 
 from __future__ import annotations
 

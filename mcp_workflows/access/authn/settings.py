@@ -139,9 +139,9 @@ class IssuerSettings(_Claims):
 class IntrospectionSettings(_Claims):
     """An issuer that is asked about opaque tokens (RFC 7662)."""
 
-    issuer: IssuerUrl = Field(description="Who issued them: part of who somebody is.")
+    issuer: IssuerUrl = Field(description="The issuer of the tokens; part of each caller's identity.")
     endpoint: HttpsUrl = Field(description="Its introspection endpoint.")
-    client_id: str = Field(min_length=1, description="As whom we ask.")
+    client_id: str = Field(min_length=1, description="Our client id there.")
     client_secret: SecretStr = Field(
         min_length=1, description="Our secret there, for example `${INTROSPECTION_SECRET}`."
     )
@@ -202,9 +202,7 @@ class ProxySettings(BaseModel):
     scopes: list[Scope] = Field(
         default_factory=list[Scope], description="Scopes that everybody has who comes that way."
     )
-    issuer: str = Field(
-        default="proxy", min_length=1, description="The issuer of whom it names: part of who somebody is."
-    )
+    issuer: str = Field(default="proxy", min_length=1, description="The issuer recorded for callers from the proxy.")
 
     @property
     def claims(self) -> frozenset[str]:

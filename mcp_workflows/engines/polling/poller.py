@@ -21,7 +21,7 @@ from mcp_workflows.engines.polling.schedule import PollSchedule
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable, ServerStopping, WorkflowsError
 from mcp_workflows.task import Task
-from mcp_workflows.telemetry import of_no_trace
+from mcp_workflows.telemetry import detach_trace
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class Poller:
 
     async def _keep_going(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run a background loop for ever, in no request's trace."""
-        of_no_trace()
+        detach_trace()
         while True:
             try:
                 await run()

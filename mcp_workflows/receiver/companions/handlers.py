@@ -20,7 +20,7 @@ from mcp_workflows.receiver.companions.text import (
     text_result,
     unclear_key_text,
 )
-from mcp_workflows.tasks.refresh import EXPIRED
+from mcp_workflows.tasks.repository import EXPIRED
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.questions import find_key

@@ -15,8 +15,7 @@ from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fra
 from mcp_workflows.receiver.companions.definitions import Name
 from mcp_workflows.tools.questions import example_of, short_key
 from mcp_workflows.wire.commands import CallOutcome, Finished, Listed, Outcome, ProtocolError, TaskView, Unfinished
-from mcp_workflows.wire.params import progress_text
-from mcp_workflows.wire.v2025_11_25 import STATUS
+from mcp_workflows.wire.params import STATUS, progress_text
 
 _OVER: Final = "nothing: the task has ended"
 _LONGEST_MESSAGE: Final = 200  # characters of a message in a list

@@ -19,8 +19,8 @@ from mcp.server.context import ServerRequestContext
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError
+from mcp_workflows.receiver.disconnect import until_disconnected
 from mcp_workflows.receiver.subscriptions import ProgressReports
-from mcp_workflows.receiver.v2025_11_25.disconnect import until_disconnected
 from mcp_workflows.receiver.v2025_11_25.elicitation import (
     TRIES,
     CallQuestions,
@@ -34,9 +34,9 @@ from mcp_workflows.receiver.v2025_11_25.elicitation import (
 from mcp_workflows.receiver.v2025_11_25.session import PolledQuestion, Session, session_of
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import not_found
-from mcp_workflows.tasks.refresh import utc_now
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tasks.view import final_result, withdrawn_result
+from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as wire
 from mcp_workflows.wire.commands import Call, CallOutcome, Questions, TaskView, Update
 from mcp_workflows.wire.params import Params, takes_forms
@@ -233,7 +233,7 @@ async def _still(principal: Principal) -> Principal:
     Raises:
         RequestError: the principal would not be let in any more.
     """
-    if (now := await principal.still(utc_now())) is None:
+    if (now := await principal.revalidated_if_unexpired(utc_now())) is None:
         raise not_found()
     return now
 

@@ -19,7 +19,7 @@ from mcp_workflows.adapter.display_text import number_text, without_zero_fractio
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.sidecar.operator import ObservedTask
 from mcp_workflows.task import Task
-from mcp_workflows.wire.v2025_11_25 import STATUS
+from mcp_workflows.wire.params import STATUS
 
 SHORT = 12  # characters of an id in a list, enough to identify it
 WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not indent all the others

@@ -20,8 +20,7 @@ from mcp_workflows.sidecar.config.problems import did_you_mean, names
 from mcp_workflows.tools.gates import ELICIT
 from mcp_workflows.tools.questions import NAME_META
 from mcp_workflows.tools.tool import Tool
-from mcp_workflows.wire.params import progress_text
-from mcp_workflows.wire.v2025_11_25 import STATUS
+from mcp_workflows.wire.params import STATUS, progress_text
 
 
 @app.command()

@@ -126,7 +126,7 @@ def waiting_for_no_disk(connection: sqlite3.Connection) -> Generator[None]:
         connection.execute("PRAGMA synchronous = FULL")
 
 
-def of_tools(
+def list_of_tools(
     connection: sqlite3.Connection, rows: Rows, tools: Sequence[str], after: tuple[int, str], now: int, limit: int
 ) -> Sequence[Task]:
     """Return live rows of these tools after that one, the youngest first."""
@@ -146,7 +146,7 @@ def longest_live(
     return rows.many(connection.execute(query, {**given, "now": now, "limit": limit}))
 
 
-def of_others(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: Sequence[str]) -> Task | None:
+def get_of_tools(connection: sqlite3.Connection, rows: Rows, task_id: str, tools: Sequence[str]) -> Task | None:
     """Return the row, if it is of one of these tools and no tombstone."""
     found = connection.execute(_OF_OTHERS, (utf8(task_id),)).fetchone()
     if found is None or found[0] not in {utf8(tool) for tool in tools}:

@@ -156,7 +156,7 @@ class SQLiteStore(Store):
         ahead = micros(before) + quotas.AHEAD
         return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
-    async def everyones(
+    async def list_all(
         self,
         *,
         tool: str | None = None,
@@ -175,18 +175,18 @@ class SQLiteStore(Store):
         }
         return await self._do(lambda connection: self._rows.many(connection.execute(queries.EVERYONES, values)))
 
-    async def owned_by(
+    async def list_of_owner(
         self, owner: str, *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
         """Return one owner's rows that can be read at that time, after that one, the youngest first."""
         return await self._many(queries.OWNED_BY, utf8(owner), *_place(before), micros(now), limit)
 
-    async def of_tools(
+    async def list_of_tools(
         self, tools: Sequence[str], *, now: datetime, limit: int, before: tuple[datetime, str] | None = None
     ) -> Sequence[Task]:
         """Return live rows of any owner of these tools, after that one, the youngest first."""
         return await self._do(
-            lambda connection: queries.of_tools(connection, self._rows, tools, _place(before), micros(now), limit)
+            lambda connection: queries.list_of_tools(connection, self._rows, tools, _place(before), micros(now), limit)
         )
 
     async def longest_live(self, *, owner: str | None, tool: str | None, now: datetime, limit: int) -> Sequence[Task]:
@@ -195,9 +195,9 @@ class SQLiteStore(Store):
             lambda connection: queries.longest_live(connection, self._rows, owner, tool, micros(now), limit)
         )
 
-    async def of_others(self, task_id: str, tools: Sequence[str]) -> Task | None:
+    async def get_of_tools(self, task_id: str, tools: Sequence[str]) -> Task | None:
         """Return the row of any owner, if it is of one of these tools and no tombstone."""
-        return await self._do(lambda connection: queries.of_others(connection, self._rows, task_id, tools))
+        return await self._do(lambda connection: queries.get_of_tools(connection, self._rows, task_id, tools))
 
     async def due(self, engine: str, now: datetime, limit: int) -> Sequence[Task]:
         """Return an engine's rows that maintenance must act on by now; longest due first."""
@@ -229,7 +229,7 @@ class SQLiteStore(Store):
         rows = await self._do(lambda connection: connection.execute(queries.TALLY, (micros(now),)).fetchall())
         return {(tool, engine): count for tool, engine, count in rows}
 
-    async def sweep(self, now: datetime, keep_tombstones_since: datetime) -> int:
+    async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:
         """Drop old tombstones and notes, and expire rows; in batches, so that others get their turn."""
         steps: Sequence[Step[int]] = (
             lambda connection: queries.forget(connection, keep_tombstones_since),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -40,12 +40,13 @@ from mcp_workflows.tasks.cursors import read_cursor, write_cursor
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
 from mcp_workflows.tasks.quotas import TaskQuota, keepable
 from mcp_workflows.tasks.start import DedupeWindow, TaskCreation
-from mcp_workflows.telemetry import about
+from mcp_workflows.telemetry import annotate_span
+from mcp_workflows.units import utc_now
 
 logger = logging.getLogger(__name__)
 
 LATE = 10.0  # seconds of age from which an answer says how old it is
-PATIENCE = 3.0  # seconds until a read is answered, whatever engines and the store do
+READ_TIMEOUT = 3.0  # seconds until a read is answered, whatever engines and the store do
 _FOR_A_PROBE = 0.1  # seconds for a look at an engine that is known to be silent: enough if it answers again
 _FOR_THE_STORE = 0.25  # seconds of these reserved for reading the stored state after a look took too long
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
@@ -56,11 +57,6 @@ _BEYOND = "beyond "  # before the reader's name in a cursor of other owners' tas
 
 TaskAndWarning: TypeAlias = tuple[Task, str | None]
 """A task, and a warning if its state is old or not saved."""
-
-
-def utc_now() -> datetime:
-    """Return the time, UTC."""
-    return datetime.now(UTC)
 
 
 def expired() -> RequestError:
@@ -167,7 +163,7 @@ class TaskRepository:
 
     def deadline(self) -> float:
         """Return the time by which a read that begins now must be answered, on the event loop's clock."""
-        return anyio.current_time() + PATIENCE
+        return anyio.current_time() + READ_TIMEOUT
 
     async def found(
         self, task_id: str, owner: str, beyond: Sequence[str] = (), *, by: float = float("inf")
@@ -181,7 +177,7 @@ class TaskRepository:
             task = await self._store.get(task_id, owner)
             if task is not None or not beyond:
                 return task
-            others = await self._store.of_others(task_id, beyond)
+            others = await self._store.get_of_tools(task_id, beyond)
             return None if others is None or others.expired(self._clock()) else others
 
     def over(self, task: Task) -> bool:
@@ -200,7 +196,7 @@ class TaskRepository:
         Raises:
             RequestError: the cursor was not made here for this owner.
         """
-        return await self._page(owner, cursor, limit, partial(self._store.owned_by, owner))
+        return await self._page(owner, cursor, limit, partial(self._store.list_of_owner, owner))
 
     async def _looked_at(self, rows: Sequence[Task], by: float) -> Sequence[TaskAndWarning]:
         looked: dict[str, TaskAndWarning] = {}
@@ -221,7 +217,7 @@ class TaskRepository:
         Raises:
             RequestError: the cursor was not made here for this reader.
         """
-        return await self._page(f"{_BEYOND}{reader}", cursor, limit, partial(self._store.of_tools, tools))
+        return await self._page(f"{_BEYOND}{reader}", cursor, limit, partial(self._store.list_of_tools, tools))
 
     async def _page(
         self, reader: str, cursor: str | None, limit: int, rows_of: Callable[..., Awaitable[Sequence[Task]]]
@@ -242,7 +238,7 @@ class TaskRepository:
 
         A look at an engine that is known to be silent gets a tenth of a second.
         """
-        about(task.tool, task.context)
+        annotate_span(task.tool, task.context)
         if task.ended:
             return task, None
         by = self.deadline() if by is None else by
@@ -387,9 +383,8 @@ class TaskRepository:
         if row.ended or (handle := row.handle) is None:
             return row, None
         if task.ended and not row.tombstone:
-            return await self._observed(
-                row, task.execution, task.updated
-            )  # clients may have seen this end, so it stays
+            # clients may have seen this end, so it stays
+            return await self._observed(row, task.execution, task.updated)
         if row.cancel_requested and not row.cancel_delivered:
             delivered = await self._cancellation.deliver_again(row, handle)
             row = row if delivered.tombstone else delivered
@@ -443,4 +438,4 @@ def _until(by: float) -> Generator[None]:
     with anyio.CancelScope(deadline=by) as scope:
         yield
     if scope.cancelled_caught:
-        raise StoreUnavailable(f"the store did not answer within {PATIENCE:g} s")
+        raise StoreUnavailable(f"the store did not answer within {READ_TIMEOUT:g} s")

@@ -16,8 +16,8 @@ from mcp_workflows.access.authn.introspection import IntrospectionVerifier
 from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
-from tests.access.test_identity import ALICE, HERE, Desk
-from tests.access.test_issuers import Clock
+from tests.access.authn.test_identity import ALICE, HERE, Desk
+from tests.access.authn.test_issuers import Clock
 from tests.support.identified import house
 from tests.support.tokens import KeyServer
 

@@ -172,7 +172,7 @@ async def test_with_sweeps_clients_are_told_the_time_of_looks_up_to_a_minute(
 async def test_a_sweep_that_tells_only_who_runs_makes_no_look_younger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.refresh.LATE", 1.0)
+    monkeypatch.setattr("mcp_workflows.tasks.repository.LATE", 1.0)
     engine = engine_of(Listed, tmp_path, looks=2)
     assert isinstance(engine, Listed)
     async with place(tmp_path, engine, Pacing()) as here:
@@ -192,7 +192,7 @@ async def test_a_sweep_that_tells_only_who_runs_makes_no_look_younger(
 async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.wait.PATIENCE", 0.2)
+    monkeypatch.setattr("mcp_workflows.tasks.wait.NO_ANSWER_LIMIT", 0.2)
     patient = Tool(name="patient", engine="memory", workflow="sleep", fallback=Fallback.WAIT)
     engine = engine_of(Limited, tmp_path, looks=50)
     results: list[Finished] = []

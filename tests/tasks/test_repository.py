@@ -25,7 +25,7 @@ from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task, observe
 from mcp_workflows.tasks import cancel as cancelling
-from mcp_workflows.tasks.refresh import SETTLING, TaskRepository
+from mcp_workflows.tasks.repository import SETTLING, TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
 from tests.support.served import memory_tools
@@ -420,7 +420,7 @@ async def test_an_answer_taken_elsewhere_is_not_asked_for_again_here(tmp_path: P
 async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: Fallback, told: str, verb: str
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.tasks.wait.PATIENCE", 0.5)
+    monkeypatch.setattr("mcp_workflows.tasks.wait.NO_ANSWER_LIMIT", 0.5)
     tools = [Tool(name="forever", engine="memory", workflow="forever", fallback=fallback)]
     async with replica(tmp_path, patience=0.1, tools=tools) as (service, engine):
         engine.faults.silent = frozenset({verb})
@@ -577,7 +577,7 @@ async def test_an_execution_its_engine_has_forgotten_is_an_error_not_a_mystery(
         engine.forget(engine.handles[0])
         seen = await get(service, task.task_id)
         assert (seen.status, seen.error) == (Status.RUNNING, None)  # it may not show it yet
-        monkeypatch.setattr("mcp_workflows.tasks.refresh.SETTLING", timedelta(0))
+        monkeypatch.setattr("mcp_workflows.tasks.repository.SETTLING", timedelta(0))
         gone = await until(service, task.task_id, Status.FAILED)
         assert gone.error is not None
         assert "no such execution any more" in gone.error.message

@@ -19,7 +19,7 @@ _PRESENCE = "mcp_workflows.presence"  # its place in the ASGI scope
 T = TypeVar("T")
 
 
-class Presence:
+class ClientStream:
     """The client of one HTTP request, and the scopes to cancel when it closes the stream."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Presence:
                 self._scopes.discard(scope)
 
 
-class Attentive:
+class DisconnectMiddleware:
     """ASGI middleware that notices when a client closes its connection.
 
     It also adds `Retry-After` to responses about a limit that time resets.
@@ -52,11 +52,11 @@ class Attentive:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, with its `Presence`."""
+        """Pass the request on, with its `ClientStream`."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        presence = Presence()
+        presence = ClientStream()
 
         async def received() -> Message:
             message = await receive()
@@ -81,7 +81,7 @@ def note_retry_after(ctx: ServerRequestContext[Any, Any], error: RequestError) -
     body.
     """
     presence = None if ctx.request is None else ctx.request.scope.get(_PRESENCE)
-    if isinstance(error, LimitReached) and isinstance(presence, Presence):
+    if isinstance(error, LimitReached) and isinstance(presence, ClientStream):
         presence.retry_after = error.retry_after
 
 
@@ -91,9 +91,9 @@ async def until_disconnected(
     *,
     needed: bool,
 ) -> T:
-    """Return the result of `serve`; if `needed`, cancel it when the client disconnects (see `Attentive`)."""
+    """Return the result of `serve`; if `needed`, cancel it when the client disconnects (see `DisconnectMiddleware`)."""
     presence = None if ctx.request is None else ctx.request.scope.get(_PRESENCE)
-    if not needed or not isinstance(presence, Presence):
+    if not needed or not isinstance(presence, ClientStream):
         return await serve()
     with presence.needed():
         return await serve()

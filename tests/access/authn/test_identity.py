@@ -20,7 +20,7 @@ from mcp_workflows.access.authn.trusted_proxy import TrustedProxy
 from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.errors import ConfigError, IssuerUnavailable, TokenRefused
 from mcp_workflows.sidecar.config.load import load_config
-from tests.access.test_issuers import Clock, moved
+from tests.access.authn.test_issuers import Clock, moved
 from tests.support.configured import written
 from tests.support.identified import MEMORY, TOOLS
 from tests.support.tokens import ISSUER, KeyServer, signer

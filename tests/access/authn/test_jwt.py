@@ -14,8 +14,8 @@ from mcp_workflows.access.authn.jwt import metadata_urls
 from mcp_workflows.access.authn.settings import AuthSettings, Owner
 from mcp_workflows.access.authn.verifier import Verifier, verifier
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
-from tests.access.test_issuers import BAD as NO_TOKENS
-from tests.access.test_issuers import moved
+from tests.access.authn.test_issuers import BAD as NO_TOKENS
+from tests.access.authn.test_issuers import moved
 from tests.support.tokens import ISSUER, KeyServer, Signer, by_hand, signer
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from mcp_workflows.adapter import OURS, load_adapter
+from mcp_workflows.adapter import EXTRA_OF_ADAPTER, load_adapter
 from mcp_workflows.adapter import boundary as adapter
 from mcp_workflows.errors import ConfigError
 
@@ -25,9 +25,11 @@ def said(monkeypatch: pytest.MonkeyPatch, name: str, *installed: str) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", EXTRA_OF_ADAPTER)
 def test_an_adapter_of_ours_comes_with_its_extra(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    assert said(monkeypatch, name).endswith(f"(installed: none); try: pip install 'mcp-workflows[{OURS[name]}]'")
+    assert said(monkeypatch, name).endswith(
+        f"(installed: none); try: pip install 'mcp-workflows[{EXTRA_OF_ADAPTER[name]}]'"
+    )
 
 
 @pytest.mark.parametrize(
