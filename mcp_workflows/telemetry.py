@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Final, Literal, TypeAlias
 
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
+from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider
 
 from mcp_workflows.errors import (
     AdapterBroke,
@@ -57,8 +56,12 @@ Labels: TypeAlias = Mapping[str, str]
 Seen: TypeAlias = Callable[[], Iterable[tuple[float, Labels]]]
 
 
-def outcome_of(error: EngineError) -> str:
-    """Return the word for an error."""
+def outcome_of(error: BaseException | None) -> str:
+    """Return the word for the end of a call; None: it succeeded."""
+    if error is None:
+        return "ok"
+    if not isinstance(error, EngineError):
+        return "cancelled"
     if isinstance(error, EngineUnavailable) and error.throttled:
         return "throttled"
     return next((word for kind, word in OUTCOMES.items() if isinstance(error, kind)), "unavailable")
@@ -110,39 +113,21 @@ class Telemetry:
 
     # --- engines
 
-    @contextmanager
-    def engine_call(self, engine: str, api: Api, *, timed: bool) -> Generator[None]:
-        """Count one call by its outcome. If it is short, also time it, and make it a span of the current trace."""
-        labels = {"engine": engine, "api": api}
-        began, outcome = time.perf_counter(), "cancelled"
+    def engine_call(self, engine: str, api: Api, *, timed: bool) -> EngineCallRecord:
+        """Begin to record one call to an engine; `timed` if it is short."""
         if api == "describe":
             self._looked(engine)
-        try:
-            with self._span(labels, traced=timed):
-                yield
-            outcome = "ok"
-        except EngineError as error:
-            outcome = outcome_of(error)
-            raise
-        finally:
-            self._calls.add(1, {**labels, "outcome": outcome})
-            if timed:
-                self._durations.record(time.perf_counter() - began, labels)
+        labels, span = {"engine": engine, "api": api}, None
+        if timed and trace.get_current_span().is_recording():  # calls in the background belong to no request
+            attributes = {f"{NAME}.{name}": value for name, value in labels.items()}
+            span = self._tracer.start_span("engine.call", kind=SpanKind.CLIENT, attributes=attributes)
+        return EngineCallRecord(self, labels, timed=timed, span=span)
 
-    @contextmanager
-    def _span(self, labels: Labels, *, traced: bool) -> Generator[None]:
-        if not traced or not trace.get_current_span().is_recording():
-            yield  # looks in the background belong to no request: they are counted, but make no traces
-            return
-        attributes = {f"{NAME}.{name}": value for name, value in labels.items()}
-        span = self._tracer.start_span("engine.call", kind=SpanKind.CLIENT, attributes=attributes)
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                yield
-            except EngineError as error:  # without its text, which may hold a user's data
-                span.set_attribute("error.type", outcome_of(error))
-                span.set_status(StatusCode.ERROR)
-                raise
+    def engine_called(self, labels: Labels, outcome: str, seconds: float | None) -> None:
+        """Count a call to an engine that has ended; `seconds` if it was timed."""
+        self._calls.add(1, {**labels, "outcome": outcome})
+        if seconds is not None:
+            self._durations.record(seconds, labels)
 
     def _looked(self, engine: str) -> None:
         now = time.monotonic()
@@ -193,6 +178,31 @@ class Telemetry:
             return [Observation(value, labels) for value, labels in seen()]
 
         self._meter.create_observable_gauge(f"{NAME}.{name}", [observed], unit=unit, description=description)
+
+
+class EngineCallRecord:
+    """One call to an engine: counted by its outcome, and if it is short timed and made a span of the current trace."""
+
+    __slots__ = ("_began", "_labels", "_span", "_telemetry", "_timed", "_token")
+
+    def __init__(self, telemetry: Telemetry, labels: Labels, *, timed: bool, span: Span | None) -> None:
+        self._telemetry = telemetry
+        self._labels = labels
+        self._timed = timed
+        self._span = span
+        self._token = None if span is None else context.attach(trace.set_span_in_context(span))
+        self._began = time.perf_counter()
+
+    def end(self, outcome: str) -> None:
+        """Record the end, in the word of `outcome_of`; an error's text may be private."""
+        self._telemetry.engine_called(self._labels, outcome, time.perf_counter() - self._began if self._timed else None)
+        if self._span is None or self._token is None:
+            return
+        if outcome not in ("ok", "cancelled"):
+            self._span.set_attribute("error.type", outcome)
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
+        context.detach(self._token)
 
 
 # --- traces

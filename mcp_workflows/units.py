@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+utc_now = partial(datetime.now, UTC)
+"""The current time, in UTC."""
 
 MAX_TTL = timedelta(days=3650)
 
@@ -19,11 +23,6 @@ _UNITS = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
-
-
-def utc_now() -> datetime:
-    """Return the current time, in UTC."""
-    return datetime.now(UTC)
 
 
 def parse_duration(value: object) -> object:

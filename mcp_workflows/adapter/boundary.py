@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -33,10 +33,12 @@ EXTRA_OF_ADAPTER: Mapping[str, str] = {
 JSON: TypeAlias = Any  # any JSON value: its shape is checked where it enters, by schema
 
 
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def digest(value: JSON) -> str:
     """Return a name for a JSON value: 32 hexadecimal characters, the same for the same value."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()[:32]
 
 
 class Status(StrEnum):

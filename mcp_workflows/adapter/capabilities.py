@@ -432,7 +432,8 @@ class Fleeting(Protocol):
 
 def is_fleeting(adapter: object, options: Mapping[str, JSON]) -> bool:
     """True if a tool with these options is too short-lived for a task, on an adapter or its class."""
-    return isinstance(adapter, Fleeting) and adapter.fleeting(options)
+    fleeting = getattr(adapter, "fleeting", None)  # `isinstance` of a protocol takes as long as a read of the store
+    return fleeting is not None and bool(fleeting(options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,45 +70,55 @@ class Circuit:
 
     @contextmanager
     def admitted(self) -> Generator[None]:
-        """Count the body as a look; while the circuit is open, it is the probe.
+        """Count the body as a look; see `admit`."""
+        is_probe = self.admit()
+        try:
+            yield
+        finally:
+            self.release(is_probe=is_probe)
+
+    def admit(self) -> bool:
+        """Begin a look; return True if it is the probe, as the circuit is open. `release` ends it.
 
         Raises:
             EngineUnavailable: the circuit is open and it is not time for a probe; nothing was sent.
         """
-        probe = self._open
-        if probe and (self._probing or self._clock() < self._next_probe):
+        if not self._open:
+            return False
+        if self._probing or self._clock() < self._next_probe:
             raise EngineUnavailable(self._message)
-        self._probing |= probe
-        try:
-            yield
-        finally:
-            self._probing &= not probe
+        self._probing = True
+        return True
 
-    @contextmanager
-    def counted(self, *, refusal_is_answer: bool = True) -> Generator[None]:
-        """Record the outcome of one call.
+    def release(self, *, is_probe: bool) -> None:
+        """End a look."""
+        self._probing &= not is_probe
+
+    def time(self) -> float:
+        """Return the time of the circuit's clock, in seconds."""
+        return self._clock()
+
+    def record(self, began: float, error: BaseException | None, *, refusal_is_answer: bool = True) -> None:
+        """Record the outcome of one call; `began` comes from `time`.
 
         With `refusal_is_answer=False` a refusal proves nothing: the adapter may have refused without asking the engine.
+        A defect of the adapter says nothing about the engine, nor does a call that its caller cancelled.
         """
-        began = self._clock()
-        try:
-            yield
-        except AdapterBroke:
-            raise  # a defect of the adapter says nothing about the engine
-        except EngineUnavailable as error:
-            if not error.silent:
-                pass  # nor does this
-            elif not error.throttled:
+        match error:
+            case None:
+                self._succeed()
+            case AdapterBroke():
+                pass
+            case EngineUnavailable(silent=False):
+                pass
+            case EngineUnavailable(throttled=False):
                 self._fail(began, str(error))
-            elif error.sent:  # throttled by our own quota, before it was sent, it is no answer
+            case EngineUnavailable(sent=True):  # throttled by our own quota, before it was sent, it is no answer
                 self._succeed()
-            raise
-        except EngineError:
-            if refusal_is_answer:
+            case EngineError() if refusal_is_answer and not isinstance(error, EngineUnavailable):
                 self._succeed()
-            raise
-        else:
-            self._succeed()
+            case _:
+                pass
 
     @property
     def _message(self) -> str:

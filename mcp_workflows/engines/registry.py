@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from types import TracebackType
@@ -39,7 +39,7 @@ from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
 from mcp_workflows.task import Task
-from mcp_workflows.telemetry import Api, Telemetry
+from mcp_workflows.telemetry import Api, EngineCallRecord, Telemetry, outcome_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ CHECK_PATIENCE = 2.0  # seconds for a look at an engine's health
 CALL_TIMEOUT = 10.0  # seconds for one call to an engine, its own retries included
 _LOOKS: Final = frozenset({"describe", "sweep"})  # not made while the engine is known to be silent
 _COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether the engine answers
+_BROKEN: Final = "the adapter of engine %r broke the contract%s"
 _EXECUTION = TypeAdapter(Execution)
 _FOR_PEOPLE = frozenset({"message", "title", "description", "enumNames", "url"})  # in the params of an elicitation
 
@@ -188,9 +189,8 @@ class Engines:
         opened = self._opened.get(name)
         return nullcontext() if opened is None else opened.circuit.admitted()
 
-    @asynccontextmanager
-    async def calling(self, name: str, *, api: Api = "other", bounded: bool = True) -> AsyncGenerator[Adapter]:
-        """Yield the adapter of this name for one call.
+    def calling(self, name: str, *, api: Api = "other", bounded: bool = True) -> EngineCall:
+        """Return a context manager for one call, which yields the adapter of this name.
 
         `api` names the call in metrics. `bounded=False` is for calls that last as long as they need. While an engine
         is known to be silent, looks at it are refused, except for one probe at a time: see `Circuit`.
@@ -198,34 +198,7 @@ class Engines:
         Raises:
             EngineError: raised by the adapter; `EngineUnavailable` when time is up, `AdapterBroke` when it broke.
         """
-        admitted = self.admitted(name) if api in _LOOKS else nullcontext()
-        with admitted, self._counted(name, api), self.telemetry.engine_call(name, api, timed=bounded):
-            async with self._calling(name, bounded=bounded) as adapter:
-                yield adapter
-
-    def _counted(self, name: str, api: Api) -> AbstractContextManager[None]:
-        opened = self._opened.get(name)
-        if opened is None or api not in _COUNTED:
-            return nullcontext()
-        return opened.circuit.counted(refusal_is_answer=api in _LOOKS)  # adapters refuse some starts by themselves
-
-    @asynccontextmanager
-    async def _calling(self, name: str, *, bounded: bool) -> AsyncGenerator[Adapter]:
-        opened = self._opened.get(name)
-        if opened is None:
-            raise EngineUnavailable("it is not in the configuration any more", sent=False)
-        opened.begin(bounded=bounded)
-        try:
-            with _contained(name), anyio.fail_after(self._patience if bounded else None):
-                yield opened.adapter
-        except TimeoutError:
-            raise EngineUnavailable(f"no answer within {self._patience:g} s") from None
-        except anyio.get_cancelled_exc_class():
-            if anyio.current_effective_deadline() == float("-inf"):
-                raise  # the caller was cancelled
-            raise EngineUnavailable("its adapter gave up (cancelled)") from None
-        finally:
-            opened.end(bounded=bounded)
+        return EngineCall(name, self._opened.get(name), self.telemetry, api, self._patience if bounded else None)
 
     async def check(self) -> Mapping[str, Finding]:
         """Check all engines at once and return the findings; unknown if an adapter has no check."""
@@ -302,6 +275,81 @@ class Engines:
         if self._group is None:
             raise RuntimeError("Engines is not entered")
         return self._group
+
+
+class EngineCall:
+    """One call to an engine, as an async context manager that yields the adapter.
+
+    It is bounded in time, counted, timed, told to the engine's circuit, and a span of the current trace. An unexpected
+    error of the adapter is logged and becomes `AdapterBroke`: see docs/decisions/0002. One class does all of it, as
+    each request passes here.
+    """
+
+    __slots__ = ("_api", "_began", "_is_probe", "_name", "_opened", "_record", "_scope", "_seconds", "_telemetry")
+
+    def __init__(
+        self, name: str, opened: OpenEngine | None, telemetry: Telemetry, api: Api, seconds: float | None
+    ) -> None:
+        """`seconds`: the time limit; None: there is none."""
+        self._name = name
+        self._opened = opened
+        self._telemetry = telemetry
+        self._api: Api = api
+        self._seconds = seconds
+        self._is_probe = False
+        self._began = 0.0
+        self._record: EngineCallRecord | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    async def __aenter__(self) -> Adapter:
+        opened, seconds = self._opened, self._seconds
+        if opened is None:
+            self._telemetry.engine_call(self._name, self._api, timed=seconds is not None).end("unavailable")
+            raise EngineUnavailable("it is not in the configuration any more", sent=False)
+        if self._api in _LOOKS:
+            self._is_probe = opened.circuit.admit()
+        self._began = opened.circuit.time()
+        self._record = self._telemetry.engine_call(self._name, self._api, timed=seconds is not None)
+        opened.begin(bounded=seconds is not None)
+        if seconds is not None:
+            self._scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+            self._scope.__enter__()
+        return opened.adapter
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opened, record = self._opened, self._record
+        assert opened is not None
+        assert record is not None
+        in_time = self._scope is None or not self._scope.__exit__(kind, error, trace)
+        failure = self._failure(error) if in_time else self._late()
+        if self._api in _COUNTED:
+            is_look = self._api in _LOOKS  # adapters refuse some starts by themselves
+            opened.circuit.record(self._began, failure, refusal_is_answer=is_look)
+        if self._is_probe:
+            opened.circuit.release(is_probe=True)
+        record.end(outcome_of(failure))
+        opened.end(bounded=self._seconds is not None)
+        if failure is not None and failure is not error:
+            raise failure from None
+
+    def _failure(self, error: BaseException | None) -> BaseException | None:
+        """Return the error of the call for its caller."""
+        if error is None or isinstance(error, EngineError):
+            return error
+        if isinstance(error, TimeoutError):
+            return self._late()
+        if isinstance(error, Exception):  # third-party code
+            logger.error(_BROKEN, self._name, "", exc_info=error)
+            return _broken(error)
+        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        if is_cancelled and anyio.current_effective_deadline() != float("-inf"):
+            return EngineUnavailable("its adapter gave up (cancelled)")
+        return error  # the caller was cancelled
+
+    def _late(self) -> EngineUnavailable:
+        return EngineUnavailable(f"no answer within {self._seconds:g} s" if self._seconds else "no answer in time")
 
 
 class OpenEngine:
@@ -411,8 +459,12 @@ def _contained(engine: str, consequence: str = "") -> Generator[None]:
     except (EngineError, TimeoutError):
         raise
     except Exception as error:  # third-party code
-        logger.exception("the adapter of engine %r broke the contract%s", engine, consequence)
-        raise AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log") from None
+        logger.exception(_BROKEN, engine, consequence)
+        raise _broken(error) from None
+
+
+def _broken(error: Exception) -> AdapterBroke:
+    return AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log")
 
 
 @cache  # a check against a protocol takes as long as a read of the store

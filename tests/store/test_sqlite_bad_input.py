@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -214,7 +215,7 @@ async def test_a_lock_held_beyond_the_busy_timeout_is_unavailable(tmp_path: Path
         with locked(path):
             writes: Sequence[Callable[[], Awaitable[object]]] = (
                 lambda: store.create(make_task()),
-                lambda: store.change(task.id, task.owner, lambda row: row),
+                lambda: store.change(task.id, task.owner, lambda row: replace(row, attempts=7)),
                 store.check,
             )
             for write in writes:

@@ -100,7 +100,15 @@ def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | No
 def change(
     connection: sqlite3.Connection, rows: Rows, task_id: str, owner: str, change: Callable[[Task], Task | None]
 ) -> Task | None:
-    """Apply a pure function to a row, delete it for None; nothing is written if it returns the same object."""
+    """Apply a pure function to a row, delete it for None; nothing is written if it returns the same object.
+
+    A row that is as it was read is replaced in one statement. Otherwise somebody else changed it: the function is
+    applied again, in a transaction.
+    """
+    before = rows.get(connection, task_id, owner)
+    after = None if before is None else change(before)
+    if before is None or after is before or (after is not None and rows.replace(connection, before, after)):
+        return after
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         before = rows.get(connection, task_id, owner)

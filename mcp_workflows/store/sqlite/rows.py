@@ -6,9 +6,9 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -46,16 +46,30 @@ _BACKFILL: Final = "UPDATE tasks SET status = ?, updated = ?, due = ? WHERE rowi
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TASK: Final = TypeAdapter(Task)
 _TABLE: Final = "tasks"
+_MOST_KNOWN: Final = 2000  # rows, of about 2 kB each beside the task
 
 Found = tuple[str, str, str]  # id, owner, task: the columns of every query for rows
 
 
+class KnownRow(NamedTuple):
+    """A row that was read or written lately."""
+
+    owner: str
+    text: str  # of its column `task`
+    task: Task
+    searched: tuple[Any, ...]  # Any: see `Rows.searched`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The conversion of tasks into rows, and back."""
+    """The conversion of tasks into rows, and back.
+
+    The task of a row is remembered with the row's text: while the text is the same, the row is not decoded again.
+    """
 
     cipher: Cipher | None = None
     key_secret: bytes | None = None  # with a cipher: the secret for digests of idempotency keys
+    _known: dict[str, KnownRow] = field(default_factory=dict[str, KnownRow], repr=False)  # by id
 
     def get(self, connection: sqlite3.Connection, task_id: str, owner: str) -> Task | None:
         """Return one owner's row.
@@ -94,6 +108,9 @@ class Rows:
     def read(self, row: Found) -> Task | None:
         """Return the task of a row; None: it cannot be read. The log has the reason, without the row's content."""
         task_id, owner, text = row
+        known = self._known.get(task_id)
+        if known is not None and known.text == text and known.owner == owner:
+            return known.task
         try:
             task = _TASK.validate_json(self.opened(task_id, owner, text) if is_sealed(text) else text)
         except CipherError as error:
@@ -103,13 +120,22 @@ class Rows:
             logger.error("a row of the store cannot be read: %s at %s", first["type"], first["loc"])
         else:
             if self.cipher is None or (utf8(task.id), utf8(task.owner)) == (task_id, owner):
+                self._keep(task_id, KnownRow(owner, text, task, self.searched(task)))
                 return task
             logger.error("a row of the store cannot be read: it is another's")
         return None
 
+    def _keep(self, task_id: str, row: KnownRow) -> None:
+        self._known.pop(task_id, None)
+        self._known[task_id] = row
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
     def whole(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of the columns
         """Return all columns of a task, as `INSERT` takes them."""
-        return *self.searched(task), self.text(task)
+        searched, text = self.searched(task), self.text(task)
+        self._keep(searched[0], KnownRow(searched[1], text, task, searched))
+        return *searched, text
 
     def searched(self, task: Task) -> tuple[Any, ...]:  # Any: text and numbers, in the order of SEARCHED
         """Return the columns of a task beside its JSON."""
@@ -149,17 +175,40 @@ class Rows:
         return opened(self.cipher, text, _TABLE, task_id, owner)
 
     def update(self, connection: sqlite3.Connection, before: Task, after: Task) -> None:
-        """Write a changed row, of its columns only those that differ: so few indexes are touched.
+        """Write a changed row, of its columns only those that differ: so few indexes are touched."""
+        self._write(connection, before, after)
+
+    def replace(self, connection: sqlite3.Connection, before: Task, after: Task) -> bool:
+        """Write a changed row, if it is still as it was read; return False if it may not be.
+
+        It is one statement, and so a transaction of its own. Not with a cipher: each write then marks its key.
+        """
+        known = self._known.get(utf8(before.id))
+        if known is None or known.task is not before or self.cipher is not None:
+            return False
+        return self._write(connection, before, after, known.text)
+
+    def _write(self, connection: sqlite3.Connection, before: Task, after: Task, was: str | None = None) -> bool:
+        """Write a changed row; with `was` only if that is its text now. Return True if it was written.
 
         With a cipher the idempotency key is always written: the old one may not be encrypted.
         """
-        pairs = zip(SEARCHED, self.searched(before), self.searched(after), strict=True)
-        changed = {name: new for name, old, new in list(pairs)[_FIXED:] if old != new}
+        known = self._known.get(utf8(before.id))
+        old = known.searched if known is not None and known.task is before else self.searched(before)
+        new, text = self.searched(after), self.text(after)
+        changed = {name: new[at] for at, name in enumerate(SEARCHED) if at >= _FIXED and new[at] != old[at]}
         if self.cipher is not None:
             changed["idempotency_key"] = self.kept_key(after)
         names = "".join(f"{name} = ?, " for name in changed)
         query = f"UPDATE tasks SET {names}task = ? WHERE id = ?"  # noqa: S608  # names of ours
-        connection.execute(query, (*changed.values(), self.text(after), utf8(before.id)))
+        values = (*changed.values(), text, new[0])
+        if was is None:
+            done = connection.execute(query, values)
+        else:
+            done = connection.execute(f"{query} AND task = ?", (*values, was))
+        if done.rowcount == 1:
+            self._keep(new[0], KnownRow(new[1], text, after, new))
+        return done.rowcount == 1
 
 
 def opened(cipher: Cipher | None, text: str, *names: str) -> str:
@@ -200,7 +249,8 @@ def utf8(text: str) -> str:
 
 def micros(at: datetime) -> int:
     """Return the time as columns have it."""
-    return (at - _EPOCH) // timedelta(microseconds=1)
+    since = at - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def at_micros(number: int) -> datetime:
