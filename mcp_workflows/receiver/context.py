@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, principal_components
 from mcp.server.context import ServerRequestContext
-from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value, validate_mcp_param_headers
 from pydantic import Field, PrivateAttr
 from starlette.requests import Request
 
@@ -19,10 +19,12 @@ from mcp_workflows.access import ANONYMOUS, Principal, is_loopback, owner_id
 from mcp_workflows.access.authn.identity import Identity, moment
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON
+from mcp_workflows.errors import RequestError
 from mcp_workflows.receiver.tool_list import Viewer
 from mcp_workflows.receiver.v2025_11_25.session import session_of
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
-from mcp_workflows.wire.params import KEY_PATHS, KeyPath
+from mcp_workflows.wire.params import KEY_PATHS, KeyPath, object_of
 
 _NAME_HEADER: Final = MCP_NAME_HEADER.encode()
 _PASSED_ON: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})  # headers that proxies add
@@ -139,6 +141,21 @@ def name_header(ctx: Context) -> str | None:
         if name == _NAME_HEADER:
             return decode_header_value(value.decode("latin-1")) or ""
     return None
+
+
+def check_param_headers(ctx: Context, tool: Tool) -> None:
+    """Check that the `Mcp-Param-*` headers of a call repeat its arguments, where the tool's schema names such headers.
+
+    The SDK checks them before anybody knows who calls, and so would tell strangers that a tool exists.
+
+    Raises:
+        RequestError: a header is missing, superfluous or different.
+    """
+    if ctx.request is None or not tool.names_headers or not is_modern(ctx):
+        return
+    arguments = object_of((ctx.params or {}).get("arguments"))
+    if rejection := validate_mcp_param_headers(tool.input, arguments, ctx.request.headers):
+        raise RequestError(rejection.code, rejection.message)
 
 
 def _from_here(request: Request) -> bool:

@@ -24,7 +24,16 @@ from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
 from mcp_workflows.receiver.companions.definitions import Companion, Name
 from mcp_workflows.receiver.companions.handlers import Companions
 from mcp_workflows.receiver.companions.text import outcome_in_text
-from mcp_workflows.receiver.context import Callers, Context, client_of, is_in_core, is_modern, name_header, name_of
+from mcp_workflows.receiver.context import (
+    Callers,
+    Context,
+    check_param_headers,
+    client_of,
+    is_in_core,
+    is_modern,
+    name_header,
+    name_of,
+)
 from mcp_workflows.receiver.current_call import CurrentCall, as_current_call, current_call
 from mcp_workflows.receiver.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
@@ -159,6 +168,7 @@ class Middleware:
             return self._envelope.around(ctx, _render(ctx, outcome_in_text(state.outcome)))
         if not is_modern(ctx):
             return await self._call_2025(ctx, state.offer)
+        check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
         call = replace(wire.parse_call(ctx.params or {}, client_of(ctx), self.callers.key_paths), state=state.text)
         report = ProgressReports(ctx.session.report_progress).report
         outcome = await state.offer.entered.call(call, self.callers.principal(ctx), report)

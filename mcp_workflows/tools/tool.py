@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -317,6 +318,11 @@ class Tool(BaseModel):
     @cached_property
     def _checker(self) -> Checker:
         return Checker(self.input)
+
+    @cached_property
+    def names_headers(self) -> bool:
+        """True if the input schema names HTTP headers that repeat arguments (`x-mcp-header`)."""
+        return "x-mcp-header" in json.dumps(self.input)
 
     @property
     def hands_over(self) -> bool:

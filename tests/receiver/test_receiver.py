@@ -257,6 +257,25 @@ async def test_a_missing_name_header_is_refused_when_headers_are_strict(tmp_path
         assert (reply.status, reply.code) == (400, -32020)
 
 
+async def test_headers_repeat_arguments_and_tell_nobody_that_a_hidden_tool_exists(tmp_path: Path) -> None:
+    form = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    rules = {"call": {"principals": [{"subject": "boss"}]}, "see": {}}
+    tools = [
+        Tool.model_validate({"name": name, "engine": "memory", "workflow": "echo", "input": form, **more})
+        for name, more in (("routed", {}), ("hidden", {"allow": rules}))
+    ]
+    store, right = f"sqlite:///{tmp_path}/tasks.db", {"mcp-param-region": "west"}
+    async with site(tools=tools, store=store) as served, peer(served.url) as client:
+        for headers, status in ((right, 200), ({"mcp-param-region": "east"}, 400), ({}, 400)):
+            reply = await client.call("routed", {"region": "west"}, headers=headers)
+            assert (reply.status, reply.body.get("error", {"code": -32020})["code"]) == (status, -32020)
+        unknown = await client.call("nothing", {"region": "west"})
+        for headers in (right, {"mcp-param-region": "east"}, {}):
+            reply = await client.call("hidden", {"region": "west"}, headers=headers)
+            assert (reply.status, reply.code) == (unknown.status, unknown.code)
+            assert reply.error["message"] == unknown.error["message"].replace("nothing", "hidden")
+
+
 async def test_another_principal_finds_nothing(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/tasks.db"
     tools = [*memory_tools(), Tool(name="small", engine="memory", workflow="echo", max_result=10)]
