@@ -27,7 +27,7 @@ from pydantic import BaseModel
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
-from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
@@ -115,13 +115,13 @@ class Stub(Adapter):
 
 
 @asynccontextmanager
-async def service(folder: Path, stub: Stub, pacing: Pacing) -> AsyncGenerator[TaskService]:
+async def service(folder: Path, stub: Stub, polling: PollingPolicy) -> AsyncGenerator[TaskService]:
     """All above the engine and below HTTP."""
     tool = Tool(name="order", engine="stub", workflow="FulfilOrder", output=_OUTPUT)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(f"sqlite:///{folder}/load-{os.getpid()}.db"))
         engines = await stack.enter_async_context(Engines({"stub": stub}))
-        repository = TaskRepository(store=store, engines=engines, retention=RETENTION, pacing=pacing)
+        repository = TaskRepository(store=store, engines=engines, retention=RETENTION, polling=polling)
         yield TaskService(
             tools={tool.name: tool}, repository=await stack.enter_async_context(repository), retention=RETENTION
         )
@@ -145,7 +145,7 @@ async def _quiet(_: Execution) -> None:
 async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
     """10,000 waiting tasks, each with a poller that polls as often as it is told to."""
     stub = Stub(Nothing(), step)
-    async with service(folder, stub, Pacing(looks_per_second=CAP)) as there:
+    async with service(folder, stub, PollingPolicy(looks_per_second=CAP)) as there:
         ids = await create(there, TASKS)
         handles = {row.id: row.handle or "" for task_id in ids for row in await _rows(there, task_id)}
         polls: list[tuple[float, float]] = []  # when, and how old what was told was
@@ -208,7 +208,10 @@ async def memory(folder: Path, listened: bool) -> Mapping[str, JSON]:
     stub = Stub(Nothing())
     stub.remembers = False
     sizes: list[tuple[int, int]] = []
-    async with service(folder, stub, Pacing(looks_per_second=float("inf"))) as there, asyncio.TaskGroup() as group:
+    async with (
+        service(folder, stub, PollingPolicy(looks_per_second=float("inf"))) as there,
+        asyncio.TaskGroup() as group,
+    ):
         ids: list[str] = []
         listeners: list[asyncio.Task[None]] = []
         for size in SIZES:

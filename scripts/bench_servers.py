@@ -35,12 +35,12 @@ from mcp_workflows import Tool, attach
 from mcp_workflows.access.limits import Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
+from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from scripts.bench_rounds import pin
 
 QUEUE = "conformance"  # the sample whose worker serves the workflows
-UNLIMITED = Pacing(looks_per_second=float("inf"))  # an engine in memory has to be spared nothing
-UNCACHED = Pacing(looks_per_second=float("inf"), fresh_for=0)
+UNLIMITED = PollingPolicy(looks_per_second=float("inf"))  # an engine in memory has to be spared nothing
+UNCACHED = PollingPolicy(looks_per_second=float("inf"), fresh_for=0)
 LIMITS = Limits(
     tasks_per_principal=1_000_000, creates_per_minute=1_000_000, polls_per_minute=1_000_000_000
 )  # counted as shipped, and never reached
@@ -90,7 +90,7 @@ def volatile(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
 
 def temporal(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
     """Ours on Temporal, as shipped."""
-    return _on_temporal(folder, SHIPPED)
+    return _on_temporal(folder, DEFAULT_POLICY)
 
 
 def uncached(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
@@ -98,19 +98,19 @@ def uncached(folder: Path) -> tuple[Server[Any], Sequence[Route]]:
     return _on_temporal(folder, UNCACHED)
 
 
-def _on_temporal(folder: Path, pacing: Pacing) -> tuple[Server[Any], Sequence[Route]]:
+def _on_temporal(folder: Path, polling: PollingPolicy) -> tuple[Server[Any], Sequence[Route]]:
     adapter = TemporalAdapter(TemporalSettings(address=os.environ["TEMPORAL_ADDRESS"], task_queue=QUEUE))
     tools = [
         Tool(name="slow", engine="engine", workflow="SlowCompute", args=["{{seconds}}"]),
         Tool(name="parked", engine="engine", workflow="SlowCompute", args=["{{seconds}}"], options=_PARKED),
     ]
-    return _ours(folder, adapter, tools, pacing), []
+    return _ours(folder, adapter, tools, polling), []
 
 
 _PARKED: dict[str, Any] = {"task_queue": "nobody-polls-this"}  # for starts: no worker shares the cores with them
 
 
-def _ours(folder: Path | None, adapter: Adapter, tools: Sequence[Tool], pacing: Pacing) -> Server[Any]:
+def _ours(folder: Path | None, adapter: Adapter, tools: Sequence[Tool], polling: PollingPolicy) -> Server[Any]:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[None]:
         async with workflows:
@@ -120,7 +120,7 @@ def _ours(folder: Path | None, adapter: Adapter, tools: Sequence[Tool], pacing: 
     server: Server[Any] = Server("bench", version="1", lifespan=lifespan, on_subscriptions_listen=listening)
     store = f"sqlite:///{folder / uuid.uuid4().hex}.db" if folder else "sqlite:///:memory:"
     engines = {"engine": adapter}
-    workflows = attach(server, tools=tools, engines=engines, store=store, pacing=pacing, limits=LIMITS)
+    workflows = attach(server, tools=tools, engines=engines, store=store, polling=polling, limits=LIMITS)
     return server
 
 

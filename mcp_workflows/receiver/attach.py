@@ -16,7 +16,7 @@ from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limits import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
+from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import clashes
@@ -46,7 +46,7 @@ def attach(
     store: Store | str = "sqlite:///mcp-workflows.db",
     retention: timedelta = RETENTION,
     strict_headers: bool = False,
-    pacing: Pacing = SHIPPED,
+    polling: PollingPolicy = DEFAULT_POLICY,
     my_tasks: bool = False,
     single_user: bool = False,
     local: Principal = LOCAL,
@@ -79,7 +79,7 @@ def attach(
         store=opened,
         retention=retention,
         strict_headers=strict_headers,
-        pacing=pacing,
+        polling=polling,
         my_tasks=my_tasks,
         callers=Callers(local=local, single_user=single_user, owner=owner, key_paths=idempotency_keys),
         limits=limits,

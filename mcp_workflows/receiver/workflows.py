@@ -22,7 +22,7 @@ from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter
-from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineUnavailable, RequestError, WorkflowsError
 from mcp_workflows.receiver.companions.definitions import COMPANION_NAMES, TAKEN, offered
@@ -63,7 +63,7 @@ class Workflows:
         store: Store,
         retention: timedelta,
         strict_headers: bool,
-        pacing: Pacing,
+        polling: PollingPolicy,
         my_tasks: bool,
         callers: Callers,
         limits: Limits = UNLIMITED,
@@ -74,7 +74,7 @@ class Workflows:
         self._engines = engines
         self._store = store
         self._retention = retention
-        self._pacing = pacing
+        self._polling = polling
         self._my_tasks = my_tasks
         self._audit = audit
         self._telemetry = engines.telemetry
@@ -100,7 +100,7 @@ class Workflows:
                 store=store,
                 engines=engines,
                 retention=self._retention,
-                pacing=self._pacing,
+                polling=self._polling,
                 limits=self._limits,
                 audit=self._audit,
             )

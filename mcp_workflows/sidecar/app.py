@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.access.limits import Limits
-from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflows, attach
 from mcp_workflows.receiver.webhooks import MOUNTED_AT
@@ -169,7 +169,9 @@ def _attach_workflows(server: Server[Workflows], config: Config, exports: Export
         authorizer=config.authorizer,
         audit=exports.audit,
         telemetry=exports.telemetry,
-        pacing=Pacing(looks_per_second=config.server.max_looks_per_second, open_waits=config.server.max_open_waits),
+        polling=PollingPolicy(
+            looks_per_second=config.server.max_looks_per_second, open_waits=config.server.max_open_waits
+        ),
     )
 
 

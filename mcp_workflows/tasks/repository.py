@@ -18,8 +18,8 @@ from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, silent, status_record
 from mcp_workflows.access.limits import UNLIMITED, Limits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status, digest
+from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.poller import Listener, Poller
-from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
 from mcp_workflows.engines.registry import Engines, ref_of, validated
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
@@ -73,7 +73,7 @@ class TaskRepository:
         store: Store,
         engines: Engines,
         retention: timedelta,
-        pacing: Pacing = SHIPPED,
+        polling: PollingPolicy = DEFAULT_POLICY,
         limits: Limits = UNLIMITED,
         clock: Callable[[], datetime] = utc_now,
         steady: Callable[[], float] | None = None,
@@ -89,7 +89,7 @@ class TaskRepository:
         self._is_steady = clock_check.is_steady
         self._creation = TaskCreation(store, engines, clock, self._is_steady)
         self.adoption = Adoption(store, engines, clock)
-        self._poller = Poller(self._look, engines, pacing)
+        self._poller = Poller(self._look, engines, polling)
         self._limits = limits
         self._quota = TaskQuota(store, self._poller.look, clock)
         self._cancellation = Cancellation(store, engines, clock, audit=audit)

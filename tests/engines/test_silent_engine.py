@@ -13,7 +13,7 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling.rate import SHIPPED
+from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import EngineUnavailable, StoreUnavailable
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
@@ -85,7 +85,7 @@ async def heard_again(here: Place, task_id: str) -> None:
 async def test_polls_of_an_engine_known_to_be_silent_are_answered_at_once_and_recovery_is_seen_soon(
     tmp_path: Path, engine: Frozen
 ) -> None:
-    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
         ids = await here.start("forever", 5)
         assert [(await here.get(task_id)).message for task_id in ids] == ["working"] * 5
         engine.freeze("describe")
@@ -110,7 +110,7 @@ async def test_polls_of_an_engine_known_to_be_silent_are_answered_at_once_and_re
 async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent(
     tmp_path: Path, engine: Frozen
 ) -> None:
-    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
         asks, goes_on = [*await here.start("ask", 1), *await here.start("forever", 1)]
         assert (await here.get(asks)).status is Status.INPUT_REQUIRED
         engine.freeze("describe")
@@ -127,7 +127,7 @@ async def test_what_somebody_wants_done_is_tried_at_an_engine_known_to_be_silent
 
 
 async def test_a_task_that_is_still_starting_is_not_waited_for_either(tmp_path: Path, engine: Frozen) -> None:
-    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
         engine.freeze("start")
         (task_id,) = await here.start("forever", 1)
         await known_silent(here, task_id)
@@ -144,7 +144,7 @@ async def test_a_task_that_is_still_starting_is_not_waited_for_either(tmp_path: 
 async def test_starts_are_made_good_a_few_at_a_time(
     tmp_path: Path, engine: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
         engine.freeze("start")
         async with anyio.create_task_group() as group:
             for _ in range(30):
@@ -153,7 +153,7 @@ async def test_starts_are_made_good_a_few_at_a_time(
     engine.freeze("start")
     engine.most.clear()
     monkeypatch.setattr("mcp_workflows.tasks.maintenance.HEAL_AFTER", timedelta(0))
-    async with place(tmp_path, engine, SHIPPED):
+    async with place(tmp_path, engine, DEFAULT_POLICY):
         with anyio.fail_after(20):
             while engine.waiting["start"] < HEAL_AT_ONCE:
                 await anyio.sleep(0.01)
@@ -208,7 +208,7 @@ async def probe_is_due(here: Place) -> None:
 
 async def test_an_execution_of_which_nothing_can_be_told_hides_no_other(tmp_path: Path) -> None:
     engine = OneSlow(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
         slow, other = await here.start("forever", 2)
         engine.slow = engine.handles[0]
         await known_silent(here, slow)
@@ -233,7 +233,7 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.repository.READ_TIMEOUT", 0.5)
     store = Slow(f"sqlite:///{tmp_path}/tasks.db")
-    async with place(tmp_path, engine, SHIPPED, store=store) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, store=store) as here:
         (task_id,) = await here.start("forever", 1)
         store.slow = True
         with stopwatch() as seconds:
@@ -245,7 +245,7 @@ async def test_a_store_that_gives_no_answer_is_told_by_the_same_deadline(
 
 
 async def test_the_health_of_engines_says_since_when_looks_get_no_answer(tmp_path: Path, engine: Frozen) -> None:
-    async with place(tmp_path, engine, SHIPPED, patience=PATIENCE) as here:
+    async with place(tmp_path, engine, DEFAULT_POLICY, patience=PATIENCE) as here:
         (task_id,) = await here.start("forever", 1)
         engine.freeze("describe")
         await known_silent(here, task_id)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import httpx2
@@ -20,6 +21,7 @@ from mcp_workflows.access.audit import Event, Record
 from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits, ToolLimits
 from mcp_workflows.adapter import Execution
 from mcp_workflows.adapter.memory import MemorySettings
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, LimitReached, RequestError
 from mcp_workflows.sidecar.app import build, http_app
@@ -265,8 +267,7 @@ async def test_a_result_over_the_ceiling_is_not_kept(tmp_path: Path) -> None:
 async def test_a_poll_that_is_too_fast_costs_the_engine_no_call_and_the_store_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for pace in ("SHORTEST_PACE", "LONGEST_PACE"):  # on a slow machine too, 20 polls are too fast
-        monkeypatch.setattr(f"mcp_workflows.engines.polling.rate.{pace}", timedelta(minutes=1))
+    monkeypatch.setattr(PollingPolicy, "pace", Mock(return_value=60.0))  # on a slow machine too, 20 polls are too fast
     clock = Time()
     async with replica(tmp_path, DEFAULTS, clock=clock) as here:
         task_id = await here.create("forever")

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from mcp_workflows import Tool
-from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from tests.support.in_memory import Line, entered, line
 
 pytestmark = pytest.mark.anyio
@@ -208,10 +208,10 @@ def test_settings_that_do_not_go_together_are_refused(tasks: str, fallback: str,
 @asynccontextmanager
 async def clients(folder: Path, tools: Sequence[Tool]) -> AsyncGenerator[Mapping[tuple[str, str], Line]]:
     """One client of each kind, by its era and whether it asks for tasks, of one server with these tools."""
-    pacing = Pacing(looks_per_second=float("inf"))
+    polling = PollingPolicy(looks_per_second=float("inf"))
     store = f"sqlite:///{folder}/tasks.db"
     async with AsyncExitStack() as stack:
-        server, _ = await stack.enter_async_context(entered(tools, store=store, engine=str(folder), pacing=pacing))
+        server, _ = await stack.enter_async_context(entered(tools, store=store, engine=str(folder), polling=polling))
         yield {
             (era, asks): await stack.enter_async_context(line(server, era, capabilities(era, asks)))
             for era, asks in itertools.product(ERAS, YES_NO)

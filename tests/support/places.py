@@ -15,7 +15,7 @@ import anyio
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.store.protocol import Store, open_store
@@ -152,7 +152,7 @@ class Place:
 async def place(
     folder: Path,
     engine: MemoryAdapter,
-    pacing: Pacing,
+    polling: PollingPolicy,
     *more: Tool,
     patience: float = CALL_TIMEOUT,
     store: Store | None = None,
@@ -162,7 +162,7 @@ async def place(
         opened = await stack.enter_async_context(store or open_store(f"sqlite:///{folder}/tasks.db"))
         engines = await stack.enter_async_context(Engines({"memory": engine}, patience=patience))
         repository = await stack.enter_async_context(
-            TaskRepository(store=opened, engines=engines, retention=RETENTION, pacing=pacing)
+            TaskRepository(store=opened, engines=engines, retention=RETENTION, polling=polling)
         )
         tools = {tool.name: tool for tool in (*memory_tools(), *more)}
         yield Place(TaskService(tools=tools, repository=repository, retention=RETENTION), repository, engines, {})

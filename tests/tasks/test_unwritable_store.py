@@ -14,7 +14,7 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling.rate import SHIPPED
+from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import RequestError, StoreUnavailable
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
@@ -100,7 +100,7 @@ def disk(processes: None, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
 @asynccontextmanager
 async def on(disk: Disk) -> AsyncGenerator[tuple[Place, MemoryAdapter]]:
     engine = MemoryAdapter(MemorySettings(name=str(disk.folder)))
-    async with place(disk.folder, engine, SHIPPED, store=disk.store, patience=0.3) as here:
+    async with place(disk.folder, engine, DEFAULT_POLICY, store=disk.store, patience=0.3) as here:
         yield here, engine
 
 

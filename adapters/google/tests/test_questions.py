@@ -6,10 +6,10 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import anyio
 import mcp_types
@@ -34,7 +34,6 @@ NO: Final = {"action": "decline"}
 DISMISSED: Final = {"action": "cancel"}
 WORDS: Final = {"action": "accept", "content": {"answer": 'j\u00e4 \u2603 "quoted" ${args} \u2028 \U0001f600'}}
 ANSWERED: Final = {**YES, "timed_out": False}
-MINUTE: Final = timedelta(minutes=1)
 
 EXPIRES: Final = add_subworkflows("""
 main:
@@ -335,8 +334,7 @@ async def test_of_two_answers_at_once_one_counts_and_neither_is_an_error(
 async def test_a_question_is_told_at_once_though_the_next_look_is_a_minute_away(
     google_engine: GoogleEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.engines.polling.rate.SHORTEST_PACE", MINUTE)
-    monkeypatch.setattr("mcp_workflows.engines.polling.rate.LONGEST_PACE", MINUTE)
+    monkeypatch.setattr("mcp_workflows.engines.polling.policy.PollingPolicy.pace", Mock(return_value=60.0))
     quota = {"share": 1, "list_executions": 1}  # one sweep in more than a minute
     async with tool_of(google_engine, tmp_path, HELD, quota=quota) as (client, workflow):
         task_id = await called(client)

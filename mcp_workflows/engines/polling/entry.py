@@ -16,7 +16,7 @@ FOREVER: Final = float("inf")
 
 @dataclass(slots=True, eq=False)
 class CacheEntry:
-    """One execution; all times are seconds of the event loop's clock. There may be 10,000 of these: keep it small."""
+    """One execution; all times are seconds of the monotonic clock. There may be 10,000 of these: keep it small."""
 
     task: Task  # at the last look
     error: WorkflowsError | None = None  # the reason why the last look failed

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 import anyio
 from anyio.abc import TaskGroup
 
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.engines.polling.entry import CacheEntry
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
-PAUSES = (1.0, 60.0)  # seconds after an error: from, to; the latter without an error also ends the trouble
 Changed = Callable[[str, str], None]  # engine, handle
 
 
 class HintListeners:
     """The listeners of all engines that report changes, a background task each; a listener ends with its adapter."""
 
-    def __init__(self, engines: Engines, changed: Changed) -> None:
+    def __init__(self, engines: Engines, changed: Changed, policy: PollingPolicy) -> None:
         self._engines = engines
+        self._policy = policy
         self._changed = changed
         self._listeners: dict[str, _HintListener] = {}
 
@@ -43,20 +45,25 @@ class HintListeners:
                 self._listeners.pop(name).scope.cancel()
         for name, adapter in adapters.items():
             if name not in self._listeners:
-                listener = self._listeners[name] = _HintListener(name, adapter, self._engines, self._changed)
+                listener = self._listeners[name] = _HintListener(
+                    name, adapter, self._engines, self._changed, self._policy.hint_pauses
+                )
                 group.start_soon(listener.listen)
 
 
 class _HintListener:
     """Listens to one adapter."""
 
-    def __init__(self, engine: str, adapter: Adapter, engines: Engines, changed: Changed) -> None:
+    def __init__(
+        self, engine: str, adapter: Adapter, engines: Engines, changed: Changed, pauses: tuple[float, float]
+    ) -> None:
         self.adapter = adapter
         self.scope = anyio.CancelScope()
         self._engine = engine
         self._engines = engines
         self._changed = changed
-        self._pause = PAUSES[0]
+        self._pauses = pauses
+        self._pause = pauses[0]
         self._silent = False  # after an error that was logged
 
     async def listen(self) -> None:
@@ -64,16 +71,16 @@ class _HintListener:
         with self.scope:
             while not await self._once():
                 await anyio.sleep(self._pause)
-                self._pause = min(self._pause * 2, PAUSES[1])
+                self._pause = min(self._pause * 2, self._pauses[1])
 
     async def _once(self) -> bool:
         """Listen once; return True if the adapter never reports changes, because that is not configured."""
-        began = anyio.current_time()
+        began = monotonic()
         try:
             await self._engines.hints(self._engine, self._report)
         except EngineError as error:
-            if anyio.current_time() - began > PAUSES[1]:
-                self._silent, self._pause = False, PAUSES[0]  # it was connected, and nothing changed
+            if monotonic() - began > self._pauses[1]:
+                self._silent, self._pause = False, self._pauses[0]  # it was connected, and nothing changed
             if not self._silent:
                 text = "engine %r does not tell what changes, it is only looked at; tried again: %s"
                 logger.warning(text, self._engine, error)
@@ -84,7 +91,7 @@ class _HintListener:
     def _report(self, handle: str) -> None:
         if self._silent:
             logger.info("engine %r tells again what changes", self._engine)
-        self._silent, self._pause = False, PAUSES[0]
+        self._silent, self._pause = False, self._pauses[0]
         self._changed(self._engine, handle)
 
 

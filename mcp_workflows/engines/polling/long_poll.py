@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError
 from mcp_workflows.task import Task
 
 logger = logging.getLogger(__name__)
-
-REST = 1.0  # seconds until the next wait after one that returned: the execution may not have ended
-PAUSES = (1.0, 60.0)  # seconds after an error: from, to
 
 
 @dataclass(slots=True, eq=False)
@@ -24,8 +22,8 @@ class _LongPoll:
     """One execution to wait for, with or without a slot."""
 
     task: Task
+    pause: float  # seconds until it queues again
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    pause: float = REST  # until it queues again
 
 
 class LongPolls:
@@ -34,9 +32,9 @@ class LongPolls:
     A wait is only a hint to look. Executions without a slot are looked at as often as without long polls.
     """
 
-    def __init__(self, engines: Engines, slots: int, refresh_now: Callable[[str], None]) -> None:
+    def __init__(self, engines: Engines, policy: PollingPolicy, refresh_now: Callable[[str], None]) -> None:
         self._engines = engines
-        self._slots = slots
+        self._policy = policy
         self._refresh_now = refresh_now
         self._open = 0
         self._polls: dict[str, _LongPoll] = {}
@@ -46,7 +44,7 @@ class LongPolls:
         """Wait for the task now, or when a slot is free."""
         if task.id in self._polls or task.handle is None or not self._engines.can_wait(task.engine):
             return
-        self._polls[task.id] = self._queue[task.id] = _LongPoll(task)
+        self._polls[task.id] = self._queue[task.id] = _LongPoll(task, self._policy.wait_rest)
         self._fill(group)
 
     def drop(self, task_id: str) -> None:
@@ -56,7 +54,7 @@ class LongPolls:
             poll.scope.cancel()
 
     def _fill(self, group: TaskGroup) -> None:
-        while self._queue and self._open < self._slots:
+        while self._queue and self._open < self._policy.open_waits:
             _, poll = self._queue.popitem()
             self._open += 1
             group.start_soon(self._run, group, poll)
@@ -75,12 +73,12 @@ class LongPolls:
         self._fill(group)
 
     async def _wait(self, poll: _LongPoll) -> None:
-        shortest, longest = PAUSES
+        shortest, longest = self._policy.wait_pauses
         try:
             await self._engines.wait(poll.task)
         except EngineError as error:
             logger.info("engine %r cannot be waited for now, only looked at: %s", poll.task.engine, error)
             poll.pause = min(max(poll.pause * 2, shortest), longest)
         else:
-            poll.pause = REST
+            poll.pause = self._policy.wait_rest
             self._refresh_now(poll.task.id)

@@ -5,27 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
-from typing import Final
+from time import monotonic
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from mcp_workflows.adapter import TERMINAL, Status
 from mcp_workflows.engines.polling.entry import FOREVER, NEVER, CacheEntry
-from mcp_workflows.engines.polling.rate import BATCH, SWEEP_EVERY
-from mcp_workflows.engines.polling.schedule import CONFIRM_EVERY, PollSchedule
+from mcp_workflows.engines.polling.schedule import PollSchedule
 from mcp_workflows.engines.registry import Engines, ExecutionDigest, digest_of
 from mcp_workflows.errors import EngineError
 
 logger = logging.getLogger(__name__)
-
-_PAUSES: Final = (1.0, 30.0)  # seconds after a sweep that failed: from, to
-_IDLE: Final = 1.0  # seconds between two checks for something to sweep
-_UNCONFIRMED: Final = 10  # looks after one sweep, at entries whose last look is long ago
-_TICK: Final = 0.05  # seconds at least between two rounds
-_LOOKS: Final = 10  # of one round, so that sweeps get their turn
-_REST: Final = 0.2  # seconds until the next check for urgent entries, after a burst
-_ROUND: Final = 0.5  # seconds of looks at an engine with quotas, so that hints in the meantime do not wait long
 
 
 class SweepLoop:
@@ -33,14 +24,15 @@ class SweepLoop:
 
     def __init__(self, schedule: PollSchedule, engines: Engines) -> None:
         self._schedule = schedule
+        self._policy = schedule.policy
         self._engines = engines
         self._swept = NEVER
-        self._pause = _PAUSES[0]
+        self._pause = self._policy.sweep_pauses[0]
 
     async def run(self) -> None:
         """Sweep an engine that has quotas, beside all looks, for ever; looks that are due stay due."""
         while True:
-            pause = _IDLE
+            pause = self._policy.sweep_check_every
             if self._schedule.limits.by_quota and self._schedule.sweeping:
                 pause = self._schedule.limits.sweep_every
                 await self._sweep(self._wanted())
@@ -50,26 +42,28 @@ class SweepLoop:
         """Sweep the due entries that a sweep can confirm; return those it confirmed whose last look is long ago."""
         if not (batch := self._batch(due, now)):
             return []
-        await anyio.sleep(max(0.0, self._swept + SWEEP_EVERY - anyio.current_time()))
+        await anyio.sleep(max(0.0, self._swept + self._policy.sweep_every - monotonic()))
         await self._schedule.budget.turn()
         self._schedule.budget.spend(self, in_turn=True)
         self._schedule.budget.made(self)
-        self._swept = began = anyio.current_time()
+        self._swept = began = monotonic()
         if not await self._sweep(batch):
             return []
         for entry in batch:
             wanted = self._schedule.wanted(entry)
-            self._schedule.set_due(entry, anyio.current_time() + self._schedule.pace(entry.task) if wanted else FOREVER)
-        unconfirmed = [each for each in batch if not each.is_suspect and began - each.looked > CONFIRM_EVERY]
-        return sorted(unconfirmed, key=lambda entry: entry.looked)[:_UNCONFIRMED]
+            self._schedule.set_due(entry, monotonic() + self._schedule.pace(entry.task) if wanted else FOREVER)
+        unconfirmed = [
+            each for each in batch if not each.is_suspect and began - each.looked > self._policy.confirm_every
+        ]
+        return sorted(unconfirmed, key=lambda entry: entry.looked)[: self._policy.confirmed_at_once]
 
     def _batch(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
         """Return the due entries and, if there is room, those past half of their interval: that saves sweeps."""
         batch = [entry for entry in due if entry.sweepable]
-        if batch and len(batch) < BATCH:
+        if batch and len(batch) < self._policy.batch:
             halfway = (entry for entry in self._schedule.idle() if entry.at + entry.due <= 2 * now)
             batch = sorted((each for each in halfway if each.sweepable), key=lambda entry: entry.due)
-        return batch[:BATCH]
+        return batch[: self._policy.batch]
 
     def _wanted(self) -> Sequence[CacheEntry]:
         """Return entries that are of interest and not suspected, those first whose last answer is oldest."""
@@ -83,15 +77,15 @@ class SweepLoop:
 
     async def _sweep(self, batch: Sequence[CacheEntry]) -> bool:
         """Ask for all of them in one call; return True if the engine answered."""
-        began = anyio.current_time()
+        began = monotonic()
         try:
             found = await self._engines.sweep(self._schedule.engine, [entry.task for entry in batch])
         except EngineError as error:
             self._later(error)
             return False
-        self._pause = _PAUSES[0]
+        self._pause = self._policy.sweep_pauses[0]
         for number, entry in enumerate(batch):
-            if number % BATCH == 0:
+            if number % self._policy.batch == 0:
                 await checkpoint()  # 10,000 without a pause would block the event loop
             self._compare(entry, found.get(entry.task.id), began)
         return True
@@ -110,7 +104,7 @@ class SweepLoop:
             self._schedule.suspects.add(entry, began if changed else entry.suspected_at, urgent=urgent)
         elif not entry.stale and entry.at <= began:
             asked = entry.asked >= entry.at
-            entry.at, entry.answered, entry.error = began, anyio.current_time(), None
+            entry.at, entry.answered, entry.error = began, monotonic(), None
             entry.failing = FOREVER
             if asked:
                 entry.notify()  # waiting requests; followers need changes only, and there may be 10,000
@@ -118,8 +112,8 @@ class SweepLoop:
     def _later(self, error: EngineError) -> None:
         """Postpone the next sweep; the known states stay, and single looks go on."""
         logger.warning("engine %r cannot be swept, next try in %g s: %s", self._schedule.engine, self._pause, error)
-        self._schedule.sweep_after = anyio.current_time() + self._pause
-        self._pause = min(self._pause * 2, _PAUSES[1])
+        self._schedule.sweep_after = monotonic() + self._pause
+        self._pause = min(self._pause * 2, self._policy.sweep_pauses[1])
 
 
 class PollLoop:
@@ -127,6 +121,7 @@ class PollLoop:
 
     def __init__(self, schedule: PollSchedule, sweep_loop: SweepLoop, begin_look: Callable[[CacheEntry], None]) -> None:
         self._schedule = schedule
+        self._policy = schedule.policy
         self._sweep_loop = sweep_loop
         self._begin_look = begin_look
 
@@ -135,11 +130,11 @@ class PollLoop:
         schedule = self._schedule
         while True:
             await self._round()
-            await anyio.sleep(_TICK)
+            await anyio.sleep(self._policy.tick)
             schedule.woken = anyio.Event()
             due = min((entry.due for entry in schedule.idle()), default=FOREVER)
             schedule.asleep_until = NEVER if schedule.suspects.idle else due
-            with anyio.move_on_after(schedule.asleep_until - anyio.current_time()):
+            with anyio.move_on_after(schedule.asleep_until - monotonic()):
                 await schedule.woken.wait()
 
     async def _round(self) -> None:
@@ -147,10 +142,10 @@ class PollLoop:
 
         Entries that a client asked for and that were never looked at come before all: they have no state to return yet.
         """
-        schedule, now = self._schedule, anyio.current_time()
+        schedule, now = self._schedule, monotonic()
         self._catch_up()
         if debt := schedule.budget.debt:
-            await anyio.sleep(min(debt, _REST))
+            await anyio.sleep(min(debt, self._policy.burst_rest))
             return
         due = [entry for entry in schedule.idle() if entry.due <= now]
         due.sort(key=lambda entry: (entry.at > NEVER or entry.asked == NEVER, entry.due))
@@ -158,7 +153,7 @@ class PollLoop:
         if schedule.sweeping and not schedule.limits.by_quota:
             unconfirmed = await self._sweep_loop.sweep_in_turn(due, now)
             due = [entry for entry in due if not entry.sweepable]
-        chosen, chosen_at = self._chosen(due, unconfirmed), anyio.current_time()
+        chosen, chosen_at = self._chosen(due, unconfirmed), monotonic()
         for entry in chosen:
             await schedule.budget.turn()
             if entry.look_in_progress is None and entry.began < chosen_at:
@@ -187,9 +182,11 @@ class PollLoop:
         sweeps never show keep an entry suspected for ever. With quotas most looks at other entries are in vain, so they
         get less.
         """
-        looks, others = _LOOKS, _LOOKS // 2
+        most = looks = self._policy.looks_per_round
+        others = looks // 2
         if self._schedule.limits.by_quota:
-            looks = min(max(2, int(self._schedule.limits.looks_per_second * _ROUND)), _LOOKS)
+            of_quota = int(self._schedule.limits.looks_per_second * self._policy.round_seconds)
+            looks = min(max(2, of_quota), most)
             others = max(1, looks // 4)
         suspects = self._schedule.suspects.idle[: max(looks - others, looks - len(due))]
         return list(dict.fromkeys([*suspects, *due[:looks], *unconfirmed]))[:looks]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,7 @@ from mcp_workflows.engines.polling.entry import FOREVER, CacheEntry
 from mcp_workflows.engines.polling.hints import HintListeners
 from mcp_workflows.engines.polling.long_poll import LongPolls
 from mcp_workflows.engines.polling.loop import PollLoop, SweepLoop
-from mcp_workflows.engines.polling.rate import SHIPPED, Pacing
+from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.schedule import PollSchedule
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineUnavailable, ServerStopping, WorkflowsError
@@ -24,8 +25,6 @@ from mcp_workflows.task import Task
 from mcp_workflows.telemetry import detach_trace
 
 logger = logging.getLogger(__name__)
-
-_AGAIN_AFTER = 1.0  # seconds, after a background loop broke
 
 Look = Callable[[Task, Task | None, Callable[[], None]], Awaitable[tuple[Task, str | None]]]
 Listener = Callable[[Task], Awaitable[bool | None]]
@@ -39,13 +38,13 @@ class Poller:
     polls and hints only decide when to look.
     """
 
-    def __init__(self, look: Look, engines: Engines, pacing: Pacing = SHIPPED) -> None:
+    def __init__(self, look: Look, engines: Engines, policy: PollingPolicy = DEFAULT_POLICY) -> None:
         self._look = look
         self._engines = engines
-        self._pacing = pacing
+        self._policy = policy
         self._schedules: dict[str, PollSchedule] = {}
-        self._long_polls = LongPolls(engines, pacing.open_waits, self.refresh_now)
-        self._listeners = HintListeners(engines, self._hint)
+        self._long_polls = LongPolls(engines, policy, self.refresh_now)
+        self._listeners = HintListeners(engines, self._hint, policy)
         self._following: dict[str, CacheEntry] = {}
         self._stopped = False
         self._stack = AsyncExitStack()
@@ -75,7 +74,7 @@ class Poller:
         """
         schedule = self._schedule(task.engine)
         entry = schedule.known(task)
-        began = anyio.current_time()
+        began = monotonic()
         schedule.note_interest(entry)
         row: Task | None = task
         while not schedule.fresh(entry, began):
@@ -123,7 +122,7 @@ class Poller:
         """
         async with self._followed(task) as entry:
             shown: Task | None = None
-            began = anyio.current_time()
+            began = monotonic()
             while True:
                 if self._stopped:
                     raise ServerStopping
@@ -135,7 +134,7 @@ class Poller:
                         return current
                 if current.ended:
                     return current
-                if entry.error and anyio.current_time() - max(began, entry.failing) > patience:
+                if entry.error and monotonic() - max(began, entry.failing) > patience:
                     raise entry.error
                 await look_finished.wait()
 
@@ -161,7 +160,7 @@ class Poller:
         """Make the next look a fresh one, and look now if the task has followers."""
         for schedule in self._schedules.values():
             if entry := schedule.entries.get(task_id):
-                entry.stale_at = anyio.current_time()
+                entry.stale_at = monotonic()
                 self._look_for_followers(entry)
 
     def _hint(self, engine: str, handle: str) -> None:
@@ -184,12 +183,12 @@ class Poller:
         self._tasks.start_soon(self._look_once, entry, row)
 
     async def _look_once(self, entry: CacheEntry, row: Task | None) -> None:
-        began, schedule = anyio.current_time(), self._schedule(entry.task.engine)
+        began, schedule = monotonic(), self._schedule(entry.task.engine)
         request_made = partial(schedule.budget.made, entry)
         try:
             entry.task, entry.unsaved = await self._look(entry.task, row, request_made)
             entry.error = None
-            entry.looked, entry.answered = began, anyio.current_time()
+            entry.looked, entry.answered = began, monotonic()
         except WorkflowsError as error:
             entry.error = error
         except Exception:  # a look belongs to all requests, and its error must not end the server: docs/decisions/0002
@@ -197,7 +196,7 @@ class Poller:
             entry.error = EngineUnavailable("the look at it failed; see the log")
         finally:
             request_made()  # in case that no request was made
-            entry.began, entry.at = began, anyio.current_time()
+            entry.began, entry.at = began, monotonic()
             entry.failing = _failing_since(entry)
             entry.finish_look()
             schedule.note_look(entry)
@@ -233,7 +232,7 @@ class Poller:
     def _schedule(self, engine: str) -> PollSchedule:
         found = self._schedules.get(engine)
         if found is None:
-            found = self._schedules[engine] = PollSchedule(engine, self._engines, self._pacing)
+            found = self._schedules[engine] = PollSchedule(engine, self._engines, self._policy)
             sweep_loop = SweepLoop(found, self._engines)
             for run in (PollLoop(found, sweep_loop, self._begin_look).run, sweep_loop.run):
                 self._tasks.start_soon(self._keep_going, run)
@@ -246,8 +245,10 @@ class Poller:
             try:
                 await run()
             except Exception:  # a background loop must not end the server: docs/decisions/0002
-                logger.exception("what looks at an engine in the background broke, goes on in %g s", _AGAIN_AFTER)
-                await anyio.sleep(_AGAIN_AFTER)
+                logger.exception(
+                    "what looks at an engine in the background broke, goes on in %g s", self._policy.restart_after
+                )
+                await anyio.sleep(self._policy.restart_after)
 
     @property
     def _tasks(self) -> TaskGroup:

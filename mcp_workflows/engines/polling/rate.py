@@ -1,67 +1,13 @@
-"""Rates of looks at engines: slower with a task's age, and limited per second."""
+"""The rate limit of calls to one engine."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
+from time import monotonic
 
 import anyio
-
-from mcp_workflows.adapter import Allowance
-from mcp_workflows.task import Task
-
-SHORTEST_PACE = timedelta(milliseconds=250)
-LONGEST_PACE = timedelta(seconds=5)
-_AGE_PER_PACE = 20  # at the age of 60 s, every 3 s
-SWEEP_EVERY: Final = 0.2  # seconds at least: engines take fewer lists than looks
-BATCH: Final = 500  # executions of one sweep
-SLOWEST: Final = 0.1  # looks per second, however much an engine throttles: otherwise no state would ever be seen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pacing:
-    """The configured rates."""
-
-    looks_per_second: float = 50  # per engine; infinite: no limit
-    open_waits: int = 200  # in this process; Temporal allows a namespace 1,200
-    fresh_for: float = 4.0  # seconds at most for which a look is shared by all requests; 0: each request looks anew
-
-
-SHIPPED: Final = Pacing()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollLimits:
-    """The rates for one engine now."""
-
-    looks_per_second: float
-    sweep_every: float = SWEEP_EVERY
-    batch: int = BATCH
-    burst: int = 0  # looks beyond that rate, until the quotas are read again
-    by_quota: bool = False  # the engine has quotas, and sweeps have one of their own
-
-
-def limits(pacing: Pacing, allowance: Allowance | None) -> PollLimits:
-    """Return the lesser of the configured rates and those that the engine's quotas allow, if it has quotas."""
-    if allowance is None:
-        return PollLimits(looks_per_second=pacing.looks_per_second)
-    allowed = allowance.looks_per_second if allowance.looks_per_second > SLOWEST else SLOWEST
-    return PollLimits(
-        looks_per_second=min(pacing.looks_per_second, allowed),
-        sweep_every=max(allowance.sweep_every, SWEEP_EVERY),
-        batch=max(allowance.batch, 1),
-        burst=max(0, int(min(allowance.burst, pacing.looks_per_second - allowed))),
-        by_quota=True,
-    )
-
-
-def pace(task: Task, now: datetime) -> timedelta:
-    """Return the interval between looks at a task; it grows with the task's age."""
-    return min(max((now - task.created) / _AGE_PER_PACE, SHORTEST_PACE), LONGEST_PACE)
 
 
 class Budget:
@@ -93,23 +39,23 @@ class Budget:
         """Count a call that is about to be made, even beyond the limit; later calls wait longer."""
         self._leaving.add(caller)
         if in_turn:
-            self._turned = anyio.current_time()
+            self._turned = monotonic()
 
     def borrow(self, caller: Hashable) -> None:
         """Count a call that is made early; turns wait until the rate is met again."""
         self._leaving.add(caller)
-        self._turned = max(self._turned, anyio.current_time() - self._spacing) + self._spacing
+        self._turned = max(self._turned, monotonic() - self._spacing) + self._spacing
 
     @property
     def debt(self) -> float:
         """The seconds without turns, because calls were made early."""
-        return max(0.0, self._turned - anyio.current_time())
+        return max(0.0, self._turned - monotonic())
 
     def made(self, caller: Hashable) -> None:
         """Note that the call was made now; repeated notes have no effect."""
         if caller in self._leaving:
             self._leaving.discard(caller)
-            self._spent.append(anyio.current_time())
+            self._spent.append(monotonic())
 
     async def turn(self) -> None:
         """Wait until a background call may be made, evenly spread; the caller then calls `spend`."""
@@ -119,7 +65,7 @@ class Budget:
     def _delay(self) -> float:
         if not self._limited:
             return 0.0
-        spread = self._turned + self._spacing - anyio.current_time()
+        spread = self._turned + self._spacing - monotonic()
         return max(spread, self._until_fewer_than(self._most), 0.0)
 
     @property
@@ -133,4 +79,4 @@ class Budget:
             return self._spacing
         if len(self._spent) < free:
             return 0.0
-        return max(0.0, self._spent[-free] + self._window - anyio.current_time())
+        return max(0.0, self._spent[-free] + self._window - monotonic())

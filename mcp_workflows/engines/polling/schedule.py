@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Final
+from time import monotonic
 
 import anyio
 
 from mcp_workflows.engines.polling.entry import FOREVER, NEVER, CacheEntry
 from mcp_workflows.engines.polling.hints import HandleIndex, SuspectQueue
-from mcp_workflows.engines.polling.rate import Budget, Pacing, PollLimits, limits, pace
+from mcp_workflows.engines.polling.policy import PollingPolicy, PollLimits
+from mcp_workflows.engines.polling.rate import Budget
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.task import Task
-
-SWEEP_FROM: Final = 20  # executions: fewer are looked at one by one
-CONFIRM_EVERY: Final = 60.0  # seconds: sweeps lag behind and do not show everything
-LONGEST_LOAD_PACE: Final = 300.0  # seconds: the duration of throttling is unknown
-ALLOWANCE_EVERY: Final = 1.0  # seconds: an allowance shrinks when the engine throttles, and grows again
-_EARLY: Final = 0.8  # of a pace: a client that asks sooner is too fast
-_FRESH_ENOUGH: Final = 2  # paces for which a known state is returned under load
-_URGENT_EVERY: Final = 10.0  # seconds: further hints about one execution are not urgent before that
-_OF_INTEREST: Final = 10.0  # seconds at least after a request
-FORGET_AFTER: Final = 60.0  # seconds without a request
 
 
 class PollSchedule:
     """The entries of one engine, the time each is due, and the engine's limits; the loops act on it."""
 
-    def __init__(self, engine: str, engines: Engines, pacing: Pacing) -> None:
+    def __init__(self, engine: str, engines: Engines, policy: PollingPolicy) -> None:
         self.engine = engine
         self.entries: dict[str, CacheEntry] = {}
         self.suspects = SuspectQueue()
@@ -36,10 +26,10 @@ class PollSchedule:
         self.asleep_until = FOREVER
         self.sweep_after = NEVER
         self._engines = engines
-        self._pacing = pacing
+        self.policy = policy
         self._index = HandleIndex()
-        self._limits = limits(pacing, engines.allowance(engine))
-        self._limits_read = anyio.current_time()
+        self._limits = policy.limits(engines.allowance(engine))
+        self._limits_read = monotonic()
         self._budget = Budget(self._limits.looks_per_second)
         self._burst = self._limits.burst
         self._forgot = NEVER
@@ -59,9 +49,9 @@ class PollSchedule:
         return self._budget
 
     def _read(self) -> None:
-        if anyio.current_time() - self._limits_read >= ALLOWANCE_EVERY:
-            self._limits_read = anyio.current_time()
-            self._limits = limits(self._pacing, self._engines.allowance(self.engine))
+        if monotonic() - self._limits_read >= self.policy.allowance_every:
+            self._limits_read = monotonic()
+            self._limits = self.policy.limits(self._engines.allowance(self.engine))
             self._budget.limit(self._limits.looks_per_second)
             self._burst = self._limits.burst
 
@@ -75,7 +65,7 @@ class PollSchedule:
     def sweeping(self) -> bool:
         """True if there are so many entries that sweeps are worthwhile."""
         many, allowed = len(self.entries), self.limits
-        if many <= SWEEP_FROM or anyio.current_time() < self.sweep_after or not self._engines.can_sweep(self.engine):
+        if many <= self.policy.sweep_from or monotonic() < self.sweep_after or not self._engines.can_sweep(self.engine):
             return False
         return not allowed.by_quota or many / allowed.looks_per_second > allowed.sweep_every
 
@@ -83,7 +73,7 @@ class PollSchedule:
 
     def pace(self, task: Task) -> float:
         """Return the seconds between two polls of a client for a task, by its age and by the load."""
-        return max(_age_pace(task), self._load_pace)
+        return max(self.policy.pace(task), self._load_pace)
 
     @property
     def _load_pace(self) -> float:
@@ -101,17 +91,17 @@ class PollSchedule:
         if not allowed.by_quota:
             return sweeps if self.sweeping else looks
         if not self.sweeping:
-            return min(looks, LONGEST_LOAD_PACE)
-        return max(allowed.sweep_every, sweeps, min(looks, CONFIRM_EVERY))
+            return min(looks, self.policy.longest_load_pace)
+        return max(allowed.sweep_every, sweeps, min(looks, self.policy.confirm_every))
 
     def _look_pace(self, task: Task) -> float:
         """Return the seconds between two background looks at a task; with quotas the queue adds to it."""
-        return _age_pace(task) if self.limits.by_quota else self.pace(task)
+        return self.policy.pace(task) if self.limits.by_quota else self.pace(task)
 
     def age(self, entry: CacheEntry) -> float:
         """Return the seconds since the last answer about it; with quotas since the last look, see `_load_pace`."""
         looked = self.limits.by_quota and entry.looked > NEVER
-        return anyio.current_time() - (entry.looked if looked else entry.answered)
+        return monotonic() - (entry.looked if looked else entry.answered)
 
     def fresh(self, entry: CacheEntry, since: float) -> bool:
         """Return True if the known state is as good as a new look: seen after `since`, or more recent than the pace.
@@ -120,14 +110,16 @@ class PollSchedule:
         """
         if entry.stale:
             return False
-        age = anyio.current_time() - entry.at
-        return entry.began >= since or age <= min(_EARLY * _age_pace(entry.task), self._pacing.fresh_for)
+        age = monotonic() - entry.at
+        return entry.began >= since or age <= min(
+            self.policy.early * self.policy.pace(entry.task), self.policy.fresh_for
+        )
 
     def good_enough(self, entry: CacheEntry) -> bool:
         """Return True if the known state is recent enough to be returned when no further look is allowed."""
         trip = len(self.entries) / self.limits.looks_per_second if self.limits.by_quota else 0.0
-        longest = _FRESH_ENOUGH * max(self.pace(entry.task), trip)
-        return not entry.stale and anyio.current_time() - entry.at <= longest
+        longest = self.policy.stale_paces * max(self.pace(entry.task), trip)
+        return not entry.stale and monotonic() - entry.at <= longest
 
     # --- entries
 
@@ -145,17 +137,17 @@ class PollSchedule:
 
     def wanted(self, entry: CacheEntry) -> bool:
         """Return True if the entry has followers, or a client asked for it recently."""
-        return bool(entry.followers) or anyio.current_time() - entry.asked < self._interest(entry)
+        return bool(entry.followers) or monotonic() - entry.asked < self._interest(entry)
 
     def note_interest(self, entry: CacheEntry) -> None:
         """Note that a client asked; sweeps include the entry for some time."""
-        entry.asked = anyio.current_time()
+        entry.asked = monotonic()
         if self.sweeping:
             self.expect(entry, self._next(entry))
 
     def follow(self, entry: CacheEntry) -> None:
         """Schedule looks for a follower."""
-        self.expect(entry, max(anyio.current_time(), self._next(entry)))
+        self.expect(entry, max(monotonic(), self._next(entry)))
 
     def expect(self, entry: CacheEntry, due: float) -> None:
         """Make the next look due then, unless it is due earlier."""
@@ -174,10 +166,10 @@ class PollSchedule:
         Repeated hints within a few seconds are not urgent: otherwise a writer of hints could starve all other
         executions.
         """
-        now = anyio.current_time()
+        now = monotonic()
         for entry in self._index.of(handle):
             if not entry.task.ended:
-                if urgent := now - entry.hinted >= _URGENT_EVERY:
+                if urgent := now - entry.hinted >= self.policy.urgent_every:
                     entry.hinted = now
                 self.suspects.add(entry, now, urgent=urgent)
                 self.woken.set()
@@ -185,11 +177,11 @@ class PollSchedule:
     def note_look(self, entry: CacheEntry) -> None:
         """Schedule the next look after one has finished."""
         if self._index.add(entry) and self.engine in self._engines.hinting() and not entry.task.ended:
-            self.suspects.add(entry, anyio.current_time(), urgent=True)  # hints before the handle was known were lost
+            self.suspects.add(entry, monotonic(), urgent=True)  # hints before the handle was known were lost
         if self.suspects.resolve(entry):
             self.woken.set()
         wanted = entry.followers or entry.is_suspect or (self.sweeping and self.wanted(entry))
-        due = anyio.current_time() + self._look_pace(entry.task)
+        due = monotonic() + self._look_pace(entry.task)
         self.set_due(entry, due if entry.unsaved_end or (wanted and not entry.task.ended) else FOREVER)
         self._forget()
 
@@ -199,21 +191,17 @@ class PollSchedule:
         return last + self._look_pace(entry.task)
 
     def _interest(self, entry: CacheEntry) -> float:
-        return max(_OF_INTEREST, 3 * self.pace(entry.task))
+        return max(self.policy.interest, 3 * self.pace(entry.task))
 
     def _forget(self) -> None:
         """Drop entries that no client has asked for lately; their states are in the store."""
-        now = anyio.current_time()
-        if now - self._forgot < FORGET_AFTER / 10:
+        now = monotonic()
+        if now - self._forgot < self.policy.forget_after / 10:
             return
         self._forgot = now
         for task_id, entry in list(self.entries.items()):
             idle = not (entry.look_in_progress or entry.followers or entry.unsaved_end)
-            if idle and (entry.task.ended or now - entry.asked > max(FORGET_AFTER, self._interest(entry))):
+            if idle and (entry.task.ended or now - entry.asked > max(self.policy.forget_after, self._interest(entry))):
                 del self.entries[task_id]
                 self.suspects.drop(entry)
                 self._index.drop(entry)
-
-
-def _age_pace(task: Task) -> float:
-    return pace(task, datetime.now(UTC)).total_seconds()

@@ -13,7 +13,7 @@ import pytest
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import Adapter, Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.engines.polling.rate import Pacing
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.capability_contract import CapabilityLaws
@@ -139,7 +139,7 @@ class TestTelling:
 
 async def test_what_is_hinted_at_is_looked_at_before_its_turn_and_told(tmp_path: Path) -> None:
     engine = TellingWithin(settings(tmp_path))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         asking = await here.start("ask", 1)
         (handle,) = engine.handles
         others = await here.start("forever", 200)  # 10 s of looks
@@ -155,7 +155,7 @@ async def test_what_is_hinted_at_is_looked_at_before_its_turn_and_told(tmp_path:
 
 async def test_a_burst_of_hints_is_one_look_at_each_that_is_known_within_the_cap(tmp_path: Path) -> None:
     engine = Told(settings(tmp_path))
-    async with place(tmp_path, engine, Pacing(looks_per_second=100)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=100)) as here:
         ids = await here.start("forever", MANY)
         await known(here, ids)
         before = engine.looked_at.copy()
@@ -172,7 +172,7 @@ async def test_a_burst_of_hints_is_one_look_at_each_that_is_known_within_the_cap
 async def test_who_never_stops_hinting_at_some_keeps_no_others_from_being_looked_at(tmp_path: Path) -> None:
     engine = TellingWithin(settings(tmp_path))
     engine.allowance = Allowance(looks_per_second=20, sweep_every=10, batch=1000, burst=20)
-    async with place(tmp_path, engine, Pacing()) as here, anyio.create_task_group() as group:
+    async with place(tmp_path, engine, PollingPolicy()) as here, anyio.create_task_group() as group:
         ids = await here.start("forever", 8)
         await known(here, ids)
         *flooded, other = engine.handles
@@ -193,7 +193,7 @@ async def test_who_never_stops_hinting_at_some_keeps_no_others_from_being_looked
 
 async def test_a_hint_that_comes_while_a_look_is_under_way_is_worth_another(tmp_path: Path) -> None:
     engine = Held(settings(tmp_path))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         (task_id,) = await here.start("ask", 1)
         async with anyio.create_task_group() as group:
             group.start_soon(here.get, task_id)
@@ -210,7 +210,7 @@ async def test_a_hint_that_comes_while_a_look_is_under_way_is_worth_another(tmp_
 
 async def test_a_look_that_a_hint_asked_for_and_that_failed_is_made_again(tmp_path: Path) -> None:
     engine = Told(settings(tmp_path))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("forever", 1)
         await known(here, ids)
         (handle,) = engine.handles
@@ -229,7 +229,7 @@ async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
     async def quiet(_: Execution) -> None:
         """Nobody asked for progress."""
 
-    async with place(tmp_path, engine, Pacing(), watch) as here:
+    async with place(tmp_path, engine, PollingPolicy(), watch) as here:
         await here.start("forever", 1)
         (handle,) = engine.handles
         for owner in (Principal(id="ann"), Principal(id="ben")):
@@ -245,7 +245,7 @@ async def test_a_hint_is_for_all_tasks_of_the_execution(tmp_path: Path) -> None:
 
 async def test_what_was_hinted_at_before_its_handle_was_known_is_looked_at_once_more(tmp_path: Path) -> None:
     engine = Held(settings(tmp_path))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         engine.faults.lost_start_replies = 1
         (task_id,) = await here.start("ask", 1)
         async with anyio.create_task_group() as group:
@@ -263,13 +263,12 @@ async def test_what_was_hinted_at_before_its_handle_was_known_is_looked_at_once_
 
 
 async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mcp_workflows.engines.polling.hints.PAUSES", (0.01, 60.0))
     caplog.set_level(logging.INFO)
     engine = Told(settings(tmp_path))
     engine.failures.extend(EngineUnavailable("the queue does not answer") for _ in range(4))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy(hint_pauses=(0.01, 60.0))) as here:
         await engine.listened_to()
         assert engine.asked == 5
         (task_id,) = await here.start("echo", 1)
@@ -281,12 +280,9 @@ async def test_an_engine_that_cannot_tell_is_asked_again_and_the_log_says_so_onc
         assert "tells again" in caplog.text
 
 
-async def test_an_adapter_that_breaks_telling_breaks_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mcp_workflows.engines.polling.hints.PAUSES", (0.01, 60.0))
+async def test_an_adapter_that_breaks_telling_breaks_nothing_else(tmp_path: Path) -> None:
     engine = Broken(settings(tmp_path))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy(hint_pauses=(0.01, 60.0))) as here:
         await until(lambda: engine.asked >= 3)
         (task_id,) = await here.start("echo", 1)
         assert (await here.get(task_id)).status is Status.SUCCEEDED
@@ -297,7 +293,7 @@ async def test_an_engine_whose_hints_are_not_configured_is_asked_again_when_its_
 ) -> None:
     first, second = Told(settings(tmp_path)), Told(settings(tmp_path))
     first.configured = False
-    async with place(tmp_path, first, Pacing()) as here:
+    async with place(tmp_path, first, PollingPolicy()) as here:
         ids = await here.start("forever", 1)
         await known(here, ids)
         assert first.asked == 1
@@ -310,7 +306,7 @@ async def test_an_engine_whose_hints_are_not_configured_is_asked_again_when_its_
 
 async def test_the_hints_of_an_adapter_that_is_replaced_end_with_it(tmp_path: Path) -> None:
     first, second = Told(settings(tmp_path)), Told(settings(tmp_path))
-    async with place(tmp_path, first, Pacing()) as here:
+    async with place(tmp_path, first, PollingPolicy()) as here:
         await first.listened_to()
         here.engines.use(await here.engines.opened({"memory": second, "other": Told(settings(tmp_path / "other"))}))
         await second.listened_to()

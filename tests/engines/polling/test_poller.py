@@ -11,7 +11,8 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.engines.polling.rate import Budget, Pacing
+from mcp_workflows.engines.polling.policy import PollingPolicy
+from mcp_workflows.engines.polling.rate import Budget
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.wire.commands import Update
 from tests.support.places import Counting, Place, Slow, Swept, place, until
@@ -51,7 +52,7 @@ async def test_pollers_of_more_tasks_than_an_engine_may_be_asked_for_are_answere
     tmp_path: Path,
 ) -> None:
     engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here:
         ids = await here.start("forever", MANY)
         polls = 0
         stop_at, too_late = time.monotonic() + 4, time.monotonic() + 30  # 3 s are enough for each on an idle machine
@@ -88,7 +89,7 @@ async def test_calls_that_a_stall_has_held_up_are_not_joined_by_those_of_the_nex
 
 async def test_clients_are_told_to_poll_less_when_there_are_many(tmp_path: Path) -> None:
     engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here:
         first, *others = await here.start("forever", MANY)
         assert (await here.get(first)).poll_interval_ms == 250
         async with here.listening(others):
@@ -101,7 +102,7 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
 ) -> None:
     monkeypatch.setattr("mcp_workflows.tasks.repository.LATE", 0.05)
     engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=0.5)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=0.5)) as here:
         (task_id,) = await here.start("forever", 1)
         await here.get(task_id)
         with anyio.fail_after(10):
@@ -112,7 +113,7 @@ async def test_what_is_known_is_given_out_with_its_age_when_an_engine_does_not_k
 async def test_who_asks_does_not_wait_for_all_that_is_only_followed(tmp_path: Path) -> None:
     engine = Counting(MemorySettings(name=str(tmp_path)))
     async with (
-        place(tmp_path, engine, Pacing(looks_per_second=20)) as here,
+        place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here,
         here.listening(await here.start("forever", 200)),  # 10 s of looks
     ):
         await until(lambda: len(here.told) == 200 and len(engine.looked_at) >= 20)
@@ -122,7 +123,7 @@ async def test_who_asks_does_not_wait_for_all_that_is_only_followed(tmp_path: Pa
 
 async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: Path) -> None:
     engine = Counting(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=1)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1)) as here:
         (task_id,) = await here.start("ask", 1)
         others = await here.start("forever", 5)
         async with here.listening([task_id, *others]):
@@ -140,7 +141,7 @@ async def test_an_answer_is_looked_for_at_once_whatever_else_is_asked(tmp_path: 
 
 async def test_many_followed_executions_are_asked_for_in_batches(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("forever", 700)
         async with here.listening(ids):
             await until(lambda: sum(engine.batches) >= 3 * 700)
@@ -151,7 +152,7 @@ async def test_many_followed_executions_are_asked_for_in_batches(tmp_path: Path)
 
 async def test_what_a_sweep_shows_as_ended_is_confirmed_by_one_look_and_told(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=1000)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1000)) as here:
         resting = await here.start("forever", MANY)
         async with here.listening(resting):
             await until(lambda: len(engine.looked_at) == MANY)  # all are known
@@ -171,7 +172,7 @@ async def test_what_a_sweep_shows_as_ended_is_confirmed_by_one_look_and_told(tmp
 
 async def test_executions_that_a_sweep_leaves_out_are_looked_at(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=1000)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1000)) as here:
         ids = await here.start("forever", MANY)
         engine.hidden = set(engine.handles[:2])
         async with here.listening(ids):
@@ -182,7 +183,7 @@ async def test_executions_that_a_sweep_leaves_out_are_looked_at(tmp_path: Path) 
 
 async def test_what_sweeps_never_show_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=20)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=20)) as here:
         gated = await here.start("forever", 4 * MANY)
         engine.hidden = set(engine.handles)
         (brief,) = await here.start("sleep", 1, seconds=1)
@@ -195,7 +196,7 @@ async def test_what_sweeps_never_show_does_not_keep_the_others_waiting(tmp_path:
 async def test_a_sweep_that_fails_fails_nothing(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
     engine.faults.unavailable = frozenset({"describe_many"})
-    async with place(tmp_path, engine, Pacing(looks_per_second=1000)) as here:
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=1000)) as here:
         ids = await here.start("sleep", MANY, seconds=2)
         async with here.listening(ids):
             await until(lambda: here.ended(ids) == MANY)
@@ -205,7 +206,7 @@ async def test_a_sweep_that_fails_fails_nothing(tmp_path: Path) -> None:
 
 async def test_few_executions_are_not_swept(tmp_path: Path) -> None:
     engine = Swept(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("sleep", 20, seconds=1)
         async with here.listening(ids):
             await until(lambda: here.ended(ids) == 20)
@@ -214,7 +215,7 @@ async def test_few_executions_are_not_swept(tmp_path: Path) -> None:
 
 async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told(tmp_path: Path) -> None:
     engine = Slow(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         (task_id,) = await here.start("sleep", 1, seconds=0)
         async with here.listening([task_id]):
             await engine.looking.wait()
@@ -227,7 +228,7 @@ async def test_an_end_that_was_seen_while_something_was_done_to_the_task_is_told
 async def test_who_follows_is_never_told_again_what_was_before(tmp_path: Path) -> None:
     engine = Slow(MemorySettings(name=str(tmp_path)))
     engine.go_on.set()
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         (task_id,) = await here.start("ask_two", 1)
         async with here.listening([task_id]):
             await until(lambda: asked(here, task_id) == {"first", "second"})
@@ -251,7 +252,7 @@ def asked(here: Place, task_id: str) -> set[str]:
 
 async def test_an_execution_that_is_waited_for_is_told_to_have_ended_at_once(tmp_path: Path) -> None:
     engine = Waited(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(looks_per_second=0.05)) as here:  # looks alone would take 20 s
+    async with place(tmp_path, engine, PollingPolicy(looks_per_second=0.05)) as here:  # looks alone would take 20 s
         (task_id,) = await here.start("sleep", 1, seconds=0.5)
         async with here.listening([task_id]):
             await until(lambda: here.ended([task_id]) == 1, within=10)
@@ -259,7 +260,7 @@ async def test_an_execution_that_is_waited_for_is_told_to_have_ended_at_once(tmp
 
 async def test_slots_are_bounded_and_go_to_others_when_they_are_free(tmp_path: Path) -> None:
     engine = Waited(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing(open_waits=3)) as here:
+    async with place(tmp_path, engine, PollingPolicy(open_waits=3)) as here:
         brief = await here.start("sleep", 3, seconds=1)
         longer = await here.start("forever", 4)
         async with here.listening(longer):
@@ -277,7 +278,7 @@ async def test_slots_are_bounded_and_go_to_others_when_they_are_free(tmp_path: P
 async def test_an_engine_that_cannot_be_waited_for_fails_nothing(tmp_path: Path) -> None:
     engine = Waited(MemorySettings(name=str(tmp_path)))
     engine.broken = True
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("sleep", 5, seconds=1.5)
         async with here.listening(ids):
             await until(lambda: here.ended(ids) == 5)
@@ -286,7 +287,7 @@ async def test_an_engine_that_cannot_be_waited_for_fails_nothing(tmp_path: Path)
 
 async def test_what_can_be_waited_for_is_waited_for_once_however_many_listen(tmp_path: Path) -> None:
     engine = Waited(MemorySettings(name=str(tmp_path)))
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         (task_id,) = await here.start("sleep", 1, seconds=1)
         async with here.listening([task_id]), here.listening([task_id]), here.listening([task_id]):
             await until(lambda: here.ended([task_id]) == 1)

@@ -12,7 +12,7 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Allowance, Execution, Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.engines.polling.rate import SLOWEST, Pacing, limits
+from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.task import Task
 from mcp_workflows.tools.tool import Fallback, Tool
@@ -79,7 +79,7 @@ async def told_to_ask_every(here: Place, task: Task, seconds: float) -> None:
 
 async def test_an_engine_with_quotas_is_asked_as_often_as_they_allow(tmp_path: Path) -> None:
     engine = engine_of(Limited, tmp_path, looks=10)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("forever", MANY)
         async with here.listening(ids):
             await until(lambda: len(engine.looked_at) >= 25)
@@ -88,26 +88,25 @@ async def test_an_engine_with_quotas_is_asked_as_often_as_they_allow(tmp_path: P
 
 async def test_the_configured_cap_counts_if_it_is_lower_and_nothing_stops_all_looks() -> None:
     generous = Allowance(looks_per_second=100, sweep_every=10, batch=1000)
-    assert limits(Pacing(looks_per_second=5), generous).looks_per_second == 5
+    assert PollingPolicy(looks_per_second=5).limits(generous).looks_per_second == 5
     for nothing in (0.0, -1.0, float("nan")):
         none = Allowance(looks_per_second=nothing, sweep_every=0, batch=0)
-        found = limits(Pacing(), none)
-        assert (found.looks_per_second, found.batch) == (SLOWEST, 1)
+        found = PollingPolicy().limits(none)
+        assert (found.looks_per_second, found.batch) == (PollingPolicy().fewest_looks, 1)
 
 
 async def test_clients_are_told_how_long_looks_at_all_of_them_take(tmp_path: Path) -> None:
     engine = engine_of(Limited, tmp_path)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("forever", 100)
         async with here.listening(ids):
             await until(lambda: len(here.told) == 100)
             assert (await here.get(ids[0])).poll_interval_ms == 13_333
 
 
-async def test_quotas_are_read_again_they_shrink_and_grow_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_workflows.engines.polling.schedule.ALLOWANCE_EVERY", 0.05)
+async def test_quotas_are_read_again_they_shrink_and_grow_back(tmp_path: Path) -> None:
     engine = engine_of(Limited, tmp_path)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy(allowance_every=0.05)) as here:
         ids = await here.start("forever", MANY)
         async with here.listening(ids):
             await until(lambda: len(here.told) == MANY)
@@ -123,7 +122,7 @@ async def test_an_adapter_that_breaks_telling_its_quotas_is_asked_as_one_without
         def allowance(self) -> Allowance:
             raise ValueError("no")
 
-    async with place(tmp_path, Broken(MemorySettings(name=str(tmp_path))), Pacing()) as here:
+    async with place(tmp_path, Broken(MemorySettings(name=str(tmp_path))), PollingPolicy()) as here:
         (task_id,) = await here.start("echo", 1)
         assert (await here.get(task_id)).status is Status.SUCCEEDED
 
@@ -134,7 +133,7 @@ async def test_an_adapter_that_breaks_telling_its_quotas_is_asked_as_one_without
 async def test_sweeps_have_their_own_quota_and_find_ends_long_before_looks_would(tmp_path: Path) -> None:
     engine = engine_of(Listed, tmp_path, looks=4)
     assert isinstance(engine, Listed)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("forever", MANY)
         brief = await here.start("sleep", 2, seconds=1)
         async with here.listening([*ids, *brief]):  # 15 s of looks
@@ -147,19 +146,16 @@ async def test_sweeps_have_their_own_quota_and_find_ends_long_before_looks_would
 
 
 async def test_what_the_very_first_sweep_shows_to_ask_is_looked_at_before_its_turn(tmp_path: Path) -> None:
-    async with place(tmp_path, engine_of(Asked, tmp_path, looks=4), Pacing()) as here:
+    async with place(tmp_path, engine_of(Asked, tmp_path, looks=4), PollingPolicy()) as here:
         ids = await here.start("forever", MANY)
         asking = await here.start("ask", 2)
         async with here.listening([*ids, *asking]):  # 15 s of looks
             await until(lambda: all(here.asks(name) for name in asking), within=8)
 
 
-async def test_with_sweeps_clients_are_told_the_time_of_looks_up_to_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mcp_workflows.engines.polling.schedule.ALLOWANCE_EVERY", 0.05)
+async def test_with_sweeps_clients_are_told_the_time_of_looks_up_to_a_minute(tmp_path: Path) -> None:
     engine = engine_of(Listed, tmp_path)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy(allowance_every=0.05)) as here:
         ids = await here.start("forever", 100)
         async with here.listening(ids):
             await until(lambda: len(here.told) == 100)
@@ -175,7 +171,7 @@ async def test_a_sweep_that_tells_only_who_runs_makes_no_look_younger(
     monkeypatch.setattr("mcp_workflows.tasks.repository.LATE", 1.0)
     engine = engine_of(Listed, tmp_path, looks=2)
     assert isinstance(engine, Listed)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         ids = await here.start("forever", MANY)
         async with here.listening(ids):
             await until(lambda: bool(engine.looked_at))
@@ -207,7 +203,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
         assert isinstance(outcome, Finished)
         results.append(outcome)
 
-    async with place(tmp_path, engine, Pacing(), patient) as here:
+    async with place(tmp_path, engine, PollingPolicy(), patient) as here:
         (task_id,) = await here.start("ask", 1)
         asked = await here.get(task_id)
         assert asked.status is Status.INPUT_REQUIRED
@@ -234,7 +230,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
 async def test_what_a_sweep_finds_ended_is_looked_at_in_a_burst_if_the_engine_takes_one(tmp_path: Path) -> None:
     engine = engine_of(Listed, tmp_path, looks=1)
     engine.allowance = Allowance(looks_per_second=1, sweep_every=0.5, batch=1000, burst=40)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         brief = await here.start("sleep", 30, seconds=1)
         async with here.listening(brief):  # 30 s of looks in turn
             await until(lambda: here.ended(brief) == 30, within=8)
@@ -243,7 +239,7 @@ async def test_what_a_sweep_finds_ended_is_looked_at_in_a_burst_if_the_engine_ta
 async def test_after_a_burst_the_engine_is_left_alone_until_the_rate_is_kept(tmp_path: Path) -> None:
     engine = engine_of(Listed, tmp_path, looks=10)
     engine.allowance = Allowance(looks_per_second=10, sweep_every=0.5, batch=1000, burst=40)
-    async with place(tmp_path, engine, Pacing()) as here:
+    async with place(tmp_path, engine, PollingPolicy()) as here:
         many = await here.start("forever", MANY)
         brief = await here.start("sleep", 20, seconds=1)
         async with here.listening([*many, *brief]):
@@ -255,6 +251,6 @@ async def test_after_a_burst_the_engine_is_left_alone_until_the_rate_is_kept(tmp
 
 async def test_a_burst_stays_below_the_configured_cap() -> None:
     generous = Allowance(looks_per_second=8, sweep_every=10, batch=1000, burst=100)
-    assert limits(Pacing(looks_per_second=50), generous).burst == 42
-    assert limits(Pacing(looks_per_second=8), generous).burst == 0
-    assert limits(Pacing(looks_per_second=float("inf")), generous).burst == 100
+    assert PollingPolicy(looks_per_second=50).limits(generous).burst == 42
+    assert PollingPolicy(looks_per_second=8).limits(generous).burst == 0
+    assert PollingPolicy(looks_per_second=float("inf")).limits(generous).burst == 100

@@ -1,0 +1,95 @@
+"""The polling policy: how often executions are looked at, and for how long a known state is good enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from mcp_workflows.adapter import Allowance
+from mcp_workflows.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollingPolicy:
+    """The numbers of polling, with their reasons. Times are in seconds, rates in calls per second and engine.
+
+    The first three are settings of the server; the others fit every engine that was measured.
+    """
+
+    looks_per_second: float = 50.0  # infinite: no limit
+    open_waits: int = 200  # long polls of this process; Temporal allows a namespace 1,200
+    fresh_for: float = 4.0  # at most for which a look is shared by all requests; 0: each request looks anew
+
+    # the interval between two looks at one execution: it grows with the age of the task
+    shortest_pace: float = 0.25
+    longest_pace: float = 5.0
+    age_per_pace: float = 20.0  # at the age of 60 s, every 3 s
+    early: float = 0.8  # of a pace: a client that asks sooner is too fast
+    stale_paces: float = 2.0  # paces for which a known state is returned when no further look is allowed
+
+    # how long executions are looked at after the last request for them
+    interest: float = 10.0  # at least
+    forget_after: float = 60.0  # their states are in the store
+
+    # sweeps: one call for many executions
+    sweep_from: int = 20  # executions: fewer are looked at one by one
+    sweep_every: float = 0.2  # at least: engines take fewer lists than looks
+    batch: int = 500  # executions of one sweep
+    confirm_every: float = 60.0  # sweeps lag behind and do not show everything
+    confirmed_at_once: int = 10  # looks after one sweep, at entries whose last look is long ago
+    sweep_check_every: float = 1.0  # between two checks for something to sweep
+    sweep_pauses: tuple[float, float] = (1.0, 30.0)  # after a sweep that failed: from, to
+
+    # quotas of the engine
+    fewest_looks: float = 0.1  # per second, however much it throttles: otherwise no state would ever be seen
+    allowance_every: float = 1.0  # an allowance shrinks when the engine throttles, and grows again
+    longest_load_pace: float = 300.0  # the duration of throttling is unknown
+
+    # hints: reports of the engine that an execution has changed
+    urgent_every: float = 10.0  # further hints about one execution are not urgent before that
+    hint_pauses: tuple[float, float] = (1.0, 60.0)  # after an error: from, to; the latter without one ends the trouble
+
+    # long polls
+    wait_rest: float = 1.0  # until the next wait after one that returned: the execution may not have ended
+    wait_pauses: tuple[float, float] = (1.0, 60.0)  # after an error: from, to
+
+    # the background loop
+    looks_per_round: int = 10  # so that sweeps get their turn
+    round_seconds: float = 0.5  # of looks at an engine with quotas, so that hints in the meantime do not wait long
+    tick: float = 0.05  # at least between two rounds
+    burst_rest: float = 0.2  # until the next check for urgent entries, after a burst
+    restart_after: float = 1.0  # after a background loop broke
+
+    def pace(self, task: Task) -> float:
+        """Return the seconds between two looks at a task of its age."""
+        age = (datetime.now(UTC) - task.created).total_seconds()
+        return min(max(age / self.age_per_pace, self.shortest_pace), self.longest_pace)
+
+    def limits(self, allowance: Allowance | None) -> PollLimits:
+        """Return the lesser of these rates and those that the engine's quotas allow, if it has quotas."""
+        if allowance is None:
+            return PollLimits(looks_per_second=self.looks_per_second, sweep_every=self.sweep_every, batch=self.batch)
+        allowed = allowance.looks_per_second
+        allowed = allowed if allowed > self.fewest_looks else self.fewest_looks  # also if it is NaN
+        return PollLimits(
+            looks_per_second=min(self.looks_per_second, allowed),
+            sweep_every=max(allowance.sweep_every, self.sweep_every),
+            batch=max(allowance.batch, 1),
+            burst=max(0, int(min(allowance.burst, self.looks_per_second - allowed))),
+            by_quota=True,
+        )
+
+
+DEFAULT_POLICY: Final = PollingPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollLimits:
+    """The rates for one engine now."""
+
+    looks_per_second: float
+    sweep_every: float
+    batch: int
+    burst: int = 0  # looks beyond that rate, until the quotas are read again
+    by_quota: bool = False  # the engine has quotas, and sweeps have one of their own
