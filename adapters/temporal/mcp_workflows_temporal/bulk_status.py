@@ -7,6 +7,7 @@ the chain of a run, nor that it is stuck, nor a requested cancellation: `describ
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
@@ -68,7 +69,7 @@ def _handle(ref: Ref) -> Handle | None:
 
 async def _read_row(frontend: Frontend, row: WorkflowExecutionInfo) -> Execution:
     """Return the execution in a row: its status, message, progress and questions."""
-    memo = await decode_known(frontend.converter(row.execution.workflow_id), row.memo.fields, READ_FIELDS)
+    memo = await decode_known(partial(frontend.converter, row.execution.workflow_id), row.memo.fields, READ_FIELDS)
     status, asked = as_mapping(memo.get(MEMO_STATUS)), as_mapping(memo.get(MEMO_INPUT))
     asked_by_run = asked.get("run") == row.execution.run_id and row.status == State.WORKFLOW_EXECUTION_STATUS_RUNNING
     requests = read_questions(asked if asked_by_run else {})

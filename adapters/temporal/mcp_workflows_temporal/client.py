@@ -7,10 +7,10 @@ chain of runs.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from types import TracebackType
 from uuid import uuid4
 
 import anyio
@@ -117,26 +117,41 @@ CONNECT_FAILURES = (
 CONNECT_FAILED = "Failed client connect"  # the beginning of the SDK's RuntimeError for a lazy connection
 
 
-@asynccontextmanager
-async def call(place: Place, seconds: float) -> AsyncGenerator[None]:
-    """Bound all calls made inside to `seconds` in total, retries of the SDK included.
+class Call:
+    """An async context manager that bounds all calls made inside to some seconds in total, retries of the SDK included.
+
+    One class with one cancel scope, as each look makes one.
 
     Raises:
         EngineError: see `ERRORS` and `CONNECT_FAILURES`; no other error of Temporal comes out.
     """
-    try:
-        with anyio.fail_after(seconds):
-            yield
-    except TimeoutError:
-        raise EngineUnavailable(f"{_engine(place)}: no answer within {seconds:g} s") from None
-    except OSError as error:  # the SDK raises none: it comes from a user's codec that asks a key server
-        raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
-    except RPCError as error:
-        raise translate(error, place) from error
-    except RuntimeError as error:
-        if not str(error).startswith(CONNECT_FAILED):
-            raise
-        raise _connect_error(str(error), place) from None
+
+    __slots__ = ("_place", "_prepare", "_scope", "_seconds")
+
+    def __init__(self, place: Place, seconds: float, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`prepare` is awaited first, outside the time limit."""
+        self._place = place
+        self._seconds = seconds
+        self._prepare = prepare
+        self._scope = anyio.CancelScope()
+
+    async def __aenter__(self) -> None:
+        if self._prepare is not None:
+            await self._prepare()
+        self._scope.deadline = anyio.current_time() + self._seconds
+        self._scope.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._scope.__exit__(kind, error, trace) or isinstance(error, TimeoutError):
+            raise EngineUnavailable(f"{_engine(self._place)}: no answer within {self._seconds:g} s") from None
+        if isinstance(error, OSError):  # the SDK raises none: it comes from a user's codec that asks a key server
+            raise EngineUnavailable(f"the payload codec gives no answer ({type(error).__name__})") from error
+        if isinstance(error, RPCError):
+            raise translate(error, self._place) from error
+        if isinstance(error, RuntimeError) and str(error).startswith(CONNECT_FAILED):
+            raise _connect_error(str(error), self._place) from None
 
 
 def translate(error: RPCError, place: Place) -> EngineError:
@@ -218,13 +233,13 @@ class Frontend:
         self._original_runs: dict[str, str] = {}
         self._ends: dict[str, HistoryEvent] = {}
 
-    @asynccontextmanager
-    async def call(self) -> AsyncGenerator[None]:
-        """Bound all calls made inside, together, and make them with the current secrets; see `call`."""
+    def call(self) -> Call:
+        """Bound all calls made inside, together, and make them with the current secrets; see `Call`."""
+        return Call(self.place, self.timeout.total_seconds(), self._renewed if self._renew is not None else None)
+
+    async def _renewed(self) -> None:
         if self._renew is not None:
             self.client = await self._renew(self.client)
-        async with call(self.place, self.timeout.total_seconds()):
-            yield
 
     def converter(self, workflow_id: str) -> DataConverter:
         """Return the user's data converter, in the context of this workflow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as State
@@ -20,7 +21,7 @@ from mcp_workflows_temporal.payloads import UndecodableError, decode, decode_fai
 from mcp_workflows_temporal.settings import ui_page
 from mcp_workflows_temporal.status import STATUSES, is_open, read_failure
 
-READ_FIELDS = frozenset({MEMO_INPUT, MEMO_STATUS})
+READ_FIELDS = (MEMO_INPUT, MEMO_STATUS)
 
 
 async def describe(
@@ -32,8 +33,7 @@ async def describe(
     """
     found = await frontend.describe_chain(handle)
     info = found.workflow_execution_info
-    converter = frontend.converter(handle.workflow_id)
-    memo = await decode_known(converter, info.memo.fields, READ_FIELDS)
+    memo = await decode_known(partial(frontend.converter, handle.workflow_id), info.memo.fields, READ_FIELDS)
     status = as_mapping(memo.get(MEMO_STATUS))
     execution = Execution(
         status=STATUSES.get(info.status, Status.RUNNING),
@@ -63,7 +63,7 @@ async def open_questions(frontend: Frontend, handle: Handle) -> Mapping[str, Inp
     info = found.workflow_execution_info
     if not is_open(found):
         return {}
-    memo = await decode_known(frontend.converter(handle.workflow_id), info.memo.fields, READ_FIELDS)
+    memo = await decode_known(partial(frontend.converter, handle.workflow_id), info.memo.fields, READ_FIELDS)
     return await _questions(frontend, found, memo)
 
 

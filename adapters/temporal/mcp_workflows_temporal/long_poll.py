@@ -11,7 +11,7 @@ from temporalio.api.enums.v1 import HistoryEventFilterType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 
-from mcp_workflows_temporal.client import Frontend, Handle, call
+from mcp_workflows_temporal.client import Call, Frontend, Handle
 
 LONGEST_POLL = timedelta(seconds=60)  # Temporal itself answers with an empty page after some 20 s
 
@@ -34,7 +34,7 @@ async def wait(frontend: Frontend, handle: Handle) -> None:
             skip_archival=True,
             next_page_token=token,
         )
-        async with call(frontend.place, LONGEST_POLL.total_seconds()):
+        async with Call(frontend.place, LONGEST_POLL.total_seconds()):
             page = await frontend.client.workflow_service.get_workflow_execution_history(
                 request, retry=True, timeout=LONGEST_POLL
             )

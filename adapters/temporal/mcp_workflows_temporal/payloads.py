@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from google.protobuf.json_format import MessageToDict
@@ -43,10 +43,16 @@ def _plain(value: Any) -> JSON:  # Any: a converter may return any type
 
 
 async def decode_known(
-    converter: DataConverter, fields: Mapping[str, Payload], names: frozenset[str]
+    converter_of: Callable[[], DataConverter], fields: Mapping[str, Payload], names: Sequence[str]
 ) -> dict[str, JSON]:
-    """Return the named fields of a memo that can be read; decode no other field."""
-    wanted = sorted(names & fields.keys())
+    """Return the named fields of a memo that can be read; decode no other field.
+
+    `converter_of` is called if there is anything to decode: making a converter takes as long as decoding a field.
+    """
+    wanted = [name for name in names if name in fields]
+    if not wanted:
+        return {}
+    converter = converter_of()
     if len(wanted) > 1 and (values := await _together(converter, [fields[name] for name in wanted])):
         return dict(zip(wanted, values, strict=True))
     found: dict[str, JSON] = {}

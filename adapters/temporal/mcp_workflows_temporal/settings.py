@@ -196,12 +196,19 @@ def ui_root(address: str, ui_url: str | None) -> str | None:
     return "https://cloud.temporal.io" if host.endswith(CLOUD) else None
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_.~-]+")
+
+
 def ui_page(root: str | None, namespace: str, workflow_id: str, run_id: str) -> str | None:
     """Return the Web UI's page of one execution."""
     if root is None:
         return None
-    parts = (quote(part, safe="") for part in (namespace, workflow_id, run_id))
-    return "{}/namespaces/{}/workflows/{}/{}/history".format(root, *parts)
+    return f"{root}/namespaces/{_quoted(namespace)}/workflows/{_quoted(workflow_id)}/{_quoted(run_id)}/history"
+
+
+def _quoted(part: str) -> str:
+    """Return a part of a URL; most ids need no quotation, and each look asks."""
+    return part if _PLAIN.fullmatch(part) else quote(part, safe="")
 
 
 def tls_table(tls: bool | TemporalTLS) -> dict[str, Any]:  # Any: bool or DataSource, as ClientConfigTLS takes them

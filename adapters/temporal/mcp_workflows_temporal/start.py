@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
@@ -113,8 +114,8 @@ def _registration_error(error: RPCError, frontend: Frontend) -> Exception:
 async def _existing(frontend: Frontend, request: StartRequest) -> Handle:
     """Return the execution that has the workflow id, if it is ours."""
     info = (await frontend.describe(request.id)).workflow_execution_info
-    known = frozenset({MEMO_DIGEST, MEMO_KEY, MEMO_CONTEXT})
-    memo = await decode_known(frontend.converter(request.id), info.memo.fields, known)
+    known = (MEMO_DIGEST, MEMO_KEY, MEMO_CONTEXT)
+    memo = await decode_known(partial(frontend.converter, request.id), info.memo.fields, known)
     if _is_by_our_key(request, memo):
         if memo.get(MEMO_DIGEST) != request.fingerprint:
             raise _conflict(request, "another input" if info.type.name == request.workflow else _of_another(info))

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_temporal import TemporalAdapter, TemporalSettings
-from mcp_workflows_temporal.client import call
+from mcp_workflows_temporal.client import Call
 from mcp_workflows_temporal.connection import Place
 
 from adapters.temporal.tests.scene import PATIENCE
@@ -101,7 +101,7 @@ async def test_a_connection_closed_before_the_first_answer_names_the_certificate
         '"connection closed"))) }'
     )
     with pytest.raises(EngineUnavailable, match="if it wants TLS with a client_cert, check tls") as caught:
-        async with call(Place(address="frontend:7233", namespace="default"), PATIENCE):
+        async with Call(Place(address="frontend:7233", namespace="default"), PATIENCE):
             raise RuntimeError(said)
     assert not caught.value.sent
 
