@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mcp_workflows.access import AccessRequest, Allow, Authorizer, Rule, Verb
-    from mcp_workflows.access.limits import Limits, ToolLimits
+    from mcp_workflows.access.limit_settings import Limits, ToolLimits
     from mcp_workflows.adapter.functions import from_functions
     from mcp_workflows.client import TasksClient
     from mcp_workflows.receiver.attach import Workflows, attach
@@ -46,7 +46,7 @@ _HOME = {
     "Duration": "units",
     "from_functions": "adapter",
     "ToolGate": "tools.gates",
-    **dict.fromkeys(["Limits", "ToolLimits"], "access.limits"),
+    **dict.fromkeys(["Limits", "ToolLimits"], "access.limit_settings"),
     **dict.fromkeys(["Ask", "Question"], "tools.questions"),
     **dict.fromkeys(["Workflows", "attach"], "receiver.attach"),
     **dict.fromkeys(["Annotations", "Fallback", "Kind", "TaskSupport", "Tool"], "tools.tool"),

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import ENTRY_POINT_GROUP, load_adapter
 from mcp_workflows.sidecar.config.includes import Include
 from mcp_workflows.sidecar.config.json_schema import PlainJsonSchema

@@ -17,7 +17,7 @@ from typing import Final
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, Event, record_of, silent
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.errors import LimitReached
 
 MOST_KNOWN: Final = 10_000  # principals that are counted; one that was forgotten begins anew

@@ -14,7 +14,7 @@ from mcp_types import jsonrpc
 from mcp_workflows.access import LOCAL, Authorizer, Principal
 from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.access.authn.settings import Owner
-from mcp_workflows.access.limits import DEFAULTS, Limits
+from mcp_workflows.access.limit_settings import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.registry import Engines

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_workflows.access import Principal
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.rate_limits import RateLimits, whose_meter
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import LimitReached

@@ -18,7 +18,7 @@ from mcp_types import jsonrpc
 
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.audit import Audit, counting, silent
-from mcp_workflows.access.limits import UNLIMITED, Limits
+from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Adapter, Exposed, Exposes, Finding
 from mcp_workflows.adapter.memory import Script, ScriptedAdapter

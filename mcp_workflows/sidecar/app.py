@@ -24,7 +24,7 @@ from starlette.routing import Mount, Route
 
 from mcp_workflows.access import LOCAL, Principal
 from mcp_workflows.access.authn.settings import Owner
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.attach import Changes, DisconnectMiddleware, Workflows, attach

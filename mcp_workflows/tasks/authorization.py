@@ -15,7 +15,7 @@ import anyio
 
 from mcp_workflows.access import AccessRequest, Authorizer, Principal, Verb, permits, person_of, reaches_others
 from mcp_workflows.access.audit import Audit, Event, record_of, silent, task_hash
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.errors import INVALID_PARAMS, LimitReached, RequestError

@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Event
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import JSON, InputRequest, digest
 from mcp_workflows.errors import (

@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 from pydantic_core import PydanticSerializationError, to_json
 
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import JSON, Execution
 from mcp_workflows.errors import LimitReached, WorkflowsError
 from mcp_workflows.store.protocol import CapReached, Caps, Store

@@ -16,7 +16,7 @@ import anyio
 
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, silent, status_record
-from mcp_workflows.access.limits import UNLIMITED, Limits
+from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status, digest
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.poller import Listener, Poller

@@ -11,7 +11,7 @@ import anyio
 
 from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Audit, Event, silent
-from mcp_workflows.access.limits import UNLIMITED, Limits
+from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.adapter import Status
 from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError

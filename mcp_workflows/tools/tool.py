@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Allow, Principal
-from mcp_workflows.access.limits import ToolLimits
+from mcp_workflows.access.limit_settings import ToolLimits
 from mcp_workflows.adapter import JSON, Gate
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import MappingError

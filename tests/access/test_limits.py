@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
-from mcp_workflows.access.limits import UNLIMITED, Limits, ToolLimits
+from mcp_workflows.access.limit_settings import UNLIMITED, Limits, ToolLimits
 from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, RateLimits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached

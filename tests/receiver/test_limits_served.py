@@ -18,7 +18,7 @@ import pytest
 from mcp_workflows import Tool
 from mcp_workflows.access import ANONYMOUS, Principal
 from mcp_workflows.access.audit import Event, Record
-from mcp_workflows.access.limits import DEFAULTS, UNLIMITED, Limits, ToolLimits
+from mcp_workflows.access.limit_settings import DEFAULTS, UNLIMITED, Limits, ToolLimits
 from mcp_workflows.adapter import Execution
 from mcp_workflows.adapter.memory import MemorySettings
 from mcp_workflows.engines.polling.policy import PollingPolicy

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter
 from mcp_workflows.adapter import Execution, Status
 from mcp_workflows.errors import StoreUnavailable
 from mcp_workflows.store.protocol import Caps, Count
+from mcp_workflows.store.sqlite import caps
 from mcp_workflows.store.sqlite import counts as sqlite_census
 from mcp_workflows.store.sqlite import queries as sqlite_queries
-from mcp_workflows.store.sqlite import quotas as sqlite_caps
 from mcp_workflows.store.sqlite.file import APPLICATION_ID
 from mcp_workflows.store.sqlite.migrations import MIGRATIONS
 from mcp_workflows.store.sqlite.rows import Rows
@@ -135,7 +135,7 @@ SEARCHES = {
     "sqlite_autoindex_notes_1": "SELECT key, value FROM notes WHERE space = 's' AND key >= 'k' ORDER BY key",
     "notes_until": "SELECT value FROM notes WHERE until <= 1 ORDER BY until LIMIT 1",
 }
-COUNTED = {**sqlite_caps.LIVE, **sqlite_caps.CREATED, "next": sqlite_census.NEXT, "cut": sqlite_census.CUT} | {
+COUNTED = {**caps.LIVE, **caps.CREATED, "next": sqlite_census.NEXT, "cut": sqlite_census.CUT} | {
     "count": sqlite_census.COUNT
 }
 

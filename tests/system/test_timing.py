@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing.tasks import make_task

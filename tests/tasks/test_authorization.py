@@ -16,7 +16,7 @@ import pytest
 from mcp_workflows import Tool
 from mcp_workflows.access import AccessRequest, Verb
 from mcp_workflows.access.audit import Event, Record
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import LIMIT_REACHED

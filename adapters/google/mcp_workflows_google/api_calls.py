@@ -22,7 +22,14 @@ from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_google.channels import EXECUTIONS, IN_OUR_CALL, GrpcClients
 from mcp_workflows_google.credentials import Credentials
 from mcp_workflows_google.error_table import CallKind
-from mcp_workflows_google.errors import CallContext, ErrorReply, ReplyError, is_transient, read_grpc_error, translate
+from mcp_workflows_google.error_translation import (
+    CallContext,
+    ErrorReply,
+    ReplyError,
+    is_transient,
+    read_grpc_error,
+    translate,
+)
 from mcp_workflows_google.names import Place
 from mcp_workflows_google.quota import limits
 from mcp_workflows_google.settings import GoogleSettings, Quota

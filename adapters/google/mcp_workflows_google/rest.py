@@ -20,7 +20,7 @@ import httpx2
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.channels import AGENT
-from mcp_workflows_google.errors import ErrorReply, ReplyError, read_http_error
+from mcp_workflows_google.error_translation import ErrorReply, ReplyError, read_http_error
 from mcp_workflows_google.settings import GOOGLE, GoogleSettings
 
 MOST: Final = 8 * 1024 * 1024  # bytes of a reply: a page of callbacks with payloads that were not taken

@@ -29,7 +29,15 @@ from mcp_workflows_stepfunctions.boto3_clients import (
     shown,
 )
 from mcp_workflows_stepfunctions.credentials import acting_as
-from mcp_workflows_stepfunctions.errors import FOREIGN, STALE, ApiCall, code_of, is_foreign, request_of, translate
+from mcp_workflows_stepfunctions.error_translation import (
+    FOREIGN,
+    STALE,
+    ApiCall,
+    code_of,
+    is_foreign,
+    request_of,
+    translate,
+)
 from mcp_workflows_stepfunctions.quota import limits
 from mcp_workflows_stepfunctions.settings import Quota, StepFunctionsSettings
 

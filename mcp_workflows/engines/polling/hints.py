@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_workflows.adapter import Adapter
-from mcp_workflows.engines.polling.entry import CacheEntry
+from mcp_workflows.engines.polling.cache_entry import CacheEntry
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import EngineError

@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mcp_workflows.adapter import TERMINAL, Status
-from mcp_workflows.engines.polling.entry import FOREVER, NEVER, CacheEntry
+from mcp_workflows.engines.polling.cache_entry import FOREVER, NEVER, CacheEntry
 from mcp_workflows.engines.polling.schedule import PollSchedule
 from mcp_workflows.engines.registry import Engines, ExecutionDigest, digest_of
 from mcp_workflows.errors import EngineError

@@ -13,7 +13,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_workflows.engines.polling.entry import FOREVER, CacheEntry
+from mcp_workflows.engines.polling.cache_entry import FOREVER, CacheEntry
 from mcp_workflows.engines.polling.hints import HintListeners
 from mcp_workflows.engines.polling.long_poll import LongPolls
 from mcp_workflows.engines.polling.loop import PollLoop, SweepLoop

@@ -7,10 +7,10 @@ from time import monotonic
 
 import anyio
 
-from mcp_workflows.engines.polling.entry import FOREVER, NEVER, CacheEntry
+from mcp_workflows.engines.polling.cache_entry import FOREVER, NEVER, CacheEntry
+from mcp_workflows.engines.polling.call_rate import Budget
 from mcp_workflows.engines.polling.hints import HandleIndex, SuspectQueue
 from mcp_workflows.engines.polling.policy import PollingPolicy, PollLimits
-from mcp_workflows.engines.polling.rate import Budget
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.task import Task
 

@@ -13,7 +13,7 @@ from pydantic import (
 )
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import GATE_WORDS, Adapter, gate_settings, installed_adapters, load_adapter
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.includes import POLICY, Include

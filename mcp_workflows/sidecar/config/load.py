@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import BaseModel
 
 from mcp_workflows.access import PRINCIPAL_FIELDS, Authorizer
-from mcp_workflows.access.limits import Limits
+from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import (
     GATE_WORDS,
     Adapter,

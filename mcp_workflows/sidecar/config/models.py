@@ -25,7 +25,7 @@ from pydantic import (
 
 from mcp_workflows.access import Authorizer
 from mcp_workflows.access.authn.settings import AuthSettings, ServerUrl
-from mcp_workflows.access.limits import DEFAULTS, Limits
+from mcp_workflows.access.limit_settings import DEFAULTS, Limits
 from mcp_workflows.adapter import Adapter
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION

@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Final
 
 from mcp_workflows.store.protocol import Caps
-from mcp_workflows.store.sqlite import quotas, secrets
+from mcp_workflows.store.sqlite import secrets
+from mcp_workflows.store.sqlite.caps import AHEAD, check_caps
 from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
 from mcp_workflows.task import Task, expire
 
@@ -78,7 +79,7 @@ def create(connection: sqlite3.Connection, rows: Rows, task: Task, caps: Caps) -
     with connection:
         found = _by_key(connection, rows, task)
         if found is None:
-            quotas.check(connection, task, caps)
+            check_caps(connection, task, caps)
             secrets.mark(connection, rows.cipher)
             connection.execute(INSERT, rows.whole(task))
     return found or task
@@ -165,7 +166,7 @@ def get_of_tools(connection: sqlite3.Connection, rows: Rows, task_id: str, tools
 
 def lease(connection: sqlite3.Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
     """Take the lease, if it is to be had; True if taken. If it is lost with the machine's power, so is its holder."""
-    times = {"now": micros(now), "until": micros(until), "ahead": quotas.AHEAD}
+    times = {"now": micros(now), "until": micros(until), "ahead": AHEAD}
     values = {"name": utf8(name), "holder": utf8(holder), **times}
     with waiting_for_no_disk(connection):
         return connection.execute(_LEASE, values).rowcount == 1

@@ -25,7 +25,8 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
-from mcp_workflows.store.sqlite import counts, key_value, queries, quotas, rekey, secrets
+from mcp_workflows.store.sqlite import counts, key_value, queries, rekey, secrets
+from mcp_workflows.store.sqlite.caps import AHEAD
 from mcp_workflows.store.sqlite.file import (
     OpenFiles,
     damage_in,
@@ -153,7 +154,7 @@ class SQLiteStore(Store):
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """Return an engine's rows without a handle, created before that time or by a clock ahead; oldest first."""
-        ahead = micros(before) + quotas.AHEAD
+        ahead = micros(before) + AHEAD
         return await self._many(queries.UNBOUND, utf8(engine), micros(before), ahead, limit)
 
     async def list_all(

@@ -34,7 +34,7 @@ CREATED: Final[Mapping[str, str]] = {
 _EVER: Final = -(2**63)
 
 
-def check(connection: sqlite3.Connection, task: Task, caps: Caps) -> None:
+def check_caps(connection: sqlite3.Connection, task: Task, caps: Caps) -> None:
     """Check that there may be one more task.
 
     Raises:
