@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Progress, Status, asked
 
@@ -163,7 +164,7 @@ def bind(task: Task, handle: str, at: datetime) -> Task:
     if task.handle is not None or task.tombstone:
         return task
     execution = task.execution if task.execution != STARTING else Execution(status=Status.RUNNING)
-    return _touched(task, replace(task, handle=handle, execution=execution, arguments=None), at)
+    return _touched(task, at, handle=handle, execution=execution, arguments=None)
 
 
 def observe(task: Task, execution: Execution, at: datetime) -> Task:
@@ -172,27 +173,27 @@ def observe(task: Task, execution: Execution, at: datetime) -> Task:
         return task
     ended = at if execution.status in TERMINAL else None
     keys = sorted(task.asked_keys | task.execution.requests.keys() | execution.requests.keys())[:2]
-    return _touched(task, replace(task, execution=execution, ended=ended, asked_keys=frozenset(keys)), at)
+    return _touched(task, at, execution=execution, ended=ended, asked_keys=frozenset(keys))
 
 
 def accept(task: Task, keys: Iterable[str], at: datetime) -> Task:
     """Note that answers to these questions were delivered: the questions are never shown again."""
     answered = task.answered | frozenset(keys)
-    return task if answered == task.answered else _touched(task, replace(task, answered=answered), at)
+    return task if answered == task.answered else _touched(task, at, answered=answered)
 
 
 def request_cancel(task: Task, at: datetime) -> Task:
     """Note that a client asked to cancel; the engine decides on the outcome."""
     if task.ended or task.cancel_requested or task.tombstone:
         return task
-    return _touched(task, replace(task, cancel_requested=at, not_before=at + DELIVERING), at)
+    return _touched(task, at, cancel_requested=at, not_before=at + DELIVERING)
 
 
 def tell_cancelled(task: Task, at: datetime) -> Task:
     """Note the request, and that the client was told that it is cancelled: final in the client's revision."""
     if task.ended or task.cancelled:
         return task
-    return _touched(task, replace(request_cancel(task, at), cancelled=at), at)
+    return _touched(request_cancel(task, at), at, cancelled=at)
 
 
 def deliver_cancel(task: Task, at: datetime) -> Task:
@@ -200,14 +201,14 @@ def deliver_cancel(task: Task, at: datetime) -> Task:
     if task.cancel_delivered or task.tombstone:
         return task
     until = None if task.grace is None else at + timedelta(seconds=task.grace)
-    return _touched(task, replace(task, cancel_delivered=True, not_before=until), at)
+    return _touched(task, at, cancel_delivered=True, not_before=until)
 
 
 def mark_terminated(task: Task, at: datetime) -> Task:
     """Note that the engine was told to terminate it; a later look shows when it has ended."""
     if task.terminated or task.ended or task.tombstone:
         return task
-    return _touched(task, replace(task, terminated=at, not_before=None), at)
+    return _touched(task, at, terminated=at, not_before=None)
 
 
 def postpone(task: Task, at: datetime) -> Task:
@@ -215,7 +216,7 @@ def postpone(task: Task, at: datetime) -> Task:
     if task.owed is None:
         return task
     pause = min(max(at - task.owed, SHORTEST_PAUSE), LONGEST_PAUSE)
-    return _touched(task, replace(task, not_before=at + pause), at)
+    return _touched(task, at, not_before=at + pause)
 
 
 def is_ahead(time: datetime, now: datetime) -> bool:
@@ -239,7 +240,7 @@ def set_back(task: Task, now: datetime) -> Task:
     if task.cancel_requested <= latest and (task.not_before or now) <= latest + max(grace, LONGEST_PAUSE):
         return task
     until = now + grace if task.cancel_delivered else None
-    return _touched(task, replace(task, cancel_requested=min(task.cancel_requested, now), not_before=until), now)
+    return _touched(task, now, cancel_requested=min(task.cancel_requested, now), not_before=until)
 
 
 def acknowledge(task: Task) -> Task:
@@ -307,5 +308,7 @@ def expire(task: Task) -> Task:
     )
 
 
-def _touched(before: Task, after: Task, at: datetime) -> Task:
-    return replace(after, updated=at) if after.shown != before.shown else after
+def _touched(before: Task, at: datetime, **changes: Any) -> Task:  # Any: values of the fields
+    """Return the task with these changes; it counts as updated if a client can see one of them."""
+    after = replace(before, **changes, updated=at)
+    return after if after.shown != before.shown else replace(after, updated=before.updated)

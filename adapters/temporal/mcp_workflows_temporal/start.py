@@ -35,6 +35,7 @@ STATES: Mapping[int, str] = {
     State.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: "timed out",
     State.WORKFLOW_EXECUTION_STATUS_PAUSED: "is paused",
 }
+_PAYLOAD = 100  # bytes, more than what is around the JSON of one argument
 OPEN_STATES = frozenset({"is running", "is paused"})
 
 
@@ -64,6 +65,13 @@ async def refuse_large(converter: DataConverter, arguments: Sequence[JSON], limi
         _refuse_large(sum(payload.ByteSize() for payload in await converter.encode(arguments)), limit)
 
 
+def _is_surely_small(converter: DataConverter, request: StartRequest, limit: int) -> bool:
+    """True if the input need not be encoded to know its size: the shipped converter writes ASCII JSON, and no codec."""
+    is_shipped = converter.payload_converter_class is DataConverter.default.payload_converter_class
+    size = request.size + _PAYLOAD * len(request.arguments)
+    return is_shipped and converter.payload_codec is None and size <= limit
+
+
 def _refuse_large(size: int, limit: int) -> None:
     if size > limit:
         raise EngineRefused(
@@ -79,7 +87,8 @@ async def start_execution(frontend: Frontend, request: StartRequest, max_input: 
     Raises:
         EngineRefused, StartConflict: see `Adapter.start`.
     """
-    await refuse_large(frontend.converter(request.id), request.arguments, max_input)
+    if not _is_surely_small(frontend.client.data_converter, request, max_input):
+        await refuse_large(frontend.converter(request.id), request.arguments, max_input)
     try:
         handle: WorkflowHandle[Any, Any] = await frontend.client.start_workflow(  # Any: a result of unknown type
             request.workflow,

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from mcp_workflows_temporal_worker.contract import MEMO_CONTEXT, MEMO_DIGEST, MEMO_KEY
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
@@ -47,6 +47,7 @@ class StartRequest:
     id: str
     task_queue: str
     fingerprint: str
+    size: int  # characters of the input as JSON, all of them ASCII
     key: str  # hashed
     context: Mapping[str, str]
     options: TemporalOptions
@@ -73,12 +74,14 @@ def read_start(start: Start, task_queue: str | None) -> StartRequest:
     if queue is None:
         raise EngineRefused(f"workflow {start.workflow} has {NO_QUEUE}")
     arguments = to_positional(start.arguments)
+    canonical = _canonical(start.workflow, arguments)
     return StartRequest(
         workflow=start.workflow,
         arguments=arguments,
         id=default_id(start.key) if options.workflow_id is None else options.workflow_id,
         task_queue=queue,
-        fingerprint=digest(start.workflow, arguments),
+        fingerprint=_digest(canonical),
+        size=len(canonical),
         key=hashlib.sha256(start.key.encode()).hexdigest(),
         context=start.context,
         options=options,
@@ -97,8 +100,18 @@ def to_positional(arguments: JSON) -> list[JSON]:
 
 def digest(workflow: str, arguments: Sequence[JSON]) -> str:
     """Return the digest of a workflow type and its arguments (SHA-256, hex)."""
-    text = json.dumps([workflow, arguments], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return _digest(_canonical(workflow, arguments))
+
+
+def _canonical(workflow: str, arguments: Sequence[JSON]) -> str:
+    return _JSON.encode([workflow, arguments])
+
+
+def _digest(canonical: str) -> str:
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def sdk_options(options: TemporalOptions) -> dict[str, Any]:  # Any: of many types
