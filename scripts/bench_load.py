@@ -132,7 +132,7 @@ async def create(there: TaskService, count: int) -> list[str]:
     call = Call(tool="order", arguments={"sku": "A1"}, takes_tasks=True, takes_questions=True)
     ids: list[str] = []
     for _ in range(count):
-        outcome = await there.call(call, ANONYMOUS, _quiet)
+        outcome = await there.calls.call(call, ANONYMOUS, _quiet)
         assert isinstance(outcome, Created)
         ids.append(outcome.task.task_id)
     return ids

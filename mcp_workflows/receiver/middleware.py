@@ -149,8 +149,8 @@ class Middleware:
         viewer, service = self.callers.viewer(ctx), self.offer.service
         if service is None:
             return viewer
-        principal = self.callers.principal(ctx)
-        return replace(viewer, offered=await service.offered(principal), approves=service.approves(principal))
+        principal, rules = self.callers.principal(ctx), service.authorization
+        return replace(viewer, offered=await rules.offered(principal), approves=bool(rules.beyond(principal)))
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         state = current_call() or CurrentCall(offer=self.offer)
@@ -171,7 +171,7 @@ class Middleware:
         check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
         call = replace(wire.parse_call(ctx.params or {}, client_of(ctx), self.callers.key_paths), state=state.text)
         report = ProgressReports(ctx.session.report_progress).report
-        outcome = await state.offer.entered.call(call, self.callers.principal(ctx), report)
+        outcome = await state.offer.entered.calls.call(call, self.callers.principal(ctx), report)
         rendered = wire.render(outcome_in_text(outcome))
         state.text = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
@@ -181,7 +181,7 @@ class Middleware:
         name = name_of(ctx)
         if not offer.shows(name):
             return False
-        return offer.service is None or await offer.service.offers(str(name), self.callers.principal(ctx))
+        return offer.service is None or await offer.service.authorization.offers(str(name), self.callers.principal(ctx))
 
     async def _companion(self, ctx: Context, offer: Offer, companion: Companion) -> HandlerResult:
         """`tools/call` of a companion tool, which makes no tasks itself."""

@@ -263,7 +263,9 @@ class Workflows:
         call = replace(parsed, takes_questions=False)
         report, state.handed = ProgressReports(state.ctx.session.report_progress).report, True
         try:
-            state.outcome = await state.offer.entered.call(call, self.middleware.callers.principal(state.ctx), report)
+            state.outcome = await state.offer.entered.calls.call(
+                call, self.middleware.callers.principal(state.ctx), report
+            )
         except WorkflowsError:
             state.handed = False
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import anyio.lowlevel
@@ -49,97 +49,6 @@ from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, T
 from mcp_workflows.wire.commands import Call, CallOutcome, Capability, CapabilityNeeded, Created, Finished, Questions
 
 
-class CallReplies:
-    """Replies to calls once there is a task."""
-
-    def __init__(
-        self, *, repository: TaskRepository, authorization: Authorization, meters: RateLimits, access: TaskAccess
-    ) -> None:
-        self._repository = repository
-        self._authorization = authorization
-        self._meters = meters
-        self._access = access
-        self._plain = WaitingCalls(repository)
-
-    async def of_new(self, tool: Tool, row: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """Return the reply to a call that has a new task: the task, or its result."""
-        self._meters.remember_shown(principal, row.id)
-        observer = self._observer(principal)
-        async with self._plain.attended(tool, row, observer):
-            await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start
-        if not call.takes_tasks or tool.tasks is TaskSupport.FORBIDDEN:
-            return await self._awaited(tool, row, call, principal, report)
-        at_once = tool.adaptive is not None and not call.wants_task
-        if at_once:
-            with suppress(EngineError, _ResultHidden):
-                row = await self._plain.patiently(tool, row, report, observer, within=tool.adaptive)
-        rights = await self._authorization.rights(row, principal)
-        if at_once and row.ended and rights.see:
-            self._access.record(Event.RETRIEVE, principal, row)
-            return finished(row)
-        return Created(task=self._access.view(row, rights, principal))
-
-    async def of_answered(
-        self, tool: Tool, task_id: str, call: Call, principal: Principal, report: Report
-    ) -> CallOutcome:
-        """Continue a plain call whose workflow asked a question."""
-        task, _ = await self._access.found(task_id, principal, Verb.ANSWER)
-        async with self._plain.attended(tool, task, self._observer(principal)):
-            task = await self._access.answer(task, call.responses, principal)
-        return await self._awaited(tool, task, call, principal, report)
-
-    @asynccontextmanager
-    async def asking(self, tool: Tool, asked: Questions, principal: Principal) -> AsyncGenerator[None]:
-        """Wrap the time in which a receiver puts these questions to a person; the client or the server may end it.
-
-        Raises:
-            RequestError: the server is stopping, and nothing was started.
-        """
-        task_id = read_dialogue(asked.state).task_id
-        if task_id is None:
-            with self._repository.until_stop():
-                yield
-            if self._repository.stopping:
-                raise RequestError(INTERNAL_ERROR, "the server is stopping; nothing was started: call again later")
-            return
-        task, _ = await self._access.found(task_id, principal)
-        async with self._plain.attended(tool, task, self._observer(principal)):
-            with self._repository.until_stop():
-                yield
-
-    async def _awaited(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """Return the result for a client that takes no task."""
-        try:
-            return await self._plain.outcome(tool, task, call, report, self._observer(principal))
-        except _ResultHidden:
-            text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
-            return Finished(result=tool_error(f"{text} call it again, that would start it twice."))
-
-    def _observer(self, principal: Principal) -> CallObserver:
-        """Return the view of a waiting call on its task, which also writes the audit log."""
-
-        def on_result(task: Task) -> None:
-            self._access.record(Event.RETRIEVE, principal, task)
-
-        def on_disconnect(task: Task) -> None:
-            self._access.record(Event.CANCEL, principal, task, outcome="left")
-
-        return CallObserver(view=self._view(principal), on_result=on_result, on_disconnect=on_disconnect)
-
-    def _view(self, principal: Principal) -> Callable[[Task], Awaitable[Task]]:
-        """Return a function: the task within the caller's rights at that moment, while its token is good."""
-
-        async def seen(task: Task) -> Task:
-            who = await principal.revalidated_if_unexpired(self._repository.now())
-            rights = NO_RIGHTS if who is None else await self._authorization.rights(task, who)
-            if not rights.reads(task) and (task.ended or not rights.answer):
-                self._authorization.denied(principal, task=task, reason="may not see what comes of it")
-                raise _ResultHidden(INVALID_PARAMS, NOT_FOUND)
-            return as_seen(rights, task)
-
-        return seen
-
-
 class _ResultHidden(RequestError):  # noqa: N818  # an answer, not a fault
     """The caller may not see the result of its call."""
 
@@ -165,7 +74,7 @@ class ToolCalls:
         self._meters = meters
         self._limits = limits
         self._access = access
-        self._replies = CallReplies(repository=repository, authorization=authorization, meters=meters, access=access)
+        self._waiting = WaitingCalls(repository)
 
     async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
@@ -184,7 +93,7 @@ class ToolCalls:
             raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} makes no tasks: call it without params.task")
         dialogue = read_dialogue(call.state) if call.state else Dialogue(key=key_of(call, principal))
         if dialogue.task_id is not None:
-            return await self._replies.of_answered(tool, dialogue.task_id, call, principal, report)
+            return await self._answered(tool, dialogue.task_id, call, principal, report)
         try:
             return await self._call(tool, call, dialogue, principal, report)
         except MappingError as error:
@@ -193,9 +102,24 @@ class ToolCalls:
             self._meters.refused(principal, tool.name, reached)
             return Finished(result=limit_result(reached))
 
-    def asking(self, call: Call, asked: Questions, principal: Principal) -> AbstractAsyncContextManager[None]:
-        """Wrap the time in which a receiver puts these questions to a person; see `CallReplies.asking`."""
-        return self._replies.asking(self._tools[call.tool], asked, principal)
+    @asynccontextmanager
+    async def asking(self, call: Call, asked: Questions, principal: Principal) -> AsyncGenerator[None]:
+        """Wrap the time in which a receiver puts these questions to a person; the client or the server may end it.
+
+        Raises:
+            RequestError: the server is stopping, and nothing was started.
+        """
+        task_id = read_dialogue(asked.state).task_id
+        if task_id is None:
+            with self._repository.until_stop():
+                yield
+            if self._repository.stopping:
+                raise RequestError(INTERNAL_ERROR, "the server is stopping; nothing was started: call again later")
+            return
+        task, _ = await self._access.found(task_id, principal)
+        async with self._waiting.attended(self._tools[call.tool], task, self._observer(principal)):
+            with self._repository.until_stop():
+                yield
 
     async def _call(
         self, tool: Tool, call: Call, dialogue: Dialogue, principal: Principal, report: Report
@@ -262,7 +186,7 @@ class ToolCalls:
             return self._started_nothing(principal, text)
         outcome = "ok" if row.id == task.id else "again"
         self._access.record(Event.CREATE, principal, row, outcome=outcome, arguments=call.arguments)
-        return await self._replies.of_new(tool, row, call, principal, report)
+        return await self._reply(tool, row, call, principal, report)
 
     def _started_nothing(self, principal: Principal, text: str) -> Finished:
         """Return the error of a call that started nothing, and count it, as no row does."""
@@ -289,7 +213,7 @@ class ToolCalls:
             caps_of(self._limits, tool, self._repository.now()),
         )
         self._access.record(Event.CREATE, principal, row, outcome="watched")
-        return await self._replies.of_new(tool, row, call, principal, report)
+        return await self._reply(tool, row, call, principal, report)
 
     def _new_task(
         self,
@@ -329,3 +253,64 @@ class ToolCalls:
         """Return the time to live: the client's wish within the limits."""
         known = principal.identified
         return self._limits.ttl(asked_ms=call.ttl_ms, tool=tool.ttl, retention=self._retention, identified=known)
+
+    # --- replies, once there is a task
+
+    async def _reply(self, tool: Tool, row: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
+        """Return the reply to a call that has a new task: the task, or its result."""
+        self._meters.remember_shown(principal, row.id)
+        observer = self._observer(principal)
+        async with self._waiting.attended(tool, row, observer):
+            await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start
+        if not call.takes_tasks or tool.tasks is TaskSupport.FORBIDDEN:
+            return await self._awaited(tool, row, call, principal, report)
+        at_once = tool.adaptive is not None and not call.wants_task
+        if at_once:
+            with suppress(EngineError, _ResultHidden):
+                row = await self._waiting.patiently(tool, row, report, observer, within=tool.adaptive)
+        rights = await self._authorization.rights(row, principal)
+        if at_once and row.ended and rights.see:
+            self._access.record(Event.RETRIEVE, principal, row)
+            return finished(row)
+        return Created(task=self._access.view(row, rights, principal))
+
+    async def _answered(
+        self, tool: Tool, task_id: str, call: Call, principal: Principal, report: Report
+    ) -> CallOutcome:
+        """Continue a plain call whose workflow asked a question."""
+        task, _ = await self._access.found(task_id, principal, Verb.ANSWER)
+        async with self._waiting.attended(tool, task, self._observer(principal)):
+            task = await self._access.answer(task, call.responses, principal)
+        return await self._awaited(tool, task, call, principal, report)
+
+    async def _awaited(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
+        """Return the result for a client that takes no task."""
+        try:
+            return await self._waiting.outcome(tool, task, call, report, self._observer(principal))
+        except _ResultHidden:
+            text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
+            return Finished(result=tool_error(f"{text} call it again, that would start it twice."))
+
+    def _observer(self, principal: Principal) -> CallObserver:
+        """Return the view of a waiting call on its task, which also writes the audit log."""
+
+        def on_result(task: Task) -> None:
+            self._access.record(Event.RETRIEVE, principal, task)
+
+        def on_disconnect(task: Task) -> None:
+            self._access.record(Event.CANCEL, principal, task, outcome="left")
+
+        return CallObserver(view=self._view(principal), on_result=on_result, on_disconnect=on_disconnect)
+
+    def _view(self, principal: Principal) -> Callable[[Task], Awaitable[Task]]:
+        """Return a function: the task within the caller's rights at that moment, while its token is good."""
+
+        async def seen(task: Task) -> Task:
+            who = await principal.revalidated_if_unexpired(self._repository.now())
+            rights = NO_RIGHTS if who is None else await self._authorization.rights(task, who)
+            if not rights.reads(task) and (task.ended or not rights.answer):
+                self._authorization.denied(principal, task=task, reason="may not see what comes of it")
+                raise _ResultHidden(INVALID_PARAMS, NOT_FOUND)
+            return as_seen(rights, task)
+
+        return seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,12 +19,9 @@ from mcp_workflows.tasks.authorization import NO_RIGHTS, Authorization, Rights, 
 from mcp_workflows.tasks.call import ToolCalls
 from mcp_workflows.tasks.repository import TaskRepository, expired
 from mcp_workflows.tasks.view import protocol_error, whole_result
-from mcp_workflows.tasks.wait import Report
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import (
     Acknowledged,
-    Call,
-    CallOutcome,
     Cancel,
     Described,
     Document,
@@ -33,7 +29,6 @@ from mcp_workflows.wire.commands import (
     List,
     Listed,
     Listen,
-    Questions,
     Read,
     TaskView,
     Update,
@@ -44,7 +39,7 @@ OnView = Callable[[TaskView], Awaitable[bool | None]]
 
 
 class TaskService:
-    """The commands of every revision."""
+    """The commands of every revision; those of `tools/call` are in `calls`, and `authorization` has the rules."""
 
     def __init__(
         self,
@@ -64,7 +59,7 @@ class TaskService:
         access = TaskAccess(
             repository=repository, authorization=authorization, meters=meters, limits=limits, audit=audit
         )
-        self._calls = ToolCalls(
+        self.calls = ToolCalls(
             tools=tools,
             repository=repository,
             retention=retention,
@@ -75,39 +70,8 @@ class TaskService:
         )
         self._tools = tools
         self._repository = repository
-        self._authorization = authorization
+        self.authorization = authorization
         self._access = access
-
-    # --- tools/call
-
-    async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
-        """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
-
-        `report` is called with each change while the call waits.
-        """
-        return await self._calls.call(call, principal, report)
-
-    def asking(self, call: Call, asked: Questions, principal: Principal) -> AbstractAsyncContextManager[None]:
-        """Wrap the time in which a receiver puts these questions to a person; the client or the server may end it.
-
-        Raises:
-            RequestError: the server is stopping, and nothing was started.
-        """
-        return self._calls.asking(call, asked, principal)
-
-    async def offers(self, name: str, principal: Principal) -> bool:
-        """Return True if the principal may call a tool of this name."""
-        return await self._authorization.offers(name, principal)
-
-    async def offered(self, principal: Principal) -> frozenset[str]:
-        """Return the tools that the principal may call."""
-        return await self._authorization.offered(principal)
-
-    def approves(self, principal: Principal) -> bool:
-        """Return True if tasks of others may be waiting for this principal's answer."""
-        return bool(self._authorization.beyond(principal))
-
-    # --- tasks/*
 
     async def get(self, command: Get, principal: Principal) -> Described:
         """`tasks/get`: return the task after a look, or its last known state if the engine does not answer."""
@@ -124,10 +88,10 @@ class TaskService:
         Unlike `get` this records no refusal: an approver did nothing wrong.
         """
         by = self._repository.deadline()
-        task = await self._repository.found(command.task_id, principal.id, self._authorization.beyond(principal), by=by)
+        task = await self._repository.found(command.task_id, principal.id, self.authorization.beyond(principal), by=by)
         if task is None or self._repository.over(task):
             return None
-        return await self._described(task, await self._authorization.rights(task, principal), principal, by)
+        return await self._described(task, await self.authorization.rights(task, principal), principal, by)
 
     async def _described(self, task: Task, rights: Rights, principal: Principal, by: float) -> Described | None:
         task, warning = await self._repository.current(task, by=by)
@@ -186,7 +150,7 @@ class TaskService:
         if not principal.identified:
             raise RequestError(METHOD_NOT_FOUND, "tasks are listed for identified callers only")
         rows, following = await self._repository.page(principal.id, command.cursor, PAGE)
-        seen = [(row, warning, await self._authorization.rights(row, principal)) for row, warning in rows]
+        seen = [(row, warning, await self.authorization.rights(row, principal)) for row, warning in rows]
         shown = [
             _with_warning(self._access.view(row, rights, principal), warning)
             for row, warning, rights in seen
@@ -200,12 +164,12 @@ class TaskService:
         Raises:
             RequestError: the cursor was not made here.
         """
-        tools = self._authorization.beyond(principal)
+        tools = self.authorization.beyond(principal)
         rows, following = (
             await self._repository.page_of(tools, principal.id, command.cursor, PAGE) if tools else ((), None)
         )
         open_rows = [row for row, _ in rows if row.seen.status is Status.INPUT_REQUIRED]
-        seen = [(row, await self._authorization.rights(row, principal)) for row in open_rows]
+        seen = [(row, await self.authorization.rights(row, principal)) for row in open_rows]
         shown = [self._access.view(row, rights, principal) for row, rights in seen if rights.answer]
         return Listed(tasks=shown, next_cursor=following)
 
@@ -242,9 +206,9 @@ class TaskService:
 
         async def tell(current: Task) -> bool | None:
             now = await principal.revalidated(self._repository.now())
-            rights = NO_RIGHTS if now is None else await self._authorization.rights(current, now)
+            rights = NO_RIGHTS if now is None else await self.authorization.rights(current, now)
             if not rights.reads(current):
-                self._authorization.denied(principal, task=current, reason="may not see it any more")
+                self.authorization.denied(principal, task=current, reason="may not see it any more")
                 raise not_found()
             if current.ended:
                 self._access.record(Event.RETRIEVE, principal, current)
@@ -280,7 +244,7 @@ class TaskService:
 
     async def rereads(self, task: TaskView, principal: Principal) -> bool:
         """Return True if the owner may get the rendered result of an ended task again; record it."""
-        if task.tool not in self._tools or not await self._authorization.sees_own(task.tool, task.task_id, principal):
+        if task.tool not in self._tools or not await self.authorization.sees_own(task.tool, task.task_id, principal):
             return False
         self._access.record_again(principal, task)
         return True

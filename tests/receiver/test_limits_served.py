@@ -68,7 +68,7 @@ class Replica:
             """Nobody asked for progress."""
 
         command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True, idempotency_key=key)
-        return await self.service.call(command, who, quiet)
+        return await self.service.calls.call(command, who, quiet)
 
     async def create(self, tool: str, who: Principal = ANNA, **more: Any) -> str:
         """The id of its task."""

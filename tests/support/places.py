@@ -106,7 +106,7 @@ class Place:
 
         async def one() -> None:
             command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
-            outcome = await self.service.call(command, ANONYMOUS, quiet)
+            outcome = await self.service.calls.call(command, ANONYMOUS, quiet)
             assert isinstance(outcome, Created)
             ids.append(outcome.task.task_id)
 

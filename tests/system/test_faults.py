@@ -165,7 +165,7 @@ async def _quiet(_: object) -> None:
 
 
 async def begin(service: TaskService) -> TaskView:
-    outcome = await service.call(
+    outcome = await service.calls.call(
         Call(tool="slow", arguments=CALL, takes_tasks=True, takes_questions=True), ANONYMOUS, _quiet
     )
     assert isinstance(outcome, Created), outcome

@@ -115,7 +115,7 @@ class House:
     async def call(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"takes_tasks": True, "takes_questions": True, **more}
         command = Call(tool=tool, arguments={"execution_id": execution_id}, **settings)
-        return await self.service.call(command, who, _quiet)
+        return await self.service.calls.call(command, who, _quiet)
 
     async def watched(self, tool: str, execution_id: str, who: Principal = ANN, **more: Any) -> TaskView:
         outcome = await self.call(tool, execution_id, who, **more)
@@ -226,7 +226,7 @@ async def test_two_callers_watching_one_execution_have_two_tasks_and_each_sees_t
 
 
 async def test_what_another_owner_started_here_can_be_watched_and_their_task_stays_theirs(here: House) -> None:
-    outcome = await here.service.call(
+    outcome = await here.service.calls.call(
         Call(tool="start", arguments={}, takes_tasks=True, takes_questions=True), BEN, _quiet
     )
     assert isinstance(outcome, Created)
@@ -333,7 +333,7 @@ async def test_only_identified_callers_see_it_listed(here: House) -> None:
 @pytest.mark.parametrize("arguments", [{}, {"execution_id": ""}, {"execution_id": 7}, {"execution_id": "x", "y": 1}])
 async def test_wrong_arguments_are_said(here: House, arguments: Mapping[str, Any]) -> None:
     command = Call(tool="billing", arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await here.service.call(command, ANN, _quiet)
+    outcome = await here.service.calls.call(command, ANN, _quiet)
     assert isinstance(outcome, Finished)
     assert "Wrong arguments for billing" in outcome.result["content"][0]["text"]
     assert here.engine.calls["adopt"] == 0

@@ -69,7 +69,7 @@ class Here:
 
     async def outcome(self, tool: str, who: Principal = ADA, **more: Any) -> CallOutcome:
         settings: dict[str, Any] = {"arguments": {"a": 1}, "takes_tasks": True, "takes_questions": True, **more}
-        return await self.service.call(Call(tool=tool, **settings), who, _quiet)
+        return await self.service.calls.call(Call(tool=tool, **settings), who, _quiet)
 
     async def task(self, tool: str, who: Principal = ADA, **more: Any) -> str:
         outcome = await self.outcome(tool, who, **more)
@@ -79,7 +79,7 @@ class Here:
     async def meant(self, meta: Mapping[str, Any], who: Principal = ADA, paths: Sequence[KeyPath] = KEY_PATHS) -> str:
         """The task of a call with this `_meta`."""
         params = {"name": "forever", "arguments": {"a": 1}, "_meta": meta}
-        outcome = await self.service.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, _quiet)
+        outcome = await self.service.calls.call(v2026_07_28.parse_call(params, MODERN_CLIENT, paths), who, _quiet)
         assert isinstance(outcome, Created), outcome
         return outcome.task.task_id
 

@@ -127,7 +127,7 @@ class House:
     async def call(self, name: str, **arguments: Any) -> Task:
         """A task of ann's, with its handle."""
         command = Call(tool=name, arguments=arguments, takes_tasks=True, takes_questions=True)
-        outcome = await self.service.call(command, ANN, _quiet)
+        outcome = await self.service.calls.call(command, ANN, _quiet)
         assert isinstance(outcome, Created), outcome
         return await self.row(outcome.task.task_id)
 

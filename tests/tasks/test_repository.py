@@ -64,14 +64,14 @@ async def call(
     service: TaskService, tool: str, *, key: str | None = None, owner: Principal = ANONYMOUS, **arguments: Any
 ) -> TaskView:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True, idempotency_key=key)
-    outcome = await service.call(command, owner, _quiet)
+    outcome = await service.calls.call(command, owner, _quiet)
     assert isinstance(outcome, Created), outcome
     return outcome.task
 
 
 async def refused(service: TaskService, tool: str, **arguments: Any) -> str:
     command = Call(tool=tool, arguments=arguments, takes_tasks=True, takes_questions=True)
-    outcome = await service.call(command, ANONYMOUS, _quiet)
+    outcome = await service.calls.call(command, ANONYMOUS, _quiet)
     assert isinstance(outcome, Finished), outcome
     assert outcome.result["isError"]
     return str(outcome.result["content"][0]["text"])
@@ -217,11 +217,11 @@ async def test_an_engine_that_cannot_be_reached_starts_nothing_and_the_key_stays
     async with replica(tmp_path) as (service, engine):
         engine.faults.unavailable = frozenset({"start"})
         command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True, idempotency_key="k" * 32)
-        outcome = await service.call(command, ANONYMOUS, _quiet)
+        outcome = await service.calls.call(command, ANONYMOUS, _quiet)
         assert isinstance(outcome, Finished)
         assert "cannot be reached, nothing was started" in outcome.result["content"][0]["text"]
         engine.faults.unavailable = frozenset()
-        assert isinstance(await service.call(command, ANONYMOUS, _quiet), Created)
+        assert isinstance(await service.calls.call(command, ANONYMOUS, _quiet), Created)
         assert len(engine.handles) == 1
 
 
@@ -381,7 +381,7 @@ async def test_no_list_has_a_task_that_may_turn_out_to_be_none(tmp_path: Path, e
     async with replica(tmp_path, engine=slow) as (one, _), replica(tmp_path) as (two, _):
         async with anyio.create_task_group() as group:
             command = Call(tool="forever", arguments={}, takes_tasks=True, takes_questions=True)
-            group.start_soon(one.call, command, ANNA, _quiet)
+            group.start_soon(one.calls.call, command, ANNA, _quiet)
             await slow.entered.wait()
             for service in (one, two):
                 assert (await service.tasks(List(), ANNA)).tasks == []
@@ -426,7 +426,7 @@ async def test_a_plain_call_gives_up_on_an_engine_that_gives_no_answer(
         engine.faults.silent = frozenset({verb})
         command = Call(tool="forever", arguments={}, takes_tasks=False, takes_questions=False)
         with anyio.fail_after(10):
-            outcome = outcome_in_text(await service.call(command, ANONYMOUS, _quiet))
+            outcome = outcome_in_text(await service.calls.call(command, ANONYMOUS, _quiet))
         assert isinstance(outcome, Finished)
         said = outcome.result["content"][0]["text"]
         assert ("gives no answer" in said, told in said) == (True, True)
@@ -448,7 +448,7 @@ async def test_a_plain_call_that_outlives_its_task_has_its_result_all_the_same(
                 idempotency_key=key,
             )
             with anyio.fail_after(10):
-                outcome = await service.call(command, ANONYMOUS, _quiet)
+                outcome = await service.calls.call(command, ANONYMOUS, _quiet)
             assert isinstance(outcome, Finished)
             assert outcome.result["structuredContent"] == {"slept": 0.8}
 

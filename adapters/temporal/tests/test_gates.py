@@ -546,8 +546,8 @@ async def test_while_a_replica_reads_the_history_a_question_is_as_it_was_last(
         await tell(scene, ref, "noise")
     monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGE", 5)
     monkeypatch.setattr("mcp_workflows_temporal.gate_history.PAGES_PER_LOOK", 1)
-    get_of_tools = {"approve.7.another-run", "veto.7", "approve.x"}
-    for asked, shown in ((get_of_tools, []), ({*get_of_tools, key}, [key])):
+    of_others = {"approve.7.another-run", "veto.7", "approve.x"}
+    for asked, shown in ((of_others, []), ({*of_others, key}, [key])):
         seen = await other.adapter.describe(replace(ref, asked=frozenset(asked)))
         assert list(seen.requests) == shown
         assert "gate approve: the history is being read" in (seen.message or "")

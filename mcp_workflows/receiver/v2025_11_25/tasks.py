@@ -68,11 +68,11 @@ class InCoreTasks:
         began = anyio.current_time()
         rounds = CallQuestions(Channel(session=ctx.session, request_id=ctx.request_id))
         report = ProgressReports(ctx.session.report_progress).report
-        outcome = await self._service.call(call, principal, report)
+        outcome = await self._service.calls.call(call, principal, report)
         while isinstance(outcome, Questions):
             bounded = patience is not None and outcome.started
             until = began + patience.total_seconds() if patience and bounded else float("inf")
-            async with self._service.asking(call, outcome, principal):
+            async with self._service.calls.asking(call, outcome, principal):
                 with anyio.CancelScope(deadline=until):
                     await rounds.ask(outcome.requests)
             principal = await _still(principal)
@@ -80,7 +80,7 @@ class InCoreTasks:
             call = replace(call, responses=answers, state=outcome.state, takes_questions=bool(answers), waited=waited)
             started = outcome.started
             try:
-                outcome = await self._service.call(call, principal, report)
+                outcome = await self._service.calls.call(call, principal, report)
             except RequestError as error:
                 if not rounds.refused(error, started=started):
                     raise

@@ -199,7 +199,7 @@ async def test_throttling_fails_nothing_that_is_read_listened_to_or_waited_for(
         async def quiet(_: Execution) -> None:
             """Nobody asked for progress."""
 
-        outcome = await here.service.call(command, ANONYMOUS, quiet)
+        outcome = await here.service.calls.call(command, ANONYMOUS, quiet)
         assert isinstance(outcome, Finished)
         results.append(outcome)
 
