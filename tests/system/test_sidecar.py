@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from sse_starlette import EventSourceResponse
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.receiver.companions.definitions import FOR_OWN, companions
 from mcp_workflows.sidecar.app import Address
-from mcp_workflows.sidecar.cli.serve import log_protection, read_address, refuse_shared_single_user
+from mcp_workflows.sidecar.cli.serve import collect_rarely, log_protection, read_address, refuse_shared_single_user
 from mcp_workflows.sidecar.config.load import load_config
 from tests.support.commands import COMMAND
 from tests.support.here import elder, over_http, scene
@@ -280,3 +281,16 @@ async def test_a_raw_client_of_an_older_protocol_sees_no_word_of_the_newer(serve
         assert set(result) == {"content", "structuredContent", "isError"}
         body = {"jsonrpc": "2.0", "id": 3, "method": "tasks/update", "params": {"taskId": "x"}}
         assert "-32601" in (await http.post(served.url, json=body, headers=session)).text
+
+
+def test_no_full_collection_comes_while_half_a_million_objects_are_kept() -> None:
+    thresholds, full = gc.get_threshold(), gc.get_stats()[2]["collections"]
+    try:
+        collect_rarely()
+        kept = [[number] for number in range(500_000)]
+        assert len(kept) == 500_000
+        assert gc.get_stats()[2]["collections"] == full
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
