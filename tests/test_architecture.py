@@ -193,7 +193,7 @@ def wire_is_pure(module: Module) -> Iterator[str]:
     """wire/ knows the commands, and neither clock, chance, log nor loop."""
     if module.name.startswith(f"{CORE}.wire."):
         yield from (f"imports {name}" for name in imports(module) if within(name, IMPURE))
-        words = tuple(f"{CORE}.wire.{name}" for name in ("commands", "params", "json_limits"))
+        words = tuple(f"{CORE}.wire.{name}" for name in ("commands", "params"))
         wires = (name for name in imports(module) if name.startswith(f"{CORE}.wire."))
         yield from (f"imports {name}" for name in wires if name not in words)
 

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import jmespath
@@ -40,7 +41,7 @@ _ABSENT = _Absent()
 _NULL = _Absent(known=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Template:
     """A JSON value with placeholders in its strings, checked when it is made.
 
@@ -54,6 +55,11 @@ class Template:
         problems = [problem for text in _strings(self.source) for problem in _problems(text)]
         if problems:
             raise ConfigError("; ".join(problems))
+
+    @cached_property
+    def is_constant(self) -> bool:
+        """True if no string has a placeholder."""
+        return not any("{{" in text for text in _strings(self.source))
 
     @property
     def arguments(self) -> frozenset[str]:
@@ -98,13 +104,18 @@ class Template:
 
     def gaps(self, scope: Mapping[str, Any]) -> Sequence[str]:
         """Return the absent arguments and claims that longer texts name: `x-{{id}}` would be `x-`."""
+        arguments, claims = self._named_in_texts
+        missing = {name for name in arguments if _as_text(scope.get("args", {}).get(name)) == ""}
+        data = _data(scope) if claims else {}
+        return sorted(missing | {each for each in claims if _is_gap(each, data)})
+
+    @cached_property
+    def _named_in_texts(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The arguments, and the expressions for claims, in texts that are more than one placeholder."""
         texts = [text for text in _strings(self.source) if not _is_placeholder(text)]
-        named = frozenset[str]().union(*(Template(text).arguments for text in texts))
-        missing = {name for name in named if _as_text(scope.get("args", {}).get(name)) == ""}
         said = (expression.strip() for text in texts for expression in _PLACEHOLDER.findall(text))
-        data = _data(scope)
-        unknown = {each for each in said if each.startswith("principal.") and _is_gap(each, data)}
-        return sorted(missing | unknown)
+        claims = frozenset(each for each in said if each.startswith("principal."))
+        return Template(texts).arguments, claims
 
     def text(self, scope: Mapping[str, Any]) -> str:
         """Fill in a text for engines, with the values as they are."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from mcp_workflows.access import Principal
 from mcp_workflows.receiver.context import Context
 from mcp_workflows.receiver.tool_list import Offer
 from mcp_workflows.wire.commands import CallOutcome
@@ -20,8 +21,9 @@ class CurrentCall:
     """
 
     offer: Offer
+    principal: Principal
     text: str | None = None
-    offered: bool | None = None  # the caller may call the tool; None: not asked yet
+    offered: bool = False  # the caller may call the tool
     ctx: Context | None = None
     handed: bool = False
     outcome: CallOutcome | None = None

@@ -85,8 +85,7 @@ class Middleware:
         """
         if ctx.method != "tools/call" or self.boundary is None:
             return await call_next(ctx)
-        state = CurrentCall(offer=self.offer)
-        state.offered = await self._offers(ctx, state.offer)
+        state = await self._current(ctx)
         if not state.offered:  # treated as unknown: an error about its state would show that the tool exists
             with as_current_call(state):
                 return await call_next(ctx)
@@ -105,8 +104,7 @@ class Middleware:
     async def serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Serve our methods and pass on the rest; each error that leaves here is fit for a client."""
         method = self._methods.get(ctx.method)
-        greeted = connection_of(ctx).initialize_accepted or ctx.method == "initialize"
-        if ctx.request_id is None or method is None or not greeted:
+        if ctx.request_id is None or method is None or not _is_greeted(ctx):
             return await call_next(ctx)
         try:
             return await method(ctx, call_next)
@@ -153,42 +151,48 @@ class Middleware:
         return replace(viewer, offered=await rules.offered(principal), approves=bool(rules.beyond(principal)))
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        state = current_call() or CurrentCall(offer=self.offer)
-        if companion := state.offer.companion(name_of(ctx)):
-            return await self._companion(ctx, state.offer, companion)
-        if not (await self._offers(ctx, state.offer) if state.offered is None else state.offered):
-            _refuse_task(ctx)
-            state.ctx = ctx
-            try:
-                result = await call_next(ctx)
-            finally:
-                state.ctx = None  # background work of the function cannot hand over any more
-            if state.outcome is None or plain(result).get("isError"):
-                return result
-            return self._envelope.around(ctx, _render(ctx, outcome_in_text(state.outcome)))
+        state = current_call() or await self._current(ctx)
+        if not state.offered:
+            if companion := state.offer.companion(name_of(ctx)):
+                return await self._companion(ctx, state, companion)
+            return await self._call_own(ctx, call_next, state)
         if not is_modern(ctx):
-            return await self._call_2025(ctx, state.offer)
+            return await self._call_2025(ctx, state)
         check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
-        call = replace(wire.parse_call(ctx.params or {}, client_of(ctx), self.callers.key_paths), state=state.text)
+        params = ctx.params or {}
+        call = replace(wire.parse_call(params, wire.client_of(params), self.callers.key_paths), state=state.text)
         report = ProgressReports(ctx.session.report_progress).report
-        outcome = await state.offer.entered.calls.call(call, self.callers.principal(ctx), report)
+        outcome = await state.offer.entered.calls.call(call, state.principal, report)
         rendered = wire.render(outcome_in_text(outcome))
         state.text = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
 
-    async def _offers(self, ctx: Context, offer: Offer) -> bool:
-        """Return True if the caller may call our tool of this name; otherwise the server treats the name as unknown."""
-        name = name_of(ctx)
-        if not offer.shows(name):
-            return False
-        return offer.service is None or await offer.service.authorization.offers(str(name), self.callers.principal(ctx))
+    async def _current(self, ctx: Context) -> CurrentCall:
+        """Begin `tools/call`. If the caller may not call our tool of this name, the server treats it as unknown."""
+        name, offer, principal = name_of(ctx), self.offer, self.callers.principal(ctx)
+        offered = offer.shows(name)
+        if offered and offer.service is not None:
+            offered = await offer.service.authorization.offers(str(name), principal)
+        return CurrentCall(offer=offer, principal=principal, offered=offered)
 
-    async def _companion(self, ctx: Context, offer: Offer, companion: Companion) -> HandlerResult:
+    async def _call_own(self, ctx: Context, call_next: CallNext, state: CurrentCall) -> HandlerResult:
+        """`tools/call` of a tool of the server itself, whose function may hand over to one of our workflows."""
+        _refuse_task(ctx)
+        state.ctx = ctx
+        try:
+            result = await call_next(ctx)
+        finally:
+            state.ctx = None  # background work of the function cannot hand over any more
+        if state.outcome is None or plain(result).get("isError"):
+            return result
+        return self._envelope.around(ctx, _render(ctx, outcome_in_text(state.outcome)))
+
+    async def _companion(self, ctx: Context, state: CurrentCall, companion: Companion) -> HandlerResult:
         """`tools/call` of a companion tool, which makes no tasks itself."""
         _refuse_task(ctx)
-        principal = self.callers.principal(ctx)
+        principal = state.principal
         served = Companions(
-            service=offer.entered,
+            service=state.offer.entered,
             principal=principal,
             tell=ProgressReports(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
@@ -202,9 +206,9 @@ class Middleware:
             result = limit_result(reached)
         return self._envelope.around(ctx, _render(ctx, Finished(result=result)))
 
-    async def _call_2025(self, ctx: Context, offer: Offer) -> HandlerResult:
+    async def _call_2025(self, ctx: Context, state: CurrentCall) -> HandlerResult:
         """`tools/call` of 2025-11-25 and before; only 2025-11-25 can ask for a task."""
-        principal = self.callers.principal(ctx)
+        offer, principal = state.offer, state.principal
         call = in_core.parse_call(
             ctx.params or {},
             in_core=is_in_core(ctx),
@@ -293,6 +297,11 @@ class Middleware:
 
     def _strict(self, ctx: Context) -> bool:
         return self._strict_headers and ctx.request is not None
+
+
+def _is_greeted(ctx: Context) -> bool:
+    """Return True if the handshake is over, in the revisions that have one."""
+    return is_modern(ctx) or ctx.method == "initialize" or connection_of(ctx).initialize_accepted
 
 
 def _refuse_task(ctx: Context) -> None:

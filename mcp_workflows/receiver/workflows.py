@@ -263,9 +263,7 @@ class Workflows:
         call = replace(parsed, takes_questions=False)
         report, state.handed = ProgressReports(state.ctx.session.report_progress).report, True
         try:
-            state.outcome = await state.offer.entered.calls.call(
-                call, self.middleware.callers.principal(state.ctx), report
-            )
+            state.outcome = await state.offer.entered.calls.call(call, state.principal, report)
         except WorkflowsError:
             state.handed = False
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +14,7 @@ from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Event
 from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.access.rate_limits import RateLimits
-from mcp_workflows.adapter import JSON, InputRequest, digest
+from mcp_workflows.adapter import InputRequest
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -29,24 +30,18 @@ from mcp_workflows.errors import (
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import AdoptionRequest
 from mcp_workflows.tasks.authorization import NO_RIGHTS, NOT_FOUND, Authorization, TaskAccess, as_seen
-from mcp_workflows.tasks.idempotency import Idempotency, idempotency_of, key_of, with_key
-from mcp_workflows.tasks.quotas import NO_MORE, caps_of, check_size
+from mcp_workflows.tasks.quotas import NO_MORE, caps_of
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.results import limit_result, tool_error
 from mcp_workflows.tasks.wait import CallObserver, Report, WaitingCalls, finished
 from mcp_workflows.telemetry import propagated
-from mcp_workflows.tools.dialogue import (
-    Declined,
-    Dialogue,
-    confirmation,
-    questions,
-    read_dialogue,
-    still_to_ask,
-    take,
-    write_dialogue,
-)
-from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool, on_behalf_of
+from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
+from mcp_workflows.tools.idempotency import Idempotency, key_of, with_key
+from mcp_workflows.tools.prepare import NotReady, Prepared, prepare
+from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, Tool
 from mcp_workflows.wire.commands import Call, CallOutcome, Capability, CapabilityNeeded, Created, Finished, Questions
+
+logger = logging.getLogger(__name__)
 
 
 class _ResultHidden(RequestError):  # noqa: N818  # an answer, not a fault
@@ -91,7 +86,10 @@ class ToolCalls:
             )
         if call.wants_task and tool.tasks is TaskSupport.FORBIDDEN:
             raise RequestError(METHOD_NOT_FOUND, f"tool {tool.name} makes no tasks: call it without params.task")
-        dialogue = read_dialogue(call.state) if call.state else Dialogue(key=key_of(call, principal))
+        if call.unusable_keys:
+            logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
+        key = None if call.state else key_of(call.idempotency_key, call.host_key, call.arguments, principal)
+        dialogue = read_dialogue(call.state) if call.state else Dialogue(key=key)
         if dialogue.task_id is not None:
             return await self._answered(tool, dialogue.task_id, call, principal, report)
         try:
@@ -124,35 +122,34 @@ class ToolCalls:
     async def _call(
         self, tool: Tool, call: Call, dialogue: Dialogue, principal: Principal, report: Report
     ) -> CallOutcome:
-        taken = take(tool, call.responses, dialogue)
-        if isinstance(taken, Declined):
-            return Finished(result=tool_error(f"{taken.name}: answered with {taken.action}; nothing was started"))
-        arguments = {**call.arguments, **taken.arguments}
-        limits = self._limits
-        check_size(f"Arguments of {tool.name}", arguments, limits.max_arguments, limits.max_json_values)
-        asking = still_to_ask(tool, arguments, taken)
-        to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
-        if wrong := tool.complaints(arguments, to_be_asked=to_come):
-            return Finished(result=tool_error(f"Wrong arguments for {tool.name}: " + "; ".join(wrong)))
-        scope = {"args": arguments, **principal.scope}
-        if asking:
-            missing = ", ".join(sorted(to_come))
-            return self._ask(tool, questions(tool, asking, scope), missing, taken, call, principal)
-        if not await self._authorization.starts(tool, arguments, principal):
+        task_id = secrets.token_hex(20)
+        ready = prepare(
+            tool,
+            call.arguments,
+            call.responses,
+            dialogue,
+            principal=principal,
+            limits=self._limits,
+            task_id=task_id,
+        )
+        if isinstance(ready, NotReady):
+            if ready.requests is None:
+                return Finished(result=tool_error(ready.reason))
+            return self._ask(tool, ready.requests, ready.reason, ready.dialogue, call, principal)
+        if not await self._authorization.starts(tool, ready.arguments, principal):
             return Finished(result=tool_error(f"Not allowed: {tool.name} with these arguments; nothing was started"))
-        if sought := confirmation(tool, scope):
-            verdict = sought.taken(call.responses, taken)
+        if sought := ready.confirmation:
+            verdict = sought.taken(call.responses, ready.dialogue)
             if isinstance(verdict, Declined):
                 text = f"{tool.name} was not confirmed ({verdict.action}); nothing was started"
                 return Finished(result=tool_error(text))
             if not verdict:
                 requests = {CONFIRM: sought.request}
-                return self._ask(tool, requests, "a confirmation", sought.asked(taken), call, principal)
+                return self._ask(tool, requests, "a confirmation", sought.asked(ready.dialogue), call, principal)
         if tool.kind is Kind.WATCH:
             return await self._watch(tool, call, principal, report)
-        same = idempotency_of(tool, taken, arguments, principal)
-        task = self._new_task(tool, call, same, scope, principal)
-        return await self._begin(tool, task, same, call, principal, report)
+        task = self._new_task(tool, call, ready, task_id, principal)
+        return await self._begin(tool, task, ready.same, call, principal, report)
 
     def _ask(
         self,
@@ -175,7 +172,7 @@ class ToolCalls:
         caps = caps_of(self._limits, tool, self._repository.now())
         in_vain = self._meters.check_start(principal)
         try:
-            row = await self._repository.create(task, NO_MORE if in_vain else caps, window=same.window)
+            row = await self._repository.create(task, NO_MORE if in_vain else caps, same)
         except LimitReached as reached:
             raise in_vain or reached from None
         except EngineRefused as error:
@@ -215,35 +212,27 @@ class ToolCalls:
         self._access.record(Event.CREATE, principal, row, outcome="watched")
         return await self._reply(tool, row, call, principal, report)
 
-    def _new_task(
-        self,
-        tool: Tool,
-        call: Call,
-        same: Idempotency,
-        scope: Mapping[str, JSON],
-        principal: Principal,
-    ) -> Task:
-        now, task_id = self._repository.now(), secrets.token_hex(20)
-        scope = {**scope, "task": {"id": task_id}}
+    def _new_task(self, tool: Tool, call: Call, ready: Prepared, task_id: str, principal: Principal) -> Task:
+        now, filled = self._repository.now(), ready.filled
         return Task(
             id=task_id,
             owner=principal.id,
             tool=tool.name,
             engine=tool.engine,
             workflow=tool.workflow,
-            key=self._repository.start_key(task_id, tool.name, principal.id, same.start_key),
-            arguments=tool.map(scope),
-            options=tool.frozen_options(scope),
-            gates=tool.frozen_gates(scope),
-            given=scope["args"] if tool.gates else None,
-            context={**on_behalf_of(tool, principal, scope), **propagated(call.context)},
+            key=self._repository.start_key(task_id, tool.name, principal.id, ready.same.start_key),
+            arguments=filled.input,
+            options=filled.options,
+            gates=filled.gates,
+            given=ready.arguments if tool.gates else None,
+            context={**filled.context, **propagated(call.context)},
             created=now,
             updated=now,
             expires=now + self._ttl(call, tool, principal),
             max_result=tool.max_result,
             output_schema=tool.output,
-            idempotency_key=same.key,
-            fingerprint=digest(scope["args"]),
+            idempotency_key=ready.same.key,
+            fingerprint=ready.fingerprint,
             guarded=tool.allow is not None,
             grace=tool.grace,
             cancel_on_expiry=tool.cancels_on_expiry,

@@ -1,26 +1,21 @@
-"""Quotas of tasks and limits of size: the caps for a new task, and the bytes of arguments and results."""
+"""Quotas: the caps for a new task."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Final
 
 import anyio
-from pydantic_core import PydanticSerializationError, to_json
 
 from mcp_workflows.access.limit_settings import Limits
-from mcp_workflows.adapter import JSON, Execution
 from mcp_workflows.errors import LimitReached, WorkflowsError
 from mcp_workflows.store.protocol import CapReached, Caps, Store
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tools.tool import Tool
 
 WINDOW: Final = timedelta(minutes=1)  # in which creations count
@@ -44,8 +39,6 @@ _COUNTED_BY: Final[Mapping[str, tuple[bool, bool]]] = {
 }
 """The rows that count for a cap: those of the owner, those of the tool."""
 NO_MORE: Final = Caps(created_of_owner=0)  # no new task; a task with the same idempotency key is still found
-_MARKS: Final = (b",", b"[", b"{")  # each stands before a value
-_SHOWN: Final = 2000  # characters of a failure that is too large to be kept
 
 
 def caps_of(limits: Limits, tool: Tool, now: datetime) -> Caps:
@@ -136,75 +129,3 @@ class TaskQuota:
         if len(self._looked) > _MOST_KNOWN:
             self._looked.popitem(last=False)
         return True
-
-
-def size_of(value: JSON) -> int:
-    """Return the size of a value in bytes of JSON."""
-    return len(_dump(value))
-
-
-def check_size(what: str, value: JSON, most: int | None, most_values: int | None = None) -> None:
-    """Check that a value has at most `most` bytes of JSON and `most_values` JSON values.
-
-    Raises:
-        LimitReached: it is too large; a later try cannot help.
-    """
-    if most is None and most_values is None:
-        return
-    text = _dump(value)
-    if most is not None and len(text) > most:
-        raise LimitReached(
-            f"{what}: {len(text)} bytes of JSON, and at most {most} are taken: send less, or a link to it"
-        )
-    if most_values is not None and has_more_values(text, most_values):
-        raise LimitReached(
-            f"{what}: more than {most_values} JSON values (limits.max_json_values): send less, or a link to it"
-        )
-
-
-def has_more_values(text: bytes, most: int) -> bool:
-    """Return True if the JSON text holds more than `most` values; the text is not parsed.
-
-    Each list and object that is not empty has one value more than commas. Commas and brackets in strings do not count.
-    """
-    if _count_marks(text) < most:
-        return False
-    if b"\0" in text:  # UTF-16 or UTF-32, which MCP does not use: texts cannot be told from the rest
-        return True
-    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * most:  # two for each text and each name
-        return True
-    outside = b"0".join(plain.split(b'"')[::2]).translate(None, b" \t\r\n")
-    return _count_marks(outside) - outside.count(b"[]") - outside.count(b"{}") >= most
-
-
-def keepable(execution: Execution, most: int | None) -> Execution:
-    """Return the execution with a note instead of an output or failure that is too large to be stored.
-
-    Its status stays: only the content is left in the engine.
-    """
-    failure = execution.failure
-    if most is None or not execution.terminal:
-        return execution
-    if failure is not None and (size := size_of([failure.text, failure.data])) > most:
-        text = f"{failure.text[:_SHOWN]} ... ({size} bytes, over the limit of {most}; see the engine for the whole)"
-        return replace(execution, failure=replace(failure, text=text, data=None))
-    if execution.output is None or (size := size_of(execution.output)) <= most:
-        return execution
-    where = f" (execution {execution.execution_id})" if execution.execution_id else ""
-    text = (
-        f"The workflow has ended, and its result has {size} bytes, over the limit of {most} that this server keeps: "
-        f"it can be read in the engine only{where}."
-    )
-    return replace(execution, output=tool_error(text))
-
-
-def _dump(value: JSON) -> bytes:
-    try:
-        return to_json(value, inf_nan_mode="constants")  # five times as fast as `json` with a large value
-    except PydanticSerializationError:  # half a surrogate pair, in the output of an engine
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def _count_marks(text: bytes) -> int:
-    return sum(text.count(mark) for mark in _MARKS)

@@ -38,9 +38,11 @@ from mcp_workflows.tasks.answer import deliver_answers, fitting_answers, undeliv
 from mcp_workflows.tasks.cancel import Cancellation
 from mcp_workflows.tasks.cursors import read_cursor, write_cursor
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
-from mcp_workflows.tasks.quotas import TaskQuota, keepable
-from mcp_workflows.tasks.start import DedupeWindow, TaskCreation
+from mcp_workflows.tasks.quotas import TaskQuota
+from mcp_workflows.tasks.results import keepable
+from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
+from mcp_workflows.tools.idempotency import Idempotency
 from mcp_workflows.units import utc_now
 
 logger = logging.getLogger(__name__)
@@ -137,7 +139,7 @@ class TaskRepository:
         parts = [task_id] if idempotency_key is None else [owner, tool, idempotency_key]
         return f"{tool}-{digest([self._salt.hex(), *parts])}"
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: DedupeWindow | None = None) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS, same: Idempotency = NO_KEY) -> Task:
         """Return the new task, stored and started, or the task that its idempotency key already stands for.
 
         With an ambiguous outcome the task is still starting, and is healed under its key.
@@ -148,7 +150,7 @@ class TaskRepository:
             EngineRefused: the engine refused; nothing was started.
             EngineUnavailable: the engine cannot be reached; nothing was started.
         """
-        create = partial(self._creation.create, task, caps, window=window)
+        create = partial(self._creation.create, task, caps, same)
         return await self._quota.within(caps, create, owner=task.owner, tool=task.tool)
 
     async def adopt(self, adopted: AdoptionRequest, caps: Caps = NO_CAPS) -> Task:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard, cast
 
 from mcp_types import CallToolResult
 from pydantic import ValidationError
 
-from mcp_workflows.adapter import JSON, Failure
+from mcp_workflows.adapter import JSON, Execution, Failure
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.tools.json_schema import violations
+from mcp_workflows.tools.sizes import size_of
 
 URI_SCHEME = "mcp-workflows"
 RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` makes one for each text
+_SHOWN: Final = 2000  # characters of a failure that is too large to be kept
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
 
@@ -95,6 +97,27 @@ def fitted(result: dict[str, Any], large: Large, schema: Mapping[str, JSON] | No
     if schema is not None and not short["isError"]:
         short["structuredContent"] = _promised(result["structuredContent"], large, schema)
     return short
+
+
+def keepable(execution: Execution, most: int | None) -> Execution:
+    """Return the execution with a note instead of an output or failure that is too large to be stored.
+
+    Its status stays: only the content is left in the engine.
+    """
+    failure = execution.failure
+    if most is None or not execution.terminal:
+        return execution
+    if failure is not None and (size := size_of([failure.text, failure.data])) > most:
+        text = f"{failure.text[:_SHOWN]} ... ({size} bytes, over the limit of {most}; see the engine for the whole)"
+        return replace(execution, failure=replace(failure, text=text, data=None))
+    if execution.output is None or (size := size_of(execution.output)) <= most:
+        return execution
+    where = f" (execution {execution.execution_id})" if execution.execution_id else ""
+    text = (
+        f"The workflow has ended, and its result has {size} bytes, over the limit of {most} that this server keeps: "
+        f"it can be read in the engine only{where}."
+    )
+    return replace(execution, output=tool_error(text))
 
 
 def _promised(whole: JSON, large: Large, schema: Mapping[str, JSON]) -> JSON:

@@ -42,6 +42,7 @@ from mcp_workflows.task import (
     release_key,
     retract,
 )
+from mcp_workflows.tools.idempotency import Idempotency
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ _GONE = "there is no such task any more: its start was given up, or it expired; 
 OUTCOME_UNKNOWN = Failure(
     text="outcome unknown: it may have been started, and is never started again", kind="OutcomeUnknown"
 )
+NO_KEY = Idempotency()
 
 
 def not_known(why: str | None = None, *, throttled: bool = True) -> EngineUnavailable:
@@ -89,9 +91,8 @@ def check_not_late(adapter: Adapter, row: Task, now: datetime) -> None:
     Raises:
         EngineUnavailable: it is late; the next look decides.
     """
-    if promised(adapter, row) is not StartGuarantee.FINDABLE or not isinstance(adapter, Finds):
-        return
-    if now - (row.attempted or row.created) > max(adapter.settling / 2, timedelta(seconds=1)):
+    settling = adapter.settling if isinstance(adapter, Finds) else timedelta.max
+    if now - (row.attempted or row.created) > max(settling / 2, timedelta(seconds=1)):
         raise not_known("this process was held up")
 
 
@@ -151,25 +152,6 @@ class ExecutionSearch:
         self._failed[row.id] = _FailedSearch(at=anyio.current_time(), error=error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DedupeWindow:
-    """The time in which a key made of arguments stands for the task that opened it."""
-
-    length: timedelta
-    since: datetime | None = None  # time of the call's first question, before any task that it started
-
-    def covers(self, row: Task, now: datetime) -> bool:
-        """Return True if this call stands for that row; a call with several rounds of questions starts once.
-
-        A row from the future, written before the clock was set back, stands for its calls until it has ended.
-        """
-        if is_ahead(row.created, now):
-            return not row.ended
-        if now < row.created + self.length:
-            return True
-        return self.since is not None and row.created >= self.since - CLOCKS_DIFFER
-
-
 class TaskCreation:
     """Creates rows and starts their executions, once, with any number of callers and after any crash."""
 
@@ -193,7 +175,7 @@ class TaskCreation:
             StartGuarantee.ONCE: self._resolved,
         }
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS, *, window: DedupeWindow | None = None) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS, same: Idempotency = NO_KEY) -> Task:
         """Insert the row and start it, or return the task that this idempotency key already stands for.
 
         Raises:
@@ -203,7 +185,7 @@ class TaskCreation:
             EngineUnavailable: the engine cannot be reached; likewise.
         """
         while (row := await self._inserted(task, caps)).id != task.id:
-            if window is not None and not window.covers(row, self._clock()):
+            if same.window is not None and not _covers(same.window, same.since, row, self._clock()):
                 await changed(self._store, row, release_key)
                 continue  # the first insertion opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
@@ -285,11 +267,12 @@ class TaskCreation:
 
     async def _start(self, row: Task) -> Task:
         """Start a row whose attempt is noted; if a crash loses the handle, the row is healed under its key."""
-        promise = promised(self._engines.get(row.engine), row)
+        promise = StartGuarantee.KEYED
         try:
             async with self._engines.calling(row.engine, api="start") as adapter:
                 promise = promised(adapter, row)
-                check_not_late(adapter, row, self._clock())
+                if promise is StartGuarantee.FINDABLE:
+                    check_not_late(adapter, row, self._clock())
                 if promise is StartGuarantee.ONCE and row.attempts > 1:
                     raise not_known()
                 handle = await adapter.start(order_of(row))
@@ -395,6 +378,17 @@ class TaskCreation:
 
         row = await self._store.change(task.id, task.owner, drop)
         return row is None or _closed(row)
+
+
+def _covers(window: timedelta, since: datetime | None, row: Task, now: datetime) -> bool:
+    """Return True if a call with a key of its arguments stands for that row, which opened the window.
+
+    A call with several rounds of questions, of which the first was at `since`, starts once. A row from the future,
+    written before the clock was set back, stands for its calls until it has ended.
+    """
+    if is_ahead(row.created, now):
+        return not row.ended
+    return now < row.created + window or (since is not None and row.created >= since - CLOCKS_DIFFER)
 
 
 def _closed(task: Task) -> bool:

@@ -316,6 +316,10 @@ class Tool(BaseModel):
         return Template(self.options)
 
     @cached_property
+    def _labels_templates(self) -> Mapping[str, Template]:
+        return {name: Template(text) for name, text in self.on_behalf_of.items()}
+
+    @cached_property
     def _checker(self) -> Checker:
         return Checker(self.input)
 
@@ -408,6 +412,8 @@ class Tool(BaseModel):
         Raises:
             MappingError: a text would have a gap: calls without the argument must not share a workflow id.
         """
+        if self._options_template.is_constant:
+            return self.options
         if gaps := self._options_template.gaps(scope):
             raise MappingError(f"{', '.join(gaps)} must be given here: a setting of this tool is made of it")
         filled: Mapping[str, Any] = self._options_template.settings(scope)
@@ -419,10 +425,9 @@ class Tool(BaseModel):
         Raises:
             MappingError: a text would have a gap.
         """
-        template = Template(self.on_behalf_of)
-        if gaps := template.gaps(scope):
-            raise MappingError(f"{', '.join(gaps)} must be there: on_behalf_of of this tool is made of it")
-        texts = {name: Template(text).text(scope) for name, text in self.on_behalf_of.items()}
+        if gaps := {gap for template in self._labels_templates.values() for gap in template.gaps(scope)}:
+            raise MappingError(f"{', '.join(sorted(gaps))} must be there: on_behalf_of of this tool is made of it")
+        texts = {name: template.text(scope) for name, template in self._labels_templates.items()}
         return {name: text for name, text in texts.items() if text}
 
     def frozen_gates(self, scope: Mapping[str, Any]) -> Mapping[str, Gate]:

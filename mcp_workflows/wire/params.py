@@ -1,7 +1,8 @@
-"""The params that are the same in every revision, and the writing of times and status messages."""
+"""The params that are the same in every revision, the limits of their JSON, and the writing of times and messages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +11,6 @@ from typing import Final, TypeAlias, TypeGuard, cast
 from mcp_workflows.adapter import JSON, Progress, Status
 from mcp_workflows.adapter.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.wire.json_limits import checked
 
 Params: TypeAlias = Mapping[str, JSON]
 
@@ -35,6 +35,7 @@ STATUS: Mapping[Status, str] = {
 }
 """MCP's words for the statuses; 2026-07-28 uses `failed` for less, see `v2026_07_28`."""
 
+MAX_DEPTH: Final = 100  # nested lists and objects; parsers behind us stop at about twice that
 _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
 _LONGEST_TRACE: Final = 512  # characters, all of them ASCII (W3C Trace Context, 3.3.1.5)
 
@@ -134,6 +135,40 @@ def takes_forms(capabilities: Params) -> bool:
     """True if a client with these capabilities can show a form to a person (`elicitation`)."""
     elicitation = capabilities.get("elicitation")
     return is_object(elicitation) and (not elicitation or "form" in elicitation)
+
+
+def checked(value: JSON, where: str) -> None:
+    """Raise `RequestError`, naming where, if a value from a client could not be kept as it is.
+
+    Source: RFC 8259, sections 6 (numbers), 8.2 (half surrogate pairs) and 9 (limits of nesting).
+    """
+    level: list[JSON] = [value]
+    for _ in range(MAX_DEPTH + 1):  # a level at a time, as a function call for each of 100,000 values takes too long
+        if not level:
+            return
+        for item in level:
+            if isinstance(item, float) or (isinstance(item, str) and not item.isascii()):
+                _check_scalar(item, where)
+        inside: list[JSON] = [each for each in level if isinstance(each, dict | list)]
+        objects = [cast("Mapping[str, JSON]", each) for each in inside if isinstance(each, dict)]
+        level = [child for each in inside for child in each]  # of an object the names
+        level += [child for each in objects for child in each.values()]
+    raise RequestError(INVALID_PARAMS, f"{where} is nested too deeply: at most {MAX_DEPTH} levels")
+
+
+def _check_scalar(value: JSON, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RequestError(INVALID_PARAMS, f"{where} holds a number that is not finite: JSON has none")
+    if isinstance(value, str) and not _whole(value):
+        raise RequestError(INVALID_PARAMS, f"{where} holds half a surrogate pair: it is no Unicode text")
+
+
+def _whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def time_of(moment: datetime) -> str:

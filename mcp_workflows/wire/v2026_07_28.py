@@ -29,11 +29,11 @@ from mcp_workflows.wire.commands import (
     TaskView,
     Update,
 )
-from mcp_workflows.wire.json_limits import checked
 from mcp_workflows.wire.params import (
     KEY_PATHS,
     KeyPath,
     Params,
+    checked,
     is_object,
     keys_of,
     mapping_of,

@@ -16,7 +16,8 @@ from mcp_workflows.access.limit_settings import UNLIMITED, Limits, ToolLimits
 from mcp_workflows.access.rate_limits import MOST_KNOWN, MOST_SHOWN, RateLimits
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.errors import LIMIT_REACHED, LimitReached
-from mcp_workflows.tasks.quotas import check_size, keepable
+from mcp_workflows.tasks.results import keepable
+from mcp_workflows.tools.sizes import check_size
 
 MS, HOUR, DAY = timedelta(milliseconds=1), timedelta(hours=1), timedelta(days=1)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "limits.md"

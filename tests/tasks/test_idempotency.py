@@ -23,9 +23,9 @@ from mcp_workflows.errors import INVALID_PARAMS, ConfigError, RequestError
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.store.protocol import open_store
-from mcp_workflows.tasks.idempotency import SHORTEST_SECRET
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
+from mcp_workflows.tools.idempotency import SHORTEST_SECRET
 from mcp_workflows.tools.questions import Ask
 from mcp_workflows.wire import v2025_11_25, v2026_07_28
 from mcp_workflows.wire.commands import Call, CallOutcome, Cancel, Created, Finished, Get, Questions

@@ -35,7 +35,8 @@ from mcp_workflows.sidecar.config.models import Config
 from mcp_workflows.sidecar.config.problems import did_you_mean
 from mcp_workflows.sidecar.operator import find_task
 from mcp_workflows.tools.dialogue import Dialogue, confirmation, still_to_ask
-from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool, on_behalf_of
+from mcp_workflows.tools.prepare import filled
+from mcp_workflows.tools.tool import EXECUTION_ID, Kind, Tool
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
 RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
@@ -200,13 +201,14 @@ async def preview(
     asked, arguments = _answered(tool, given, answers)
     scope = {"args": arguments, **LOCAL.scope, "task": {"id": NEW}}
     engine = config.engines[tool.engine]
+    kept = filled(tool, scope, LOCAL)
     start = Start(
         workflow=tool.workflow,
-        arguments=tool.map(scope),
+        arguments=kept.input,
         key=NEW,
         created=datetime.now(UTC),
-        options=tool.frozen_options(scope),
-        context=on_behalf_of(tool, LOCAL, scope),
+        options=kept.options,
+        context=kept.context,
     )
     sought = confirmation(tool, scope)
     sent: dict[str, Any] = {
@@ -218,7 +220,7 @@ async def preview(
         "options": start.options,
         "asks": {name: tool.question(name, scope) for name in asked},
         "confirms": None if sought is None else sought.request.params["message"],
-        "gates": {name: asdict(gate) for name, gate in tool.frozen_gates(scope).items()},
+        "gates": {name: asdict(gate) for name, gate in kept.gates.items()},
     }
     if tool.kind is Kind.WATCH:  # it sends nothing
         sent |= {"arguments": None, "watches": arguments[EXECUTION_ID]}

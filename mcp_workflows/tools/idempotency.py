@@ -6,22 +6,17 @@ See `mcp-workflows docs retries`.
 from __future__ import annotations
 
 import json
-import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from mcp_workflows.access import Principal
 from mcp_workflows.adapter import JSON, digest
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.tasks.start import DedupeWindow
 from mcp_workflows.tools.dialogue import Dialogue
 from mcp_workflows.tools.tool import Tool
-from mcp_workflows.wire.commands import Call
-
-logger = logging.getLogger(__name__)
 
 SHORTEST_SECRET: Final = 32  # characters of a key that is all that tells its caller from others
 _RESERVED: Final = "mcp-workflows:"  # prefix of keys that are made here, so that they never equal a client's key
@@ -32,27 +27,24 @@ class Idempotency:
     """The key of a call among those of the same owner and tool; without a key each call is its own."""
 
     key: str | None = None
-    window: DedupeWindow | None = None  # the key is of the arguments: it counts for that long
+    window: timedelta | None = None  # the key is of the arguments: it counts for that long
+    since: datetime | None = None  # with a window: the time of the call's first question, before any task it started
 
     @property
     def start_key(self) -> str | None:
         """The key that also names the execution; a digest of arguments does not, as these may be sent again later."""
-        return None if self.window else self.key
+        return self.key if self.window is None else None
 
 
-def key_of(call: Call, principal: Principal) -> str | None:
-    """Return the key of a call as it is stored.
+def key_of(own: str | None, host: Sequence[str] | None, arguments: JSON, principal: Principal) -> str | None:
+    """Return the key of a call as it is stored: the key of its `host` with its place in `_meta`, or else its `own`.
 
     Raises:
         RequestError: the caller is anonymous, and the key is too short to be a secret.
     """
     if not principal.identified:
-        return _own(_secret(call.idempotency_key))
-    if call.unusable_keys:
-        logger.debug("a call of %s: no key can be made of %s in _meta", call.tool, ", ".join(call.unusable_keys))
-    if call.host_key is not None:
-        return _of_host(call)
-    return _own(call.idempotency_key)
+        return _escaped(_secret(own))
+    return _escaped(own) if host is None else _of_host(host, arguments)
 
 
 def with_key(dialogue: Dialogue, tool: Tool, principal: Principal, now: datetime) -> Dialogue:
@@ -70,22 +62,20 @@ def idempotency_of(tool: Tool, dialogue: Dialogue, arguments: Mapping[str, JSON]
         return Idempotency(key=dialogue.key)
     if tool.dedupe is None or not principal.identified:
         return Idempotency()
-    window = DedupeWindow(length=tool.dedupe, since=dialogue.since)
-    return Idempotency(key=f"{_RESERVED}same:{digest(arguments)}", window=window)
+    return Idempotency(key=f"{_RESERVED}same:{digest(arguments)}", window=tool.dedupe, since=dialogue.since)
 
 
-def _own(key: str | None) -> str | None:
+def _escaped(key: str | None) -> str | None:
     """Return the key, escaped if it begins with our own prefix."""
     return f"{_RESERVED}own:{key}" if key is not None and key.startswith(_RESERVED) else key
 
 
-def _of_host(call: Call) -> str:
-    """Return a host's key with its place in `_meta` and the arguments.
+def _of_host(key: Sequence[str], arguments: JSON) -> str:
+    """Return a host's key together with the arguments.
 
     The key was not made for us: a host that sends one number with several calls must be able to make them.
     """
-    found = json.dumps([*(call.host_key or ()), digest(call.arguments)], separators=(",", ":"))
-    return f"{_RESERVED}host:{found}"
+    return f"{_RESERVED}host:{json.dumps([*key, digest(arguments)], separators=(',', ':'))}"
 
 
 def _secret(key: str | None) -> str | None:
