@@ -106,7 +106,7 @@ class Template:
         """Return the absent arguments and claims that longer texts name: `x-{{id}}` would be `x-`."""
         arguments, claims = self._named_in_texts
         missing = {name for name in arguments if _as_text(scope.get("args", {}).get(name)) == ""}
-        data = _data(scope) if claims else {}
+        data = _data(scope)
         return sorted(missing | {each for each in claims if _is_gap(each, data)})
 
     @cached_property

@@ -37,7 +37,7 @@ from mcp_workflows.receiver.context import (
 from mcp_workflows.receiver.current_call import CurrentCall, as_current_call, current_call
 from mcp_workflows.receiver.disconnect import note_retry_after, until_disconnected
 from mcp_workflows.receiver.envelope import AnyServer, Envelope, plain
-from mcp_workflows.receiver.result_cache import CachedResult, ResultCache
+from mcp_workflows.receiver.result_cache import ResultCache
 from mcp_workflows.receiver.subscriptions import ProgressReports, TaskSubscription, while_admitted
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
@@ -241,19 +241,21 @@ class Middleware:
         wire.check_name_header(name_header(ctx), command.task_id, strict=self._strict(ctx))
         principal = self.callers.principal(ctx)
         self._meters.count_poll(principal)
-        known = self._known(command.task_id, principal) if isinstance(command, Get) else None
-        if known is not None and await self.offer.entered.rereads(known.task, principal):
-            return known.copy()
+        if isinstance(command, Get) and (known := await self._known(command.task_id, principal)):
+            return known
         outcome = await self._do(command, principal)
         result = self._envelope.around(ctx, wire.render(outcome))
         if isinstance(outcome, Described) and outcome.is_saved and outcome.task.started_by is None:
             self._cache.keep(outcome.task, principal.id, result)
         return result
 
-    def _known(self, task_id: str, principal: Principal) -> CachedResult | None:
-        """Return the cached result of an ended task for its owner; it is not authorized yet."""
+    async def _known(self, task_id: str, principal: Principal) -> dict[str, Any] | None:  # Any: any JSON value
+        """Return the cached result of an ended task, if its owner may still see it."""
+        known = self._cache.find(task_id, principal.id, utc_now())
+        if known is None:
+            return None
         self._meters.check_lookup(principal, task_id)
-        return self._cache.find(task_id, principal.id, utc_now())
+        return known.copy() if await self.offer.entered.rereads(known.task, principal) else None
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
         match command:

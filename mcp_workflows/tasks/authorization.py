@@ -166,6 +166,10 @@ class Authorization:
         self._audit(record if task_id is None else replace(record, task=task_hash(task_id)))
 
 
+class ResultHidden(RequestError):  # noqa: N818  # an answer, not a fault
+    """The caller may not see the result of its call."""
+
+
 class TaskAccess:
     """The access of principals to tasks: every request about a task goes through it; see docs/decisions/0017."""
 
@@ -221,6 +225,19 @@ class TaskAccess:
         """Return the task as this principal may see it, with its owner's name if that is somebody else."""
         seen = view(as_seen(rights, task), self._repository.pace(task))
         return seen if principal.id == task.owner else replace(seen, started_by=person_of(task.owner)[1])
+
+    async def shown_now(self, task: Task, principal: Principal) -> Task:
+        """Return the task within the rights that the principal has at this moment, while its token is good.
+
+        Raises:
+            ResultHidden: it has none.
+        """
+        who = await principal.revalidated_if_unexpired(self._repository.now())
+        rights = NO_RIGHTS if who is None else await self._authorization.rights(task, who)
+        if not rights.reads(task) and (task.ended or not rights.answer):
+            self._authorization.denied(principal, task=task, reason="may not see what comes of it")
+            raise ResultHidden(INVALID_PARAMS, NOT_FOUND)
+        return as_seen(rights, task)
 
     async def answer(self, task: Task, responses: Mapping[str, JSON], principal: Principal) -> Task:
         """Deliver answers to a task that was found with `Verb.ANSWER`.

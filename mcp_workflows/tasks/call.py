@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
@@ -29,11 +29,11 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.adopt import AdoptionRequest
-from mcp_workflows.tasks.authorization import NO_RIGHTS, NOT_FOUND, Authorization, TaskAccess, as_seen
+from mcp_workflows.tasks.authorization import Authorization, ResultHidden, TaskAccess
 from mcp_workflows.tasks.quotas import NO_MORE, caps_of
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.results import limit_result, tool_error
-from mcp_workflows.tasks.wait import CallObserver, Report, WaitingCalls, finished
+from mcp_workflows.tasks.wait import Report, WaitingCalls, finished
 from mcp_workflows.telemetry import propagated
 from mcp_workflows.tools.dialogue import Declined, Dialogue, read_dialogue, write_dialogue
 from mcp_workflows.tools.idempotency import Idempotency, key_of, with_key
@@ -42,10 +42,6 @@ from mcp_workflows.tools.tool import CONFIRM, EXECUTION_ID, Kind, TaskSupport, T
 from mcp_workflows.wire.commands import Call, CallOutcome, Capability, CapabilityNeeded, Created, Finished, Questions
 
 logger = logging.getLogger(__name__)
-
-
-class _ResultHidden(RequestError):  # noqa: N818  # an answer, not a fault
-    """The caller may not see the result of its call."""
 
 
 class ToolCalls:
@@ -69,7 +65,7 @@ class ToolCalls:
         self._meters = meters
         self._limits = limits
         self._access = access
-        self._waiting = WaitingCalls(repository)
+        self._waiting = WaitingCalls(repository, access)
 
     async def call(self, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """`tools/call`: ask the questions first, then return a task, or the plain result to a client without tasks.
@@ -115,7 +111,7 @@ class ToolCalls:
                 raise RequestError(INTERNAL_ERROR, "the server is stopping; nothing was started: call again later")
             return
         task, _ = await self._access.found(task_id, principal)
-        async with self._waiting.attended(self._tools[call.tool], task, self._observer(principal)):
+        async with self._waiting.attended(self._tools[call.tool], task, principal):
             with self._repository.until_stop():
                 yield
 
@@ -169,7 +165,7 @@ class ToolCalls:
     async def _begin(
         self, tool: Tool, task: Task, same: Idempotency, call: Call, principal: Principal, report: Report
     ) -> CallOutcome:
-        caps = caps_of(self._limits, tool, self._repository.now())
+        caps = caps_of(self._limits, tool, task.created)
         in_vain = self._meters.check_start(principal)
         try:
             row = await self._repository.create(task, NO_MORE if in_vain else caps, same)
@@ -220,7 +216,7 @@ class ToolCalls:
             tool=tool.name,
             engine=tool.engine,
             workflow=tool.workflow,
-            key=self._repository.start_key(task_id, tool.name, principal.id, ready.same.start_key),
+            key=self._repository.start_key(task_id, tool.name, principal.id, ready.same),
             arguments=filled.input,
             options=filled.options,
             gates=filled.gates,
@@ -248,15 +244,14 @@ class ToolCalls:
     async def _reply(self, tool: Tool, row: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """Return the reply to a call that has a new task: the task, or its result."""
         self._meters.remember_shown(principal, row.id)
-        observer = self._observer(principal)
-        async with self._waiting.attended(tool, row, observer):
+        async with self._waiting.attended(tool, row, principal):
             await anyio.lowlevel.checkpoint_if_cancelled()  # the client may have left during the start
         if not call.takes_tasks or tool.tasks is TaskSupport.FORBIDDEN:
             return await self._awaited(tool, row, call, principal, report)
         at_once = tool.adaptive is not None and not call.wants_task
         if at_once:
-            with suppress(EngineError, _ResultHidden):
-                row = await self._waiting.patiently(tool, row, report, observer, within=tool.adaptive)
+            with suppress(EngineError, ResultHidden):
+                row = await self._waiting.patiently(tool, row, report, principal, within=tool.adaptive)
         rights = await self._authorization.rights(row, principal)
         if at_once and row.ended and rights.see:
             self._access.record(Event.RETRIEVE, principal, row)
@@ -268,38 +263,14 @@ class ToolCalls:
     ) -> CallOutcome:
         """Continue a plain call whose workflow asked a question."""
         task, _ = await self._access.found(task_id, principal, Verb.ANSWER)
-        async with self._waiting.attended(tool, task, self._observer(principal)):
+        async with self._waiting.attended(tool, task, principal):
             task = await self._access.answer(task, call.responses, principal)
         return await self._awaited(tool, task, call, principal, report)
 
     async def _awaited(self, tool: Tool, task: Task, call: Call, principal: Principal, report: Report) -> CallOutcome:
         """Return the result for a client that takes no task."""
         try:
-            return await self._waiting.outcome(tool, task, call, report, self._observer(principal))
-        except _ResultHidden:
+            return await self._waiting.outcome(tool, task, call, report, principal)
+        except ResultHidden:
             text = f"{tool.name} was started and goes on by itself. What comes of it is for others to see: do not"
             return Finished(result=tool_error(f"{text} call it again, that would start it twice."))
-
-    def _observer(self, principal: Principal) -> CallObserver:
-        """Return the view of a waiting call on its task, which also writes the audit log."""
-
-        def on_result(task: Task) -> None:
-            self._access.record(Event.RETRIEVE, principal, task)
-
-        def on_disconnect(task: Task) -> None:
-            self._access.record(Event.CANCEL, principal, task, outcome="left")
-
-        return CallObserver(view=self._view(principal), on_result=on_result, on_disconnect=on_disconnect)
-
-    def _view(self, principal: Principal) -> Callable[[Task], Awaitable[Task]]:
-        """Return a function: the task within the caller's rights at that moment, while its token is good."""
-
-        async def seen(task: Task) -> Task:
-            who = await principal.revalidated_if_unexpired(self._repository.now())
-            rights = NO_RIGHTS if who is None else await self._authorization.rights(task, who)
-            if not rights.reads(task) and (task.ended or not rights.answer):
-                self._authorization.denied(principal, task=task, reason="may not see what comes of it")
-                raise _ResultHidden(INVALID_PARAMS, NOT_FOUND)
-            return as_seen(rights, task)
-
-        return seen

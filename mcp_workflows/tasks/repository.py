@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -15,31 +14,29 @@ from weakref import WeakValueDictionary
 import anyio
 
 from mcp_workflows.access import Principal
-from mcp_workflows.access.audit import Audit, silent, status_record
+from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
-from mcp_workflows.adapter import JSON, Execution, Failure, Status, digest
+from mcp_workflows.adapter import JSON, digest
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.poller import Listener, Poller
-from mcp_workflows.engines.registry import Engines, ref_of, validated
+from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     EngineError,
-    EngineUnavailable,
-    ExecutionNotFound,
     RequestError,
     StoreError,
     StoreUnavailable,
 )
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
-from mcp_workflows.task import Task, observe, request_cancel, tell_cancelled
+from mcp_workflows.task import Task, request_cancel, tell_cancelled
 from mcp_workflows.tasks.adopt import Adoption, AdoptionRequest
 from mcp_workflows.tasks.answer import deliver_answers, fitting_answers, undelivered
 from mcp_workflows.tasks.cancel import Cancellation
 from mcp_workflows.tasks.cursors import read_cursor, write_cursor
+from mcp_workflows.tasks.look import ExecutionLook
 from mcp_workflows.tasks.maintenance import ClockCheck, Maintenance, uptime
 from mcp_workflows.tasks.quotas import TaskQuota
-from mcp_workflows.tasks.results import keepable
 from mcp_workflows.tasks.start import NO_KEY, TaskCreation
 from mcp_workflows.telemetry import annotate_span
 from mcp_workflows.tools.idempotency import Idempotency
@@ -51,7 +48,6 @@ LATE = 10.0  # seconds of age from which an answer says how old it is
 READ_TIMEOUT = 3.0  # seconds until a read is answered, whatever engines and the store do
 _FOR_A_PROBE = 0.1  # seconds for a look at an engine that is known to be silent: enough if it answers again
 _FOR_THE_STORE = 0.25  # seconds of these reserved for reading the stored state after a look took too long
-SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 EXPIRED = "Task expired: its time to live is over"
 _START_KEYS = "start-keys"  # name of their salt in the store
 _CURSORS = "cursors"  # name of their key in the store
@@ -86,15 +82,22 @@ class TaskRepository:
         self._store = store
         self._engines = engines
         self._clock = clock
-        self._audit = audit
         clock_check = ClockCheck(clock, steady)
-        self._is_steady = clock_check.is_steady
-        self._creation = TaskCreation(store, engines, clock, self._is_steady)
+        self._creation = TaskCreation(store, engines, clock, clock_check.is_steady)
         self.adoption = Adoption(store, engines, clock)
-        self._poller = Poller(self._look, engines, polling)
-        self._limits = limits
-        self._quota = TaskQuota(store, self._poller.look, clock)
         self._cancellation = Cancellation(store, engines, clock, audit=audit)
+        look = ExecutionLook(
+            store=store,
+            engines=engines,
+            creation=self._creation,
+            cancellation=self._cancellation,
+            max_kept_result=limits.max_kept_result,
+            clock=clock,
+            is_steady=clock_check.is_steady,
+            audit=audit,
+        )
+        self._poller = Poller(look, engines, polling)
+        self._quota = TaskQuota(store, self._poller.look, clock)
         self._maintenance = Maintenance(
             store=store,
             engines=engines,
@@ -130,13 +133,15 @@ class TaskRepository:
         """Return the time, UTC."""
         return self._clock()
 
-    def start_key(self, task_id: str, tool: str, owner: str, idempotency_key: str | None) -> str:
+    def start_key(self, task_id: str, tool: str, owner: str, same: Idempotency) -> str:
         """Return the key of an execution: from the client's idempotency key, or else from the task's id.
+
+        A digest of arguments does not name an execution, as the same arguments may be sent again later.
 
         It is salted with a secret of the store, so that other deployments on the same engine never have the same key,
         and the name of a future execution cannot be guessed.
         """
-        parts = [task_id] if idempotency_key is None else [owner, tool, idempotency_key]
+        parts = [task_id] if same.key is None or same.window is not None else [owner, tool, same.key]
         return f"{tool}-{digest([self._salt.hex(), *parts])}"
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, same: Idempotency = NO_KEY) -> Task:
@@ -366,72 +371,6 @@ class TaskRepository:
             return await self._poller.look(task, urgent=True)
         except EngineError as error:
             raise undelivered(task, error) from None
-
-    async def _look(self, task: Task, row: Task | None, asks: Callable[[], None]) -> TaskAndWarning:
-        """Look at an execution and store the result; `row` is the row if it was just read.
-
-        Returns the task, and the reason if the result could not be saved.
-        """
-        row = row or await self._store.get(task.id, task.owner) or task
-        if row.tombstone and task.handle is not None:
-            row = task  # it expired; a plain call that still waits for it gets its result
-        if row.cancelled and not task.cancelled:
-            self._poller.note(row)  # another replica told a client so, which is final
-        if not row.ended and row.handle is None:
-            with self._engines.admitted(row.engine):
-                row = await self._creation.started(row)
-            if row.ended:
-                self._record_status(row)
-        if row.ended or (handle := row.handle) is None:
-            return row, None
-        if task.ended and not row.tombstone:
-            # clients may have seen this end, so it stays
-            return await self._observed(row, task.execution, task.updated)
-        if row.cancel_requested and not row.cancel_delivered:
-            delivered = await self._cancellation.deliver_again(row, handle)
-            row = row if delivered.tombstone else delivered
-        asks()
-        execution = await self._describe(row, handle)
-        if observe(row, execution, row.updated) is row:
-            return row, None
-        kept = keepable(validated(execution), self._limits.max_kept_result)
-        return await self._observed(row, kept, task.updated if task.execution == kept else self._clock())
-
-    async def _observed(self, row: Task, execution: Execution, at: datetime) -> TaskAndWarning:
-        """Store an execution in its row. One replica's transaction changes the status, and that replica records it."""
-        is_new_status = False
-
-        def see(task: Task) -> Task:
-            nonlocal is_new_status
-            after = observe(task, execution, at)
-            is_new_status = after.execution.status is not task.execution.status
-            return after
-
-        try:
-            seen = await changed(self._store, row, see)
-        except StoreError as error:
-            return observe(row, execution, at), f"not saved: {error}"
-        if seen.tombstone:
-            return observe(row, execution, at), None
-        if is_new_status:
-            self._record_status(seen)
-        return seen, None
-
-    def _record_status(self, task: Task) -> None:
-        if self._audit is not silent:
-            self._audit(status_record(task))
-
-    async def _describe(self, task: Task, handle: str) -> Execution:
-        try:
-            async with self._engines.calling(task.engine, api="describe") as adapter:
-                return await adapter.describe(ref_of(task, handle))
-        except ExecutionNotFound:
-            settled = self._clock() - task.updated >= SETTLING  # created: perhaps long before it could be started
-            if not (settled and self._is_steady()):
-                raise EngineUnavailable("it does not show the execution yet") from None
-            text = f"engine {task.engine} has no such execution any more: its outcome is not known"
-            failure = Failure(text=text, kind="ExecutionNotFound", code=INTERNAL_ERROR)
-            return replace(task.execution, status=Status.FAILED, failure=failure, requests={})
 
 
 @contextmanager

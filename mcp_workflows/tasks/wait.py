@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio
 
+from mcp_workflows.access import Principal
+from mcp_workflows.access.audit import Event
 from mcp_workflows.adapter import Execution, Status, asked
 from mcp_workflows.errors import EngineError, ServerStopping, WorkflowsError
 from mcp_workflows.task import Task
+from mcp_workflows.tasks.authorization import TaskAccess
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.view import final_result, view
@@ -24,40 +27,32 @@ ABANDONING = 5.0  # seconds to cancel what a client has left
 Report = Callable[[Execution], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallObserver:
-    """The view of a waiting caller on its task, and the records of its end."""
-
-    view: Callable[[Task], Awaitable[Task]]  # the task within the caller's rights now; may raise `RequestError`
-    on_result: Callable[[Task], None]  # called when its result is returned
-    on_disconnect: Callable[[Task], None]  # called when it was cancelled, as the client left
-
-
 class WaitingCalls:
     """Calls that return a result or a task id in text, and no task."""
 
-    def __init__(self, repository: TaskRepository) -> None:
+    def __init__(self, repository: TaskRepository, access: TaskAccess) -> None:
         self._repository = repository
+        self._access = access
 
-    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, observer: CallObserver) -> CallOutcome:
+    async def outcome(self, tool: Tool, task: Task, call: Call, report: Report, principal: Principal) -> CallOutcome:
         """Return the result to a client without tasks, or the unfinished task if the tool hands over in time.
 
         Raises:
-            RequestError: raised by `observer.view`.
+            ResultHidden: the principal may not see it any more.
         """
         try:
-            task = await self.patiently(tool, task, report, observer, within=_within(tool, call))
+            task = await self.patiently(tool, task, report, principal, within=_within(tool, call))
         except EngineError as trouble:
             if tool.hands_over:
                 said = f"engine {task.engine} gives no answer: {trouble}"
-                return Unfinished(task=replace(self._view(await observer.view(task)), message=said))
+                return Unfinished(task=replace(self._view(await self._access.shown_now(task, principal)), message=said))
             text = f"Engine {task.engine} gives no answer, what was started there goes on: {trouble}"
             return Finished(result=tool_error(text))
         except ServerStopping:
             return Finished(result=tool_error(_left_behind(task)))
-        task = await observer.view(task)
+        task = await self._access.shown_now(task, principal)
         if task.ended:
-            observer.on_result(task)
+            self._access.record(Event.RETRIEVE, principal, task)
             return finished(task)
         asks = task.seen.status is Status.INPUT_REQUIRED
         if asks and call.takes_questions:
@@ -67,7 +62,7 @@ class WaitingCalls:
         return _unanswerable(task)
 
     async def patiently(
-        self, tool: Tool, task: Task, report: Report, observer: CallObserver, *, within: timedelta | None
+        self, tool: Tool, task: Task, report: Report, principal: Principal, *, within: timedelta | None
     ) -> Task:
         """Return the task when it has ended or asks, or after `within`; None is no limit.
 
@@ -78,14 +73,14 @@ class WaitingCalls:
         async def on_change(current: Task) -> bool:
             nonlocal latest
             latest = current
-            seen = (await observer.view(current)).seen
+            seen = (await self._access.shown_now(current, principal)).seen
             if seen.status is Status.INPUT_REQUIRED:
                 return True
             await report(seen)
             return False
 
         try:
-            async with self.attended(tool, task, observer):
+            async with self.attended(tool, task, principal):
                 with anyio.move_on_after(None if within is None else within.total_seconds()):
                     await self._repository.follow(task, on_change, patience=NO_ANSWER_LIMIT)
         except ServerStopping:
@@ -94,7 +89,7 @@ class WaitingCalls:
         return latest
 
     @asynccontextmanager
-    async def attended(self, tool: Tool, task: Task, observer: CallObserver) -> AsyncGenerator[None]:
+    async def attended(self, tool: Tool, task: Task, principal: Principal) -> AsyncGenerator[None]:
         """Cancel the workflow if the client leaves during the body and the tool says so.
 
         A stopping server does not count as a client that leaves.
@@ -104,7 +99,7 @@ class WaitingCalls:
         except anyio.get_cancelled_exc_class():
             if tool.cancel_on_disconnect and not self._repository.stopping and not task.ended:
                 with anyio.move_on_after(ABANDONING, shield=True), suppress(WorkflowsError):
-                    observer.on_disconnect(await self._repository.cancel(task))
+                    self._access.record(Event.CANCEL, principal, await self._repository.cancel(task), outcome="left")
             raise
 
     def _view(self, task: Task) -> TaskView:

@@ -30,11 +30,6 @@ class Idempotency:
     window: timedelta | None = None  # the key is of the arguments: it counts for that long
     since: datetime | None = None  # with a window: the time of the call's first question, before any task it started
 
-    @property
-    def start_key(self) -> str | None:
-        """The key that also names the execution; a digest of arguments does not, as these may be sent again later."""
-        return self.key if self.window is None else None
-
 
 def key_of(own: str | None, host: Sequence[str] | None, arguments: JSON, principal: Principal) -> str | None:
     """Return the key of a call as it is stored: the key of its `host` with its place in `_meta`, or else its `own`.

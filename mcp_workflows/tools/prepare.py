@@ -70,8 +70,8 @@ def prepare(
     if isinstance(taken, Declined):
         return NotReady(reason=f"{taken.name}: answered with {taken.action}; nothing was started", dialogue=dialogue)
     arguments = {**given, **taken.arguments}
-    check_size(f"Arguments of {tool.name}", arguments, limits.max_arguments, limits.max_json_values)
     asking = still_to_ask(tool, arguments, taken)
+    check_size(f"Arguments of {tool.name}", arguments, limits.max_arguments, limits.max_json_values)
     to_come = frozenset(name for question in asking for name in tool.ask[question].answers(question))
     if wrong := tool.complaints(arguments, to_be_asked=to_come):
         return NotReady(reason=f"Wrong arguments for {tool.name}: " + "; ".join(wrong), dialogue=taken)

@@ -25,7 +25,8 @@ from mcp_workflows.receiver.companions.text import outcome_in_text
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task, observe
 from mcp_workflows.tasks import cancel as cancelling
-from mcp_workflows.tasks.repository import SETTLING, TaskRepository
+from mcp_workflows.tasks.look import SETTLING
+from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.wire.commands import Call, Cancel, Created, Finished, Get, List, Listen, TaskView, Update
 from tests.support.served import memory_tools
@@ -577,7 +578,7 @@ async def test_an_execution_its_engine_has_forgotten_is_an_error_not_a_mystery(
         engine.forget(engine.handles[0])
         seen = await get(service, task.task_id)
         assert (seen.status, seen.error) == (Status.RUNNING, None)  # it may not show it yet
-        monkeypatch.setattr("mcp_workflows.tasks.repository.SETTLING", timedelta(0))
+        monkeypatch.setattr("mcp_workflows.tasks.look.SETTLING", timedelta(0))
         gone = await until(service, task.task_id, Status.FAILED)
         assert gone.error is not None
         assert "no such execution any more" in gone.error.message

@@ -79,7 +79,7 @@ class Poller:
         row: Task | None = task
         while not schedule.fresh(entry, began):
             if entry.look_in_progress or entry.stale or urgent or schedule.budget.roomy:
-                await self._share_look(entry, row)
+                await self._share_look(schedule, entry, row)
             else:
                 schedule.expect(entry, began)
                 if schedule.good_enough(entry):
@@ -170,10 +170,10 @@ class Poller:
 
     # --- looks
 
-    async def _share_look(self, entry: CacheEntry, row: Task | None) -> None:
+    async def _share_look(self, schedule: PollSchedule, entry: CacheEntry, row: Task | None) -> None:
         """Join the look in progress, or start one that goes on even if the request is cancelled."""
         if entry.look_in_progress is None:
-            self._schedule(entry.task.engine).budget.spend(entry)
+            schedule.budget.spend(entry)
             self._begin_look(entry, row)
         if entry.look_in_progress is not None:
             await entry.look_in_progress.wait()

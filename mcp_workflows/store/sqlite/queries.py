@@ -80,9 +80,15 @@ def create(connection: sqlite3.Connection, rows: Rows, task: Task, caps: Caps) -
         found = _by_key(connection, rows, task)
         if found is None:
             check_caps(connection, task, caps)
-            secrets.mark(connection, rows.cipher)
+            _mark(connection, rows)
             connection.execute(INSERT, rows.whole(task))
     return found or task
+
+
+def _mark(connection: sqlite3.Connection, rows: Rows) -> None:
+    """Mark the key that encrypts what is about to be written."""
+    if rows.cipher is not None:
+        secrets.mark(connection, rows.cipher)
 
 
 def _by_key(connection: sqlite3.Connection, rows: Rows, task: Task) -> Task | None:
@@ -117,7 +123,7 @@ def change(
         if before is not None and after is None:
             connection.execute(_DELETE, (utf8(before.id),))
         elif before is not None and after is not None and after is not before:
-            secrets.mark(connection, rows.cipher)
+            _mark(connection, rows)
             rows.update(connection, before, after)
     return after
 
@@ -187,7 +193,7 @@ def expire_rows(connection: sqlite3.Connection, rows: Rows, now: datetime) -> in
         values = {"now": micros(now), "overdue": micros(now - LEFT_FOR), "limit": BATCH}
         expired = connection.execute(EXPIRED, values).fetchall()
         if expired:
-            secrets.mark(connection, rows.cipher)
+            _mark(connection, rows)
         for row in expired:
             task = rows.read(row)
             if task is None:
