@@ -498,7 +498,7 @@ class Lengths(NamedTuple):
     changes: int
 
 
-TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=34, changes=70), "tasks/get": Lengths(files=24, changes=56)}
+TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=34, changes=70), "tasks/get": Lengths(files=25, changes=58)}
 """The longest ways; docs/decisions/0024 says which files these are, and why they are so many."""
 
 

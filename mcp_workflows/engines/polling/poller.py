@@ -38,8 +38,17 @@ class Poller:
     polls and hints only decide when to look.
     """
 
-    def __init__(self, look: Look, engines: Engines, policy: PollingPolicy = DEFAULT_POLICY) -> None:
+    def __init__(
+        self,
+        look: Look,
+        engines: Engines,
+        policy: PollingPolicy = DEFAULT_POLICY,
+        *,
+        is_mine: Callable[[Task], bool] = lambda _: True,
+    ) -> None:
+        """`is_mine` returns True for the tasks that this process looks at in the background: all of them so far."""
         self._look = look
+        self._is_mine = is_mine
         self._engines = engines
         self._policy = policy
         self._schedules: dict[str, PollSchedule] = {}
@@ -205,7 +214,8 @@ class Poller:
     def _look_for_followers(self, entry: CacheEntry) -> None:
         """Look at once at a changed task that has followers."""
         if entry.followers and entry.task.ended is None:
-            self._long_polls.add(self._tasks, entry.task)
+            if self._is_mine(entry.task):
+                self._long_polls.add(self._tasks, entry.task)
             if entry.stale and entry.look_in_progress is None:
                 self._schedule(entry.task.engine).budget.spend(entry)
                 self._begin_look(entry)
@@ -232,7 +242,7 @@ class Poller:
     def _schedule(self, engine: str) -> PollSchedule:
         found = self._schedules.get(engine)
         if found is None:
-            found = self._schedules[engine] = PollSchedule(engine, self._engines, self._policy)
+            found = self._schedules[engine] = PollSchedule(engine, self._engines, self._policy, self._is_mine)
             sweep_loop = SweepLoop(found, self._engines)
             for run in (PollLoop(found, sweep_loop, self._begin_look).run, sweep_loop.run):
                 self._tasks.start_soon(self._keep_going, run)

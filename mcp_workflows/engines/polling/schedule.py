@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 
 import anyio
@@ -18,7 +18,8 @@ from mcp_workflows.task import Task
 class PollSchedule:
     """The entries of one engine, the time each is due, and the engine's limits; the loops act on it."""
 
-    def __init__(self, engine: str, engines: Engines, policy: PollingPolicy) -> None:
+    def __init__(self, engine: str, engines: Engines, policy: PollingPolicy, is_mine: Callable[[Task], bool]) -> None:
+        """`is_mine` returns True for the tasks that this process looks at in the background."""
         self.engine = engine
         self.entries: dict[str, CacheEntry] = {}
         self.suspects = SuspectQueue()
@@ -27,6 +28,7 @@ class PollSchedule:
         self.sweep_after = NEVER
         self._engines = engines
         self.policy = policy
+        self._is_mine = is_mine
         self._index = HandleIndex()
         self._limits = policy.limits(engines.allowance(engine))
         self._limits_read = monotonic()
@@ -136,18 +138,21 @@ class PollSchedule:
         return (entry for entry in self.entries.values() if entry.look_in_progress is None)
 
     def wanted(self, entry: CacheEntry) -> bool:
-        """Return True if the entry has followers, or a client asked for it recently."""
+        """Return True if this process looks at the entry in the background: it is followed, or was asked for lately."""
+        if not self._is_mine(entry.task):
+            return False
         return bool(entry.followers) or monotonic() - entry.asked < self._interest(entry)
 
     def note_interest(self, entry: CacheEntry) -> None:
         """Note that a client asked; sweeps include the entry for some time."""
         entry.asked = monotonic()
-        if self.sweeping:
+        if self.sweeping and self.wanted(entry):
             self.expect(entry, self._next(entry))
 
     def follow(self, entry: CacheEntry) -> None:
         """Schedule looks for a follower."""
-        self.expect(entry, max(monotonic(), self._next(entry)))
+        if self.wanted(entry):
+            self.expect(entry, max(monotonic(), self._next(entry)))
 
     def expect(self, entry: CacheEntry, due: float) -> None:
         """Make the next look due then, unless it is due earlier."""
@@ -180,7 +185,7 @@ class PollSchedule:
             self.suspects.add(entry, monotonic(), urgent=True)  # hints before the handle was known were lost
         if self.suspects.resolve(entry):
             self.woken.set()
-        wanted = entry.followers or entry.is_suspect or (self.sweeping and self.wanted(entry))
+        wanted = entry.is_suspect or ((entry.followers or self.sweeping) and self.wanted(entry))
         due = monotonic() + self._look_pace(entry.task)
         self.set_due(entry, due if entry.unsaved_end or (wanted and not entry.task.ended) else FOREVER)
         self._forget()
