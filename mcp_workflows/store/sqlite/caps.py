@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,43 +15,83 @@ from mcp_workflows.store.protocol import NO_CAPS, CapReached, Caps
 from mcp_workflows.store.sqlite.rows import at_micros, micros, utf8
 from mcp_workflows.task import CLOCKS_DIFFER, Task
 
-_LIVE: Final = "ended = 0 AND tombstone = 0 AND (expires IS NULL OR expires > :now)"
-_ONE_MORE: Final = "LIMIT 1 OFFSET :cap - 1"  # a row comes out if there are as many as the cap allows
-
-_LIVE_IN: Final = "SELECT 1 FROM tasks INDEXED BY"
-_CREATED_IN: Final = "SELECT created FROM tasks INDEXED BY"
 AHEAD: Final = CLOCKS_DIFFER // timedelta(microseconds=1)  # rows of a clock that was ahead count for no window
-_SINCE: Final = f"created > :since AND created <= :now + {AHEAD} ORDER BY created DESC {_ONE_MORE}"
+_COUNT: Final = "SELECT count(*), NULL FROM (SELECT 1 FROM tasks INDEXED BY {} LIMIT :cap)"
+_COUNT_CREATED: Final = "SELECT count(*), min(created) FROM (SELECT created FROM tasks INDEXED BY {} LIMIT :cap)"
+_LIVE: Final = "ended = 0 AND tombstone = 0 AND (expires IS NULL OR expires > :now)"
+_SINCE: Final = f"created > :since AND created <= :now + {AHEAD} ORDER BY created DESC"
 
 LIVE: Final[Mapping[str, str]] = {
-    "live_of_owner": f"{_LIVE_IN} tasks_live WHERE owner = :owner AND {_LIVE} {_ONE_MORE}",
-    "live_of_tool": f"{_LIVE_IN} tasks_open WHERE tool = :tool AND {_LIVE} {_ONE_MORE}",
-    "live_of_owner_and_tool": f"{_LIVE_IN} tasks_live WHERE owner = :owner AND tool = :tool AND {_LIVE} {_ONE_MORE}",
+    "live_of_owner": _COUNT.format(f"tasks_live WHERE owner = :owner AND {_LIVE}"),
+    "live_of_tool": _COUNT.format(f"tasks_open WHERE tool = :tool AND {_LIVE}"),
+    "live_of_owner_and_tool": _COUNT.format(f"tasks_live WHERE owner = :owner AND tool = :tool AND {_LIVE}"),
 }
 CREATED: Final[Mapping[str, str]] = {
-    "created_of_owner": f"{_CREATED_IN} tasks_made_by WHERE owner = :owner AND {_SINCE}",
-    "created_of_tool": f"{_CREATED_IN} tasks_made_with WHERE tool = :tool AND {_SINCE}",
+    "created_of_owner": _COUNT_CREATED.format(f"tasks_made_by WHERE owner = :owner AND {_SINCE}"),
+    "created_of_tool": _COUNT_CREATED.format(f"tasks_made_with WHERE tool = :tool AND {_SINCE}"),
 }
+"""By field of `Caps`: the rows counted, and of those created the one that leaves the window first."""
+
+_QUERIES: Final[Mapping[str, str]] = {**LIVE, **CREATED}
 _EVER: Final = -(2**63)
+_COUNTED_FOR: Final = 10_000_000  # microseconds: by then a clock may have reached rows that were dated ahead of it
+_MOST_COUNTS: Final = 1_000
 
 
-def check_caps(connection: sqlite3.Connection, task: Task, caps: Caps) -> None:
-    """Check that there may be one more task.
+@dataclass(slots=True, kw_only=True)
+class _Bound:
+    """The most rows there can be: those counted, and one for each insert since."""
 
-    Raises:
-        CapReached: there are as many as there may be.
+    rows: int
+    version: int  # of the file, as other connections change it
+    at: int  # the time of the count
+
+    def holds(self, version: int, now: int) -> bool:
+        return self.version == version and 0 <= now - self.at < _COUNTED_FOR
+
+
+class CountedRows:
+    """The check before an insert.
+
+    Rows are counted anew only when there may be as many as the cap allows, or when another process has written. Until
+    then no more rows can be there than this process has inserted since.
     """
-    if caps == NO_CAPS:
-        return
-    since = _EVER if caps.since is None else micros(caps.since)
-    values = {"owner": utf8(task.owner), "tool": utf8(task.tool), "now": micros(task.created), "since": since}
-    for name, query in (*LIVE.items(), *CREATED.items()):
-        cap: int | None = getattr(caps, name)
-        if cap is None:
-            continue
-        found = connection.execute(query, {**values, "cap": cap}).fetchone() if cap > 0 else (None,)
-        if found:
-            raise CapReached(name, again=_again(task, caps, found[0]) if name in CREATED else None)
+
+    def __init__(self) -> None:
+        """Nothing is counted yet."""
+        self._bounds: dict[tuple[str, str, str], _Bound] = {}
+
+    def check(self, connection: sqlite3.Connection, task: Task, caps: Caps) -> None:
+        """Check that there may be one more task.
+
+        Raises:
+            CapReached: there are as many as there may be.
+        """
+        owner, tool, now = utf8(task.owner), utf8(task.tool), micros(task.created)
+        keys = {name: (name, owner if "owner" in name else "", tool if "tool" in name else "") for name in _QUERIES}
+        for key in keys.values():
+            if key in self._bounds:
+                self._bounds[key].rows += 1
+        if caps == NO_CAPS:
+            return
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        for name, query in _QUERIES.items():
+            cap: int | None = getattr(caps, name)
+            bound = self._bounds.get(keys[name])
+            if cap is None or (bound is not None and bound.rows <= cap and bound.holds(version, now)):
+                continue
+            since = _EVER if caps.since is None else micros(caps.since)
+            values = {"owner": owner, "tool": tool, "now": now, "since": since, "cap": max(cap, 0)}
+            rows, oldest = connection.execute(query, values).fetchone()
+            if rows >= cap:
+                raise CapReached(name, again=_again(task, caps, oldest) if name in CREATED else None)
+            self._keep(keys[name], _Bound(rows=rows + 1, version=version, at=now))
+
+    def _keep(self, key: tuple[str, str, str], bound: _Bound) -> None:
+        self._bounds.pop(key, None)
+        self._bounds[key] = bound
+        if len(self._bounds) > _MOST_COUNTS:
+            del self._bounds[next(iter(self._bounds))]
 
 
 def _again(task: Task, caps: Caps, oldest: int | None) -> datetime | None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from mcp_workflows.store.protocol import Caps
 from mcp_workflows.store.sqlite import secrets
-from mcp_workflows.store.sqlite.caps import AHEAD, check_caps
+from mcp_workflows.store.sqlite.caps import AHEAD, CountedRows
 from mcp_workflows.store.sqlite.rows import INSERT, Rows, micros, utf8
 from mcp_workflows.task import Task, expire
 
@@ -69,7 +69,7 @@ _FORGET: Final = """
 """
 
 
-def create(connection: sqlite3.Connection, rows: Rows, task: Task, caps: Caps) -> Task:
+def create(connection: sqlite3.Connection, rows: Rows, counted: CountedRows, task: Task, caps: Caps) -> Task:
     """Insert the row, or return the one that its idempotency key has; in between nobody else inserts one.
 
     Raises:
@@ -79,7 +79,7 @@ def create(connection: sqlite3.Connection, rows: Rows, task: Task, caps: Caps) -
     with connection:
         found = _by_key(connection, rows, task)
         if found is None:
-            check_caps(connection, task, caps)
+            counted.check(connection, task, caps)
             _mark(connection, rows)
             connection.execute(INSERT, rows.whole(task))
     return found or task

@@ -26,7 +26,7 @@ from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
 from mcp_workflows.store.encryption import Cipher
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
 from mcp_workflows.store.sqlite import counts, key_value, queries, rekey, secrets
-from mcp_workflows.store.sqlite.caps import AHEAD
+from mcp_workflows.store.sqlite.caps import AHEAD, CountedRows
 from mcp_workflows.store.sqlite.file import (
     OpenFiles,
     damage_in,
@@ -84,6 +84,7 @@ class SQLiteStore(Store):
         self._file, self._busy_timeout_ms = read_url(url, busy_timeout_ms)
         self._cipher = cipher
         self._rows = Rows()
+        self._counted = CountedRows()
         self._notes = key_value.NoteRows(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
@@ -134,7 +135,7 @@ class SQLiteStore(Store):
 
     async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
         """Insert durably, or return the row its idempotency key already has."""
-        return await self._write(lambda connection: queries.create(connection, self._rows, task, caps))
+        return await self._write(lambda connection: queries.create(connection, self._rows, self._counted, task, caps))
 
     async def get(self, task_id: str, owner: str) -> Task | None:
         """Return the row, if it belongs to this owner."""
