@@ -6,23 +6,36 @@ Take the ratios with you, not the milliseconds: see docs/benchmarks.md. What is 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from scripts import bench_goals, bench_google, bench_google_asked, bench_google_started, bench_many, bench_stepfunctions
+from scripts import (
+    bench_clients,
+    bench_goals,
+    bench_google,
+    bench_google_asked,
+    bench_google_started,
+    bench_many,
+    bench_stepfunctions,
+)
 from scripts.bench_goals import Line
 from scripts.bench_place import NotServingError, Place
 from scripts.bench_rounds import ROUNDS, pin
 from scripts.bench_wire import BadReplyError
 from scripts.processes import ChildDiedError
 from scripts.stack import ROOT
+
+RESULTS = ROOT / "docs" / "benchmarks"  # of the last run that was kept, with its pictures
 
 console = Console(width=140, highlight=False)
 
@@ -43,6 +56,8 @@ _TEMPORAL: Mapping[str, Goal] = {
     "e": Goal(measure=bench_many.memory),
     "f": Goal(measure=bench_many.notified),
     "g": Goal(measure=bench_goals.receiver, profile=bench_goals.profile_receiver),
+    "r": Goal(measure=bench_clients.clients),
+    "s": Goal(measure=bench_many.listened),
 }
 _STEPFUNCTIONS: Mapping[str, Goal] = {
     "h": Goal(measure=bench_stepfunctions.followed),
@@ -68,6 +83,7 @@ def main() -> int:
     parser.add_argument("--engine", default="temporal", choices=sorted(GOALS))
     parser.add_argument("--only", help="goals, such as a,c; default: all of the engine")
     parser.add_argument("--strict", action="store_true", help="fail if a goal is missed beyond doubt")
+    parser.add_argument("--keep", action="store_true", help="keep the results for `make pictures`")
     given = parser.parse_args()
     goals = GOALS[given.engine]
     only = given.only.split(",") if given.only else list(goals)
@@ -81,7 +97,17 @@ def main() -> int:
         console.print(f"make bench: {problem}", markup=False)
         return 1
     console.print(_table(lines))
+    if given.keep:
+        _keep(given.engine, lines)
     return 1 if given.strict and any(line.surely_missed for line in lines) else 0
+
+
+def _keep(engine: str, lines: Sequence[Line]) -> None:
+    """The results as JSON, with what they were measured on."""
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}
+    found = {"on": time.strftime("%Y-%m-%d", time.gmtime()), **machine, "lines": [asdict(line) for line in lines]}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{engine}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _measured(name: str, goal: Goal, place: Place) -> Sequence[Line]:

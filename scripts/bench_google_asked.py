@@ -17,8 +17,7 @@ from scripts.bench_goals import Line, beside, exactly, milliseconds, seconds
 from scripts.bench_google_place import ENGINE, Issuer, Sidecar, issuer, sidecar, stub
 from scripts.bench_google_stub import WORKFLOW
 from scripts.bench_place import Place
-from scripts.bench_rounds import cpu_seconds
-from scripts.bench_stepfunctions_load import spread
+from scripts.bench_rounds import cpu_seconds, spread
 from scripts.bench_wire import BadReplyError, Wire
 from scripts.engines import GoogleLocal
 from scripts.processes import Command

@@ -23,8 +23,8 @@ from mcp_workflows_google import GoogleAdapter, GoogleSettings
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.task import Task
-from scripts.bench_rounds import pin
-from scripts.bench_stepfunctions_load import Listeners, Size, known, lags, service, spread
+from scripts.bench_rounds import lags, pin, spread
+from scripts.bench_stepfunctions_load import Listeners, Size, known, service
 
 SHARE: Final = 0.5  # of Google's default quotas
 WHOLE: Final = Size()

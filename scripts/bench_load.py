@@ -1,6 +1,7 @@
 """Many waiting tasks in one process; prints JSON.
 
-`python -m scripts.bench_load polled FOLDER [STEP]` (which all executions tell), or `memory FOLDER [listened]`.
+`python -m scripts.bench_load polled FOLDER TASKS [STEP]` (which all executions tell), `memory FOLDER [listened]`, or
+`listened FOLDER`.
 
 The engine is a stub that counts what it is asked and can be swept; what is measured is all that lies above it, but for
 HTTP: 10,000 clients that poll over HTTP need more than one core for the SDK alone.
@@ -29,21 +30,23 @@ from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.engines.registry import Engines
+from mcp_workflows.sidecar.cli.serve import collect_rarely
 from mcp_workflows.store.protocol import open_store
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, Created, Get, Listen, TaskView
-from scripts.bench_rounds import pin, quantile
+from scripts.bench_rounds import lags, pin, spread
 
-TASKS = 10_000
+TASKS = 10_000  # to listen to
 CAP = 50.0  # engine calls per second
 SETTLING = 15.0  # seconds until all pollers have come
 MEASURED = 40.0  # seconds
 ENDING = 100  # tasks that end meanwhile
 BATCH = 500  # polls at once
-SIZES = (1_000, 5_000, 10_000)
+SIZES = (10, 100, 1_000, 5_000, 10_000)
+SLOPE_FROM = 1_000  # of them: what a process takes once is not a task's
 RETENTION = timedelta(days=1)
 _OUTPUT: JSON = {"type": "object", "properties": {"sku": {"type": "string"}, "total": {"type": "number"}}}
 
@@ -142,11 +145,11 @@ async def _quiet(_: Execution) -> None:
     """Nobody wants progress."""
 
 
-async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
-    """10,000 waiting tasks, each with a poller that polls as often as it is told to."""
+async def polled(folder: Path, tasks: int, step: str | None) -> Mapping[str, JSON]:
+    """So many waiting tasks, each with a poller that polls as often as it is told to."""
     stub = Stub(Nothing(), step)
     async with service(folder, stub, PollingPolicy(looks_per_second=CAP)) as there:
-        ids = await create(there, TASKS)
+        ids = await create(there, tasks)
         handles = {row.id: row.handle or "" for task_id in ids for row in await _rows(there, task_id)}
         polls: list[tuple[float, float]] = []  # when, and how old what was told was
         noticed: list[float] = []
@@ -169,7 +172,8 @@ async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
         pollers = [asyncio.create_task(poll(task_id)) for task_id in ids]
         await asyncio.sleep(SETTLING)
         since, cpu = time.monotonic(), time.process_time()
-        for task_id in random.sample(ids, ENDING):
+        ending = random.sample(ids, min(ENDING, tasks // 2))
+        for task_id in ending:
             await asyncio.sleep(MEASURED / 2 / ENDING)
             stub.ended[handles[task_id]] = time.monotonic()
         await asyncio.sleep(since + MEASURED - time.monotonic())
@@ -180,15 +184,15 @@ async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
     calls = [at for at in stub.calls if at >= since]
     ages = [age for at, age in polls if at >= since]
     return {
-        "tasks": TASKS,
+        "tasks": tasks,
         "cap": CAP,
         "calls_per_second": len(calls) / MEASURED,
         "busiest_second": max(Counter(int(at - since) for at in calls).values()),
         "polls_per_second": len(ages) / MEASURED,
         "cores": cpu / MEASURED,
-        "age": _spread(ages),
-        "noticed": _spread(noticed),
-        "missed": ENDING - len(noticed),
+        "age": spread(ages),
+        "noticed": spread(noticed),
+        "missed": len(ending) - len(noticed),
         "poll_interval_ms": max(intervals),
         "sweeps": stub.verbs["describe_many"],
     }
@@ -196,11 +200,6 @@ async def polled(folder: Path, step: str | None) -> Mapping[str, JSON]:
 
 async def _rows(there: TaskService, task_id: str) -> Sequence[Task]:
     return await there.listen(Listen(task_ids=(task_id,)), ANONYMOUS)
-
-
-def _spread(values: Sequence[float]) -> Mapping[str, float]:
-    values = values or [float("inf")]  # never, of nothing
-    return {"p50": quantile(values, 0.5), "p99": quantile(values, 0.99), "max": max(values)}
 
 
 async def memory(folder: Path, listened: bool) -> Mapping[str, JSON]:
@@ -227,7 +226,27 @@ async def memory(folder: Path, listened: bool) -> Mapping[str, JSON]:
             sizes.append((size, psutil.Process().memory_info().rss))
         for listener in listeners:
             listener.cancel()
-    return {"slope": _slope(sizes), "sizes": [list(pair) for pair in sizes]}
+    slope = _slope([(size, held) for size, held in sizes if size >= SLOPE_FROM])
+    return {"slope": slope, "sizes": [list(pair) for pair in sizes]}
+
+
+async def listened(folder: Path) -> Mapping[str, JSON]:
+    """How late the event loop is while 10,000 tasks wait with a listener each, in a process set up as `serve` is."""
+    stub = Stub(Nothing(), "packing")
+    async with (
+        service(folder, stub, PollingPolicy(looks_per_second=CAP)) as there,
+        asyncio.TaskGroup() as group,
+    ):
+        collect_rarely()
+        ids = await create(there, TASKS)
+        rows = [row for task_id in ids for row in await _rows(there, task_id)]
+        listeners = [group.create_task(there.follow(row, _told, ANONYMOUS)) for row in rows]
+        await asyncio.sleep(SETTLING)
+        with lags() as late:
+            await asyncio.sleep(MEASURED)
+        for listener in listeners:
+            listener.cancel()
+    return {"lag": spread(late), "collections": gc.get_stats()[2]["collections"]}
 
 
 async def _told(_: TaskView) -> None:
@@ -243,9 +262,13 @@ def _slope(points: Sequence[tuple[int, int]]) -> float:
 
 def main() -> None:
     """Measure, on core 0."""
-    what, folder, more = [*sys.argv[1:], ""][:3]
+    what, folder, *more = sys.argv[1:]
     pin(0)
-    found = polled(Path(folder), more or None) if what == "polled" else memory(Path(folder), bool(more))
+    found = {
+        "polled": lambda: polled(Path(folder), int(more[0]), more[1] if more[1:] else None),
+        "memory": lambda: memory(Path(folder), "listened" in more),
+        "listened": lambda: listened(Path(folder)),
+    }[what]()
     print(json.dumps(asyncio.run(found)))
 
 

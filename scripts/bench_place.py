@@ -79,11 +79,12 @@ class Place:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def serve(self, kind: str) -> Served:
-        """The server of this kind; it stays for the other goals."""
-        if kind not in self._served:
-            self._served[kind] = self._start(kind)
-        return self._served[kind]
+    def serve(self, kind: str, number: int = 0) -> Served:
+        """The server of this kind and number; it stays for the other goals."""
+        name = f"{kind}-{number}"
+        if name not in self._served:
+            self._served[name] = self._start(kind)
+        return self._served[name]
 
     def profile(self, name: str, kind: str, work: Callable[[Served], object]) -> Sequence[str]:
         """The top of what a server of this kind spends its time on while it does that; all of it in a file."""

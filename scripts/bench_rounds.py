@@ -6,15 +6,18 @@ hurts both of its sides; the median of these is reported with a bootstrap interv
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 ROUNDS = 20
 _RESAMPLES = 2000
+_TICK = 0.01  # seconds
 
 
 def pin(core: int) -> None:
@@ -100,3 +103,27 @@ def quantile(values: Sequence[float], share: float) -> float:
     """The value that this share of them does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@contextmanager
+def lags() -> Generator[list[float]]:
+    """How much later than it should the event loop gets to what is due, asked every 10 ms."""
+    found: list[float] = []
+
+    async def ask() -> None:
+        while True:
+            due = time.monotonic() + _TICK
+            await asyncio.sleep(_TICK)
+            found.append(max(0.0, time.monotonic() - due))
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield found
+    finally:
+        asking.cancel()
+
+
+def spread(values: Sequence[float]) -> Mapping[str, float]:
+    """Seconds; of nothing, never."""
+    values = values or [float("inf")]
+    return {"p50": quantile(values, 0.5), "p99": quantile(values, 0.99), "max": max(values)}

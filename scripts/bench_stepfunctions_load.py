@@ -13,8 +13,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ from mcp_workflows.tasks.repository import TaskRepository, utc_now
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import TaskView
-from scripts.bench_rounds import pin, quantile
+from scripts.bench_rounds import lags, pin, spread
 from scripts.bench_stepfunctions_account import ACCOUNT, PARKED, REGION, STEP
 from scripts.bench_stepfunctions_control import Control, Report, overdrawn, use_any_credentials
 
@@ -41,7 +41,6 @@ CONCURRENT = 50  # looks at once
 LOOKING = 5.0  # seconds
 RETENTION = timedelta(days=1)
 ENGINE = "engine"
-_TICK = 0.01  # seconds
 _QUOTAS: Mapping[str, tuple[float, float]] = {  # us-east-1: bucket, refill per second
     "DescribeExecution": (300, 15),
     "GetExecutionHistory": (400, 20),
@@ -231,30 +230,6 @@ async def concurrent(control: Control) -> Mapping[str, JSON]:
         "idle": spread(idle),
         "concurrent": CONCURRENT,
     }
-
-
-@contextmanager
-def lags() -> Generator[list[float]]:
-    """How much later than it should the event loop gets to what is due, asked every 10 ms."""
-    found: list[float] = []
-
-    async def ask() -> None:
-        while True:
-            due = time.monotonic() + _TICK
-            await asyncio.sleep(_TICK)
-            found.append(max(0.0, time.monotonic() - due))
-
-    asking = asyncio.create_task(ask())
-    try:
-        yield found
-    finally:
-        asking.cancel()
-
-
-def spread(values: Sequence[float]) -> Mapping[str, float]:
-    """Seconds; of nothing, never."""
-    values = values or [float("inf")]
-    return {"p50": quantile(values, 0.5), "p99": quantile(values, 0.99), "max": max(values)}
 
 
 def main() -> None:

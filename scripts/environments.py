@@ -19,6 +19,7 @@ INSPECTOR = ROOT / "tests" / "clients" / "inspector" / "package.json"
 FASTMCP: Final = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
 MCP_1X: Final = ("mcp==1.30.0",)
 AWSLABS: Final = ("awslabs-stepfunctions-tool-mcp-server==0.2.1",)
+MATPLOTLIB: Final = ("matplotlib==3.11.2",)
 _NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 
 
