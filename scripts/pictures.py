@@ -74,12 +74,11 @@ def _ratios(pyplot: Any, lines: Lines) -> None:
 def _by_count(pyplot: Any, name: str, title: str, x: str, y: str, series: Mapping[str, Mapping[str, float]]) -> None:
     """One value over the number of clients or tasks."""
     figure, axes = pyplot.subplots(figsize=(5, 3))
+    axes.set_xscale("log")
     for (label, points), color in zip(series.items(), (OURS, OTHER), strict=False):
         counts = [int(count) for count in points]
         axes.plot(counts, list(points.values()), "o-", color=color, label=label)
         axes.set_xticks(counts, [f"{count:,}" for count in counts])
-    axes.set_xscale("log")
-    axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_title(title, loc="left")
