@@ -74,14 +74,23 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Keep the URL; open nothing yet."""
         ...
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
-        """Insert durably (on disk when this returns), or return the row this idempotency key already has.
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
+        """Insert the row, or return the one that this idempotency key already has; others see it when this returns.
 
-        The key counts per owner and tool, and also when its row is a tombstone.
+        With `durable` it is on disk by then, else after the next `sync`; see `change`. The key counts per owner and
+        tool, and also when its row is a tombstone.
 
         Raises:
             CapReached: one more row would be too many; nothing was inserted. Counted in the same transaction, so that
                 replicas that share the store share the caps. A key that has a row counts for none.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Return when all that was committed before this call is on disk; concurrent callers share the work.
+
+        Raises:
+            StoreUnavailable: the disk failed.
         """
         ...
 

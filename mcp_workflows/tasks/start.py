@@ -27,6 +27,7 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     RequestError,
     StartConflict,
+    WorkflowsError,
 )
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import (
@@ -184,25 +185,54 @@ class TaskCreation:
             EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
             EngineUnavailable: the engine cannot be reached; likewise.
         """
-        while (row := await self._inserted(task, caps)).id != task.id:
+        while (row := await self._inserted(task, caps, same)).id != task.id:
             if same.window is not None and not _covers(same.window, same.since, row, self._clock()):
                 await changed(self._store, row, release_key)
                 continue  # the first insertion opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
             begun = await self._begun(row, self.started)
             if begun is not None and not _closed(begun):
+                await self._store.sync()  # another replica may be about to
                 self._engines.telemetry.prevented(row.engine, row.tool)
                 return begun  # otherwise it was not started, and the key is free again
         return row
 
-    async def _inserted(self, task: Task, caps: Caps) -> Task:
-        """Return the task, started, or the one that has its idempotency key; callers with the same key wait for it."""
+    async def _inserted(self, task: Task, caps: Caps, same: Idempotency) -> Task:
+        """Return the task, started, or the one that has its idempotency key; callers with the same key wait for it.
+
+        If the engine dedupes by key, the disk takes the row while the engine starts it. If power fails meanwhile,
+        nobody knows of the task yet, and a call that is repeated with its key finds the execution. The key of a window
+        is not part of the engine's key, so that such a row is on disk before the start.
+        """
         row = task
+        keyed = promised(self._engines.get(task.engine), task) is StartGuarantee.KEYED and same.window is None
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
-                row = await self._store.create(attempt(task, self._clock()), caps)  # one commit for both
+                row = await self._store.create(attempt(task, self._clock()), caps, durable=not keyed)
                 if row.id == task.id:
-                    row = await self._begun(row, self._start) or row
+                    start = partial(self._begun, row, self._start)
+                    row = await (self._beside_sync(start) if keyed else start()) or row
+        return row
+
+    async def _beside_sync(self, start: Callable[[], Awaitable[Task | None]]) -> Task | None:
+        """Start while the disk takes the row; both are over when this returns."""
+        failures: list[WorkflowsError] = []
+
+        async def sync() -> None:
+            try:
+                await self._store.sync()
+            except WorkflowsError as error:
+                failures.append(error)
+
+        row: Task | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(sync)
+            try:
+                row = await start()
+            except WorkflowsError as error:
+                failures.insert(0, error)
+        if failures:
+            raise failures[0]
         return row
 
     async def _begun(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:

@@ -422,6 +422,17 @@ class StoreContract(StoreReachContract):
         async with new_store() as store:
             assert await store.get(task.id, task.owner) == bound
 
+    async def test_a_row_that_waits_for_a_sync_is_read_by_another_replica(self, new_store: Callable[[], Store]) -> None:
+        """Law: without `durable` others see a row all the same, and after `sync` it survives a restart."""
+        async with new_store() as one, new_store() as other:
+            task = await one.create(make_task(idempotency_key="k"), durable=False)
+            assert await other.get(task.id, task.owner) == task
+            assert await other.create(make_task(idempotency_key="k")) == task
+            await one.sync()
+            await other.sync()
+        async with new_store() as store:
+            assert await store.get(task.id, task.owner) == task
+
     async def test_a_row_written_by_one_replica_is_read_by_another(self, new_store: Callable[[], Store]) -> None:
         """Law: replicas that share a store share all tasks, at once."""
         async with new_store() as one, new_store() as other:

@@ -9,6 +9,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -293,3 +295,37 @@ async def test_a_sweep_lets_others_get_their_turn(url: str) -> None:
         assert await store.delete_expired(NOON, NOON) == 450
         group.cancel_scope.cancel()
     assert turns >= 2
+
+
+async def test_creates_that_come_together_share_a_sync_and_leave_the_event_loop_alone(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def slow(path: Path) -> None:
+        threads.append(threading.get_ident())
+        time.sleep(0.1)
+
+    monkeypatch.setattr("mcp_workflows.store.sqlite.store.sync_log", slow)
+    async with SQLiteStore(url) as store, anyio.create_task_group() as group:
+        for _ in range(20):
+            await store.create(make_task(), durable=False)
+            group.start_soon(store.sync)
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(0.05):
+            assert len(await store.list_all()) == 20
+    assert len(threads) == 2  # one began before most of the rows were there
+    assert threading.get_ident() not in threads
+
+
+async def test_a_disk_that_fails_to_sync_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with SQLiteStore(url) as store:
+        await store.create(make_task(), durable=False)
+        monkeypatch.setattr("mcp_workflows.store.sqlite.store.sync_log", broken)
+        with pytest.raises(StoreUnavailable, match="the store got an error from its disk: Input/output error"):
+            await store.sync()
+        monkeypatch.undo()
+        await store.sync()

@@ -37,11 +37,11 @@ def die_at(step: str) -> None:
 
 
 class DyingStore(SQLiteStore):
-    """Dies once the row is durable, or once the handle is bound."""
+    """Dies once the row is there, or once the handle is bound."""
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
         """The row."""
-        row = await super().create(task, caps)
+        row = await super().create(task, caps, durable=durable)
         die_at("row")
         return row
 

@@ -163,10 +163,10 @@ class Stepwise(SQLiteStore):
 
     world: World
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
         """In its turn."""
         await self.world.turn("create")
-        return await super().create(task, caps)
+        return await super().create(task, caps, durable=durable)
 
     async def unbound(self, engine: str, before: datetime, limit: int) -> Sequence[Task]:
         """In its turn."""
@@ -296,7 +296,7 @@ class Stage:
             ACTOR.set(actor)
             try:
                 await act()
-            except Crashed:
+            except* Crashed:
                 pass
             finally:
                 actor.fates, actor.done = (), True

@@ -104,6 +104,19 @@ def write_ahead(connection: sqlite3.Connection) -> None:
         raise StoreUnusable(f"the disk of the store's file cannot do write-ahead logging (it stays {mode!r})")
 
 
+def sync_log(path: Path) -> None:
+    """Flush the write-ahead log to disk: with it all that was committed, by any connection.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    log = os.open(f"{path}-wal", os.O_RDWR)
+    try:
+        getattr(os, "fdatasync", os.fsync)(log)  # macOS and Windows have no fdatasync
+    finally:
+        os.close(log)
+
+
 def overwrite(connection: sqlite3.Connection) -> None:
     """Overwrite deleted and changed data in the file."""
     connection.execute("PRAGMA secure_delete = ON")

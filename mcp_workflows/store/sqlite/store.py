@@ -11,7 +11,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import StoreError, StoreUnavailable, StoreUnusable
@@ -35,6 +36,7 @@ from mcp_workflows.store.sqlite.file import (
     prepare,
     read_url,
     rewrite_version,
+    sync_log,
     write_ahead,
 )
 from mcp_workflows.store.sqlite.rows import TRY, Rows, micros, utf8
@@ -85,6 +87,9 @@ class SQLiteStore(Store):
         self._cipher = cipher
         self._rows = Rows()
         self._counted = CountedRows()
+        self._syncing = anyio.Lock()
+        self._syncs = 0  # begun since the file was opened
+        self._synced = 0  # the last of them that ended well
         self._notes = key_value.NoteRows(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
@@ -133,9 +138,27 @@ class SQLiteStore(Store):
             self._opened.close()
         self._opened = None
 
-    async def create(self, task: Task, caps: Caps = NO_CAPS) -> Task:
-        """Insert durably, or return the row its idempotency key already has."""
-        return await self._write(lambda connection: queries.create(connection, self._rows, self._counted, task, caps))
+    async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
+        """Insert the row, or return the one that its idempotency key already has."""
+
+        def step(connection: sqlite3.Connection) -> Task:
+            with _committing(connection, durable=durable):
+                return queries.create(connection, self._rows, self._counted, task, caps)
+
+        return await self._write(step)
+
+    async def sync(self) -> None:
+        """Wait for the disk, in a thread; a sync that begins after this call serves all who wait for one by then."""
+        wanted = self._syncs + 1
+        async with self._syncing:
+            if self._synced >= wanted or self._path is None:
+                return
+            self._syncs += 1
+            try:
+                await anyio.to_thread.run_sync(sync_log, self._path)
+            except OSError as error:
+                raise StoreUnavailable(f"the store got an error from its disk: {error.strerror}") from error
+            self._synced = self._syncs
 
     async def get(self, task_id: str, owner: str) -> Task | None:
         """Return the row, if it belongs to this owner."""
@@ -145,10 +168,9 @@ class SQLiteStore(Store):
         self, task_id: str, owner: str, change: Callable[[Task], Task | None], *, durable: bool = True
     ) -> Task | None:
         """Apply a pure function to the row in one transaction; nothing is written if it returns the same object."""
-        committing = queries.waiting_for_no_disk if not durable else nullcontext
 
         def step(connection: sqlite3.Connection) -> Task | None:
-            with committing(connection):
+            with _committing(connection, durable=durable):
                 return queries.change(connection, self._rows, task_id, owner, change)
 
         return await self._write(step)
@@ -382,6 +404,10 @@ class SQLiteStore(Store):
                     raise
             await anyio.sleep(random.uniform(pause / 2, pause))  # noqa: S311  # jitter
             pause = min(pause * 2, longest)
+
+
+def _committing(connection: sqlite3.Connection, *, durable: bool) -> AbstractContextManager[None]:
+    return nullcontext() if durable else queries.waiting_for_no_disk(connection)
 
 
 def _place(before: tuple[datetime, str] | None) -> tuple[int, str]:
