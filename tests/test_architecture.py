@@ -451,9 +451,9 @@ LINES: Mapping[str, int] = {
     "wire": 550,
     "access": 1550,
     "tools": 1210,  # the preparation of a call in one place; sizes and keys came from tasks
-    "store": 1355,  # a row is decoded once as long as its text is the same, and replaced in one statement
-    "engines": 1265,  # one class for a call in place of five context managers; the polling policy in one table
-    "tasks": 2170,
+    "store": 1420,  # a row is decoded once as long as its text is the same; caps are counted seldom; creates share a sync
+    "engines": 1276,  # one class for a call in place of five context managers; the scheduler is told what is its own
+    "tasks": 2200,  # the disk takes a row while the engine starts it
     "receiver": 2465,
     "client": 800,
     "testing": 1400,
@@ -498,7 +498,7 @@ class Lengths(NamedTuple):
     changes: int
 
 
-TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=34, changes=70), "tasks/get": Lengths(files=25, changes=58)}
+TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=34, changes=74), "tasks/get": Lengths(files=25, changes=58)}
 """The longest ways; docs/decisions/0024 says which files these are, and why they are so many."""
 
 

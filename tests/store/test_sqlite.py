@@ -302,9 +302,10 @@ async def test_creates_that_come_together_share_a_sync_and_leave_the_event_loop_
 ) -> None:
     threads: list[int] = []
 
-    def slow(path: Path) -> None:
+    def slow(path: Path) -> float:
         threads.append(threading.get_ident())
         time.sleep(0.1)
+        return 0.1
 
     monkeypatch.setattr("mcp_workflows.store.sqlite.store.sync_log", slow)
     async with SQLiteStore(url) as store, anyio.create_task_group() as group:
@@ -318,8 +319,25 @@ async def test_creates_that_come_together_share_a_sync_and_leave_the_event_loop_
     assert threading.get_ident() not in threads
 
 
+async def test_a_fast_disk_needs_no_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([0.01, 0.0002, 0.01, 0.01])
+    threads: list[int] = []
+
+    def disk(path: Path) -> float:
+        threads.append(threading.get_ident())
+        return next(took)
+
+    monkeypatch.setattr("mcp_workflows.store.sqlite.store.sync_log", disk)
+    async with SQLiteStore(url) as store:
+        for _ in range(4):
+            await store.create(make_task(), durable=False)
+            await store.sync()
+            await store.sync()  # there is nothing to wait for
+    assert [thread == threading.get_ident() for thread in threads] == [False, False, True, False]
+
+
 async def test_a_disk_that_fails_to_sync_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(path: Path) -> None:
+    def broken(path: Path) -> float:
         raise OSError(5, "Input/output error")
 
     async with SQLiteStore(url) as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -104,17 +105,19 @@ def write_ahead(connection: sqlite3.Connection) -> None:
         raise StoreUnusable(f"the disk of the store's file cannot do write-ahead logging (it stays {mode!r})")
 
 
-def sync_log(path: Path) -> None:
-    """Flush the write-ahead log to disk: with it all that was committed, by any connection.
+def sync_log(path: Path) -> float:
+    """Flush the write-ahead log to disk: with it all that was committed, by any connection. Return the seconds it took.
 
     Raises:
         OSError: the disk failed.
     """
+    began = time.perf_counter()
     log = os.open(f"{path}-wal", os.O_RDWR)
     try:
         getattr(os, "fdatasync", os.fsync)(log)  # macOS and Windows have no fdatasync
     finally:
         os.close(log)
+    return time.perf_counter() - began
 
 
 def overwrite(connection: sqlite3.Connection) -> None:
