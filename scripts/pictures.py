@@ -9,6 +9,7 @@ matplotlib is in an environment of its own, in which this module runs itself aga
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,8 @@ def _by_count(pyplot: Any, name: str, title: str, x: str, y: str, series: Mappin
     for (label, points), color in zip(series.items(), (OURS, OTHER), strict=False):
         counts = [int(count) for count in points]
         axes.plot(counts, list(points.values()), "o-", color=color, label=label)
-        axes.set_xticks(counts, [f"{count:,}" for count in counts])
+        ticks = [a for a, b in zip(counts, [*counts[1:], math.inf], strict=True) if b / a > 3]  # others have no room
+        axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_title(title, loc="left")
