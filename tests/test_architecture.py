@@ -451,7 +451,7 @@ LINES: Mapping[str, int] = {
     "wire": 550,
     "access": 1550,
     "tools": 1210,  # the preparation of a call in one place; sizes and keys came from tasks
-    "store": 1420,  # a row is decoded once as long as its text is the same; caps are counted seldom; creates share a sync
+    "store": 1420,  # a row is decoded once for each text; caps are counted seldom; creates share a sync
     "engines": 1276,  # one class for a call in place of five context managers; the scheduler is told what is its own
     "tasks": 2200,  # the disk takes a row while the engine starts it
     "receiver": 2465,
