@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
@@ -15,3 +17,9 @@ pytest_plugins = [
     "tests.support.tokens",
     "adapters.temporal.tests.typescript_worker",
 ]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Everything here runs on asyncio: temporalio, grpc and uvicorn know no other loop."""
+    return "asyncio"

@@ -9,12 +9,6 @@ import pytest
 from mcp_workflows.receiver.log_limits import LINES
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Everything here runs on asyncio: temporalio and uvicorn know no other loop."""
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def fresh_log_limits() -> Iterator[None]:
     """Lines that one test causes are not those that another one must not cause."""

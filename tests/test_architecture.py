@@ -498,7 +498,7 @@ class Lengths(NamedTuple):
     changes: int
 
 
-TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=34, changes=74), "tasks/get": Lengths(files=25, changes=58)}
+TRIPS: Mapping[str, Lengths] = {"tools/call": Lengths(files=34, changes=74), "tasks/get": Lengths(files=25, changes=57)}
 """The longest ways; docs/decisions/0024 says which files these are, and why they are so many."""
 
 
@@ -540,25 +540,31 @@ async def test_the_trip_of_a_request_is_counted(tmp_path: Path, record_property:
     store = f"sqlite:///{tmp_path}/tasks.db"
     async with entered(tools, store=store) as (server, _), line(server, capabilities=knows_tasks) as client:
 
-        async def trip(verb: str, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-            counted = Trip(verb)
-            sys.setprofile(counted)
-            try:
-                reply = await client.send(method, params)
-            finally:
-                sys.setprofile(None)
-            assert counted.has_arrived
+        async def trip(verb: str, method: str, every: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+            """Count several and take the shortest: a poll of another task may come in between."""
+            ways: list[Trip] = []
+            results: list[Mapping[str, Any]] = []
+            for params in every:
+                way = Trip(verb)
+                sys.setprofile(way)
+                try:
+                    results.append((await client.send(method, params))["result"])
+                finally:
+                    sys.setprofile(None)
+                if way.has_arrived:
+                    ways.append(way)
+            counted = min(ways, key=lambda way: way.lengths.changes)
             record_property("said", f"trip of {method}, from the middleware to adapter.{verb}: {counted}")
             found, most = counted.lengths, TRIPS[method]
             too_long = found.files > most.files or found.changes > most.changes
             assert not too_long, f"{counted}: {' -> '.join(counted.files)}"
-            return reply["result"]
+            return results
 
         call: Mapping[str, Any] = {"name": "forever", "arguments": {}}
         warm = (await client.send("tools/call", call))["result"]["taskId"]
         await client.send("tasks/get", {"taskId": warm})
-        task = await trip("start", "tools/call", call)
-        await trip("describe", "tasks/get", {"taskId": task["taskId"]})
+        tasks = await trip("start", "tools/call", [call] * 3)
+        await trip("describe", "tasks/get", [{"taskId": task["taskId"]} for task in tasks])
 
 
 BAD: Sequence[tuple[Rule, str, str]] = [

@@ -48,11 +48,6 @@ pytestmark = pytest.mark.anyio
 DAY = timedelta(days=1)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class FourVerbs(MemoryAdapter):
     """An engine without any of the optional capabilities."""
 

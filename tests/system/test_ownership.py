@@ -72,12 +72,6 @@ OF_CLIENTS: Final = frozenset({"tools/call again"})  # what goes on in one clien
 COLUMNS, ROWS = table(TABLE)
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """For a sidecar that all of these tests share."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", params=["client", pytest.param("subject", marks=pytest.mark.slow)])
 async def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, providers: Providers

@@ -10,11 +10,6 @@ import pytest
 _SETTINGS = ("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "GCE_METADATA_")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def google(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No credentials, and no file, variable or metadata server that could bring some."""

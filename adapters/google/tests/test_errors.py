@@ -69,11 +69,6 @@ SPECIAL: Final = {
 }
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", autouse=True)
 async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
     """Share one event loop: gRPC's thread tells it of a cancelled call when the test is over."""

@@ -13,11 +13,6 @@ from adapters.stepfunctions.tests.executions import Run, Runs, start
 from tests.support.stepfunctions_engine import StepFunctions
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def aws(any_aws_credentials: None) -> None:
     """No AWS configuration of this machine."""

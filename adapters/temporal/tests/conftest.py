@@ -13,11 +13,6 @@ from tests.support.dev_server import DevServer
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def client(dev_server: DevServer) -> Client:
     """A client of the tests themselves, for what the adapter does not do."""
     return await connect(dev_server)
