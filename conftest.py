@@ -5,21 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
     "tests.support.dev_server",
+    "tests.support.event_loop",
     "tests.support.google_engine",
     "tests.support.processes",
     "tests.support.stepfunctions_engine",
     "tests.support.tokens",
     "adapters.temporal.tests.typescript_worker",
 ]
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    """Everything here runs on asyncio: temporalio, grpc and uvicorn know no other loop."""
-    return "asyncio"

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from mcp_workflows.receiver.log_limits import LINES
+from tests.support.event_loop import anyio_backend
+
+__all__ = ["anyio_backend", "fresh_log_limits", "pytest_terminal_summary"]
 
 
 @pytest.fixture(autouse=True)
