@@ -89,6 +89,9 @@ def main() -> int:
     only = given.only.split(",") if given.only else list(goals)
     if strangers := set(only) - set(goals):
         parser.error(f"no goal {', '.join(sorted(strangers))} of {given.engine}; there is {', '.join(goals)}")
+    if given.keep and (given.only or given.engine != "temporal"):
+        parser.error("--keep is of all goals of temporal, in one run: the pictures are drawn of these")
+    load = os.getloadavg()
     pin(1)
     try:
         with tempfile.TemporaryDirectory() as folder, Place(Path(folder), ROOT / "out") as place:
@@ -98,16 +101,16 @@ def main() -> int:
         return 1
     console.print(_table(lines))
     if given.keep:
-        _keep(given.engine, lines)
+        _keep(lines, load)
     return 1 if given.strict and any(line.surely_missed for line in lines) else 0
 
 
-def _keep(engine: str, lines: Sequence[Line]) -> None:
-    """The results as JSON, with what they were measured on."""
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}
+def _keep(lines: Sequence[Line], load: tuple[float, float, float]) -> None:
+    """The results as JSON, with what they were measured on, and its load before."""
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load": load}
     found = {"on": time.strftime("%Y-%m-%d", time.gmtime()), **machine, "lines": [asdict(line) for line in lines]}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{engine}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / "temporal.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _measured(name: str, goal: Goal, place: Place) -> Sequence[Line]:

@@ -16,7 +16,7 @@ from mcp_workflows_google_local.store import Store
 
 from scripts.bench_google_load import SHARE, Control
 from scripts.bench_place import Place, listens
-from scripts.bench_stepfunctions_sidecar import on_core_0
+from scripts.bench_rounds import on_core_0
 from scripts.engines import BIN
 from scripts.processes import Child, Command, free_port
 from scripts.stack import ROOT

@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,23 @@ from dataclasses import dataclass, field
 ROUNDS = 20
 _RESAMPLES = 2000
 _TICK = 0.01  # seconds
+_ON_CORE_0 = """
+import os, sys
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {0})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def pin(core: int) -> None:
     """Keep this process, and what it starts, on one core (where the system can)."""
     if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {core})
+
+
+def on_core_0(*argv: str) -> Sequence[str]:
+    """The same program, pinned."""
+    return [sys.executable, "-c", _ON_CORE_0, *argv]
 
 
 def cpu_seconds(pid: int) -> float:

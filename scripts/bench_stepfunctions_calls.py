@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
+from scripts.bench_rounds import on_core_0
 from scripts.bench_stepfunctions_account import BRIEF, FAILING, REGION
 from scripts.bench_stepfunctions_control import CREDENTIALS, Control, Report
-from scripts.bench_stepfunctions_sidecar import on_core_0, sidecar
+from scripts.bench_stepfunctions_sidecar import sidecar
 from scripts.bench_wire import BadReplyError
 from scripts.environments import AWSLABS, python_of
 

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scripts.bench_rounds import on_core_0
 from scripts.bench_stepfunctions_account import ACCOUNT, BRIEF, FAILING, REGION
 from scripts.engines import BIN
 
 SHARE = 0.5  # of AWS's default quotas
 _SECONDS = {"type": "object", "properties": {"seconds": {"type": "number"}}, "required": ["seconds"]}
-_ON_CORE_0 = """
-import os, sys
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {0})
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-def on_core_0(*argv: str) -> Sequence[str]:
-    """The same program, pinned."""
-    return [sys.executable, "-c", _ON_CORE_0, *argv]
 
 
 def sidecar(folder: Path, name: str, *more: str, endpoint: str, queue_url: str | None = None) -> Sequence[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
-OURS, OTHER = "#1f6feb", "#8b949e"
+FIRST, SECOND = "#1f6feb", "#8b949e"
 _STYLE: Mapping[str, Any] = {
     "svg.hashsalt": "mcp-workflows",  # the same numbers make the same file
     "svg.fonttype": "none",
@@ -40,7 +40,11 @@ def main() -> None:
 
 
 def draw() -> None:
-    """Draw all pictures."""
+    """Draw all pictures.
+
+    Raises:
+        KeyError: the results lack what a picture shows.
+    """
     from matplotlib import pyplot  # noqa: PLC0415  # see above
 
     pyplot.rcParams.update(_STYLE)
@@ -60,11 +64,11 @@ def _ratios(pyplot: Any, lines: Lines) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(found) + 0.9))
     for at, line in enumerate(found):
         ratio = line["ratio"]
-        axes.plot([ratio["low"], ratio["high"]], [at, at], color=OURS, linewidth=2)
-        axes.plot(ratio["median"], at, "o", color=OURS)
+        axes.plot([ratio["low"], ratio["high"]], [at, at], color=FIRST, linewidth=2)
+        axes.plot(ratio["median"], at, "o", color=FIRST)
         if line["target"]:
             axes.plot(float(line["target"].split()[1]), at, "|", color="#d1242f", markersize=14)
-    axes.axvline(1, color=OTHER, linewidth=0.8)
+    axes.axvline(1, color=SECOND, linewidth=0.8)
     axes.set_yticks(
         range(len(found)), [f"{line['goal']}: {line['what'].partition(', the median of')[0]}" for line in found]
     )
@@ -76,7 +80,7 @@ def _by_count(pyplot: Any, name: str, title: str, x: str, y: str, series: Mappin
     """One value over the number of clients or tasks."""
     figure, axes = pyplot.subplots(figsize=(5, 3))
     axes.set_xscale("log")
-    for (label, points), color in zip(series.items(), (OURS, OTHER), strict=False):
+    for (label, points), color in zip(series.items(), (FIRST, SECOND)[: len(series)], strict=True):
         counts = [int(count) for count in points]
         axes.plot(counts, list(points.values()), "o-", color=color, label=label)
         ticks = [a for a, b in zip(counts, [*counts[1:], math.inf], strict=True) if b / a > 3]  # others have no room
@@ -93,6 +97,8 @@ def _by_count(pyplot: Any, name: str, title: str, x: str, y: str, series: Mappin
 
 def _series(lines: Lines, goal: str, beginning: str) -> Mapping[str, Mapping[str, float]]:
     found = [line for line in lines if line["goal"] == goal and line["series"] and line["what"].startswith(beginning)]
+    if not found:
+        raise KeyError(f"no line of goal ({goal}) begins with {beginning!r}")
     return {_label(line["what"]): line["series"] for line in found}
 
 

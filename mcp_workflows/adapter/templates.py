@@ -82,6 +82,11 @@ class Template:
         names = (first.match(expression.strip()) for expressions in found for expression in expressions)
         return frozenset(match[1] for match in names if match)
 
+    def mentions(self, scope: str) -> bool:
+        """True if a placeholder may have something of this scope in it."""
+        expressions = (each for text in _strings(self.source) for each in _PLACEHOLDER.findall(text))
+        return any(re.search(rf"\b{scope}\b", each) for each in expressions)
+
     def render(self, scope: Mapping[str, Any], *, all_keys: bool = False) -> Any:  # any JSON value
         """Fill in the placeholders from `scope` (`args`, `principal`, `task`, `answer`, `output`).
 

@@ -22,10 +22,10 @@ class CurrentCall:
 
     offer: Offer
     principal: Principal
-    text: str | None = None
-    offered: bool = False  # the caller may call the tool
+    request_state: str | None = None
+    is_offered: bool = False  # the caller may call the tool
     ctx: Context | None = None
-    handed: bool = False
+    has_handed_over: bool = False
     outcome: CallOutcome | None = None
 
 

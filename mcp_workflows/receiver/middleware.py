@@ -86,17 +86,17 @@ class Middleware:
         if ctx.method != "tools/call" or self.boundary is None:
             return await call_next(ctx)
         state = await self._current(ctx)
-        if not state.offered:  # treated as unknown: an error about its state would show that the tool exists
+        if not state.is_offered:  # treated as unknown: an error about its state would show that the tool exists
             with as_current_call(state):
                 return await call_next(ctx)
 
         async def hide(ctx: Context) -> HandlerResult:
             params = dict(ctx.params or {})
-            state.text = params.pop("requestState", None)
+            state.request_state = params.pop("requestState", None)
             with as_current_call(state):
                 result = await call_next(replace(ctx, params=params))
             if isinstance(result, dict) and result.get("resultType") == "input_required":
-                return {**result, "requestState": state.text}
+                return {**result, "requestState": state.request_state}
             return result
 
         return await self.boundary(ctx, hide)
@@ -152,7 +152,7 @@ class Middleware:
 
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         state = current_call() or await self._current(ctx)
-        if not state.offered:
+        if not state.is_offered:
             if companion := state.offer.companion(name_of(ctx)):
                 return await self._companion(ctx, state, companion)
             return await self._call_own(ctx, call_next, state)
@@ -160,11 +160,13 @@ class Middleware:
             return await self._call_2025(ctx, state)
         check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
         params = ctx.params or {}
-        call = replace(wire.parse_call(params, wire.client_of(params), self.callers.key_paths), state=state.text)
+        call = replace(
+            wire.parse_call(params, wire.client_of(params), self.callers.key_paths), state=state.request_state
+        )
         report = ProgressReports(ctx.session.report_progress).report
-        outcome = await state.offer.entered.calls.call(call, state.principal, report)
+        outcome = await state.offer.task_service.calls.call(call, state.principal, report)
         rendered = wire.render(outcome_in_text(outcome))
-        state.text = rendered.get("requestState")
+        state.request_state = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
 
     async def _current(self, ctx: Context) -> CurrentCall:
@@ -173,7 +175,7 @@ class Middleware:
         offered = offer.shows(name)
         if offered and offer.service is not None:
             offered = await offer.service.authorization.offers(str(name), principal)
-        return CurrentCall(offer=offer, principal=principal, offered=offered)
+        return CurrentCall(offer=offer, principal=principal, is_offered=offered)
 
     async def _call_own(self, ctx: Context, call_next: CallNext, state: CurrentCall) -> HandlerResult:
         """`tools/call` of a tool of the server itself, whose function may hand over to one of our workflows."""
@@ -192,7 +194,7 @@ class Middleware:
         _refuse_task(ctx)
         principal = state.principal
         served = Companions(
-            service=state.offer.entered,
+            service=state.offer.task_service,
             principal=principal,
             tell=ProgressReports(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
@@ -255,20 +257,20 @@ class Middleware:
         if known is None:
             return None
         self._meters.check_lookup(principal, task_id)
-        return known.copy() if await self.offer.entered.rereads(known.task, principal) else None
+        return known.copy() if await self.offer.task_service.rereads(known.task, principal) else None
 
     async def _do(self, command: Get | Update | Cancel, principal: Principal) -> Outcome:
         match command:
             case Get():
-                return await self.offer.entered.get(command, principal)
+                return await self.offer.task_service.get(command, principal)
             case Update():
-                return await self.offer.entered.update(command, principal)
+                return await self.offer.task_service.update(command, principal)
             case Cancel():
-                return await self.offer.entered.cancel(command, principal)
+                return await self.offer.task_service.cancel(command, principal)
 
     def _tasks_2025(self, offer: Offer) -> InCoreTasks:
         assert self.group is not None, "the offer is entered, and so is this"
-        return InCoreTasks(offer.entered, self.group)
+        return InCoreTasks(offer.task_service, self.group)
 
     async def _read(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
@@ -277,7 +279,7 @@ class Middleware:
             return await call_next(ctx)
         principal = self.callers.principal(ctx)
         self._meters.count_poll(principal)
-        document = await self.offer.entered.read(Read(task_id=task_id), principal)
+        document = await self.offer.task_service.read(Read(task_id=task_id), principal)
         return self._envelope.around(ctx, _render(ctx, document))
 
     async def _listen(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -290,8 +292,8 @@ class Middleware:
         with self._meters.listening(principal):
             serve: Callable[[], Awaitable[HandlerResult]] = partial(call_next, ctx)
             if command is not None:
-                tasks = await self.offer.entered.listen(command, principal)
-                serve = partial(TaskSubscription(ctx, self.offer.entered, tasks, principal).serve, call_next)
+                tasks = await self.offer.task_service.listen(command, principal)
+                serve = partial(TaskSubscription(ctx, self.offer.task_service, tasks, principal).serve, call_next)
             result = await while_admitted(principal, serve)
         if result is None:  # ended with its token; the client may listen again with a new one
             return types.SubscriptionsListenResult(_meta={SUBSCRIPTION_ID_META_KEY: ctx.request_id})

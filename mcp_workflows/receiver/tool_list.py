@@ -50,7 +50,7 @@ class Offer:
         return any(tool.hands_over for tool in self.tools.values())
 
     @property
-    def entered(self) -> TaskService:
+    def task_service(self) -> TaskService:
         """The task service.
 
         Raises:

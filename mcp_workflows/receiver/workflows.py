@@ -124,7 +124,7 @@ class Workflows:
     @property
     def service(self) -> TaskService:
         """The task service, while entered."""
-        return self.middleware.offer.entered
+        return self.middleware.offer.task_service
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -256,16 +256,16 @@ class Workflows:
             raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() works inside a tool function of this server only")
         if tool not in state.offer.tools:
             raise RequestError(jsonrpc.INTERNAL_ERROR, f"hand_over(): there is no tool {tool!r}")
-        if state.handed:
+        if state.has_handed_over:
             raise RequestError(jsonrpc.INTERNAL_ERROR, "hand_over() comes once in a call: one workflow finishes it")
         params = {**(state.ctx.params or {}), "name": tool, "arguments": dict(arguments), "inputResponses": {}}
         parsed = wire.parse_call(params, client_of(state.ctx), self.middleware.callers.key_paths)
         call = replace(parsed, takes_questions=False)
-        report, state.handed = ProgressReports(state.ctx.session.report_progress).report, True
+        report, state.has_handed_over = ProgressReports(state.ctx.session.report_progress).report, True
         try:
-            state.outcome = await state.offer.entered.calls.call(call, state.principal, report)
+            state.outcome = await state.offer.task_service.calls.call(call, state.principal, report)
         except WorkflowsError:
-            state.handed = False
+            state.has_handed_over = False
             raise
         return types.CallToolResult(content=[])
 

@@ -77,8 +77,8 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
         """Insert the row, or return the one that this idempotency key already has; others see it when this returns.
 
-        With `durable` it is on disk by then, else after the next `sync`; see `change`. The key counts per owner and
-        tool, and also when its row is a tombstone.
+        With `durable` a new row is on disk by then. Any other is after the next `sync`: another process may not have
+        synced the row that was there. The key counts per owner and tool, and also when its row is a tombstone.
 
         Raises:
             CapReached: one more row would be too many; nothing was inserted. Counted in the same transaction, so that
@@ -87,10 +87,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def sync(self) -> None:
-        """Return when all that was committed before this call is on disk; concurrent callers share the work.
+        """Return when all rows that `create` returned before this call are on disk; concurrent callers share the work.
 
         Raises:
-            StoreUnavailable: the disk failed.
+            StoreUnavailable: the disk failed. The rows are there for all to see, until the machine loses power.
         """
         ...
 

@@ -188,7 +188,7 @@ class TaskAccess:
         self._limits = limits
         self._audit = audit
 
-    async def found(
+    async def authorize(
         self, task_id: str, principal: Principal, verb: Verb = Verb.SEE, *, by: float = float("inf")
     ) -> tuple[Task, Rights]:
         """Return the task and the principal's rights on it, which include `verb`: the only way from an id to a task.

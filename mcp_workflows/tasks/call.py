@@ -110,7 +110,7 @@ class ToolCalls:
             if self._repository.stopping:
                 raise RequestError(INTERNAL_ERROR, "the server is stopping; nothing was started: call again later")
             return
-        task, _ = await self._access.found(task_id, principal)
+        task, _ = await self._access.authorize(task_id, principal)
         async with self._waiting.attended(self._tools[call.tool], task, principal):
             with self._repository.until_stop():
                 yield
@@ -262,7 +262,7 @@ class ToolCalls:
         self, tool: Tool, task_id: str, call: Call, principal: Principal, report: Report
     ) -> CallOutcome:
         """Continue a plain call whose workflow asked a question."""
-        task, _ = await self._access.found(task_id, principal, Verb.ANSWER)
+        task, _ = await self._access.authorize(task_id, principal, Verb.ANSWER)
         async with self._waiting.attended(tool, task, principal):
             task = await self._access.answer(task, call.responses, principal)
         return await self._awaited(tool, task, call, principal, report)

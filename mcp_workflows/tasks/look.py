@@ -56,7 +56,7 @@ class ExecutionLook:
             return row, None  # another replica told a client so, which is final; the next look asks the engine
         if not row.ended and row.handle is None:
             with self._engines.admitted(row.engine):
-                row = await self._creation.started(row)
+                row = await self._creation.ensure_started(row)
             if row.ended:
                 self._record_status(row)
         if row.ended or (handle := row.handle) is None:

@@ -102,7 +102,7 @@ class TaskRepository:
             store=store,
             engines=engines,
             heal=self._poller.look,
-            look=self._looked_afresh,
+            look=self._look_afresh,
             cancellation=self._cancellation,
             retention=retention,
             clock=clock,
@@ -205,7 +205,7 @@ class TaskRepository:
         """
         return await self._page(owner, cursor, limit, partial(self._store.list_of_owner, owner))
 
-    async def _looked_at(self, rows: Sequence[Task], by: float) -> Sequence[TaskAndWarning]:
+    async def _look_at_all(self, rows: Sequence[Task], by: float) -> Sequence[TaskAndWarning]:
         looked: dict[str, TaskAndWarning] = {}
 
         async def look(row: Task) -> None:
@@ -238,7 +238,7 @@ class TaskRepository:
         following = None
         if len(rows) > limit:
             following = write_cursor(self._cursor_key, reader, (shown[-1].created, shown[-1].id))
-        return await self._looked_at([row for row in shown if not row.pending(now)], by), following
+        return await self._look_at_all([row for row in shown if not row.pending(now)], by), following
 
     async def current(self, task: Task, *, by: float | None = None) -> TaskAndWarning:
         """Return the task after a look; without an answer in time (3 s by default), the last known state and a warning.
@@ -302,7 +302,7 @@ class TaskRepository:
         if not task.may_answer:
             raise RequestError(INVALID_PARAMS, f"tool {task.tool} only watches: nothing can be answered here")
         if any(key not in task.execution.requests for key in responses):
-            task = await self._looked(task)
+            task = await self._look_or_undelivered(task)
         fitting = fitting_answers(task, responses, principal)
         if not fitting or task.handle is None:
             return task, False
@@ -361,12 +361,12 @@ class TaskRepository:
 
     # --- looks
 
-    async def _looked_afresh(self, task: Task) -> Task:
+    async def _look_afresh(self, task: Task) -> Task:
         self._poller.note(task)
         self._poller.refresh_now(task.id)
         return await self._poller.look(task, urgent=True)
 
-    async def _looked(self, task: Task) -> Task:
+    async def _look_or_undelivered(self, task: Task) -> Task:
         try:
             return await self._poller.look(task, urgent=True)
         except EngineError as error:

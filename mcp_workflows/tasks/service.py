@@ -76,7 +76,7 @@ class TaskService:
     async def get(self, command: Get, principal: Principal) -> Described:
         """`tasks/get`: return the task after a look, or its last known state if the engine does not answer."""
         by = self._repository.deadline()
-        task, rights = await self._access.found(command.task_id, principal, by=by)
+        task, rights = await self._access.authorize(command.task_id, principal, by=by)
         found = await self._described(task, rights, principal, by)
         if found is None:
             raise not_found()
@@ -108,17 +108,17 @@ class TaskService:
         Raises:
             RequestError: it may not.
         """
-        await self._access.found(command.task_id, principal, Verb.ANSWER)
+        await self._access.authorize(command.task_id, principal, Verb.ANSWER)
 
     async def update(self, command: Update, principal: Principal) -> Acknowledged:
         """`tasks/update`: deliver answers; either all of them fit their questions, or none is applied."""
-        task, _ = await self._access.found(command.task_id, principal, Verb.ANSWER)
+        task, _ = await self._access.authorize(command.task_id, principal, Verb.ANSWER)
         await self._access.answer(task, command.responses, principal)
         return Acknowledged()
 
     async def cancel(self, command: Cancel, principal: Principal) -> Acknowledged:
         """`tasks/cancel`: ask the engine to cancel; the status shows the outcome."""
-        task, _ = await self._access.found(command.task_id, principal, Verb.CANCEL)
+        task, _ = await self._access.authorize(command.task_id, principal, Verb.CANCEL)
         await self._repository.cancel(task)
         self._access.record(Event.CANCEL, principal, task, outcome="ended" if task.ended else "ok")
         return Acknowledged()
@@ -130,7 +130,7 @@ class TaskService:
             RequestError: it has ended already.
         """
         by = self._repository.deadline()
-        found, rights = await self._access.found(command.task_id, principal, Verb.CANCEL, by=by)
+        found, rights = await self._access.authorize(command.task_id, principal, Verb.CANCEL, by=by)
         task, _ = await self._repository.current(found, by=by)
         is_cancelled = (
             task.cancelled is None
@@ -181,7 +181,7 @@ class TaskService:
 
         async def find(task_id: str) -> None:
             try:
-                found[task_id], _ = await self._access.found(task_id, principal, by=by)
+                found[task_id], _ = await self._access.authorize(task_id, principal, by=by)
             except StoreError as error:
                 unread.append(error)
             except RequestError:
@@ -228,12 +228,12 @@ class TaskService:
         Raises:
             RequestError: the principal may not see it, or it has expired.
         """
-        return (await self._access.found(task_id, principal))[0]
+        return (await self._access.authorize(task_id, principal))[0]
 
     async def read(self, command: Read, principal: Principal) -> Document:
         """`resources/read` of a task's whole result, with the same authorization."""
         by = self._repository.deadline()
-        task, rights = await self._access.found(command.task_id, principal, by=by)
+        task, rights = await self._access.authorize(command.task_id, principal, by=by)
         task, _ = await self._repository.current(task, by=by)
         if not rights.reads(task):
             raise not_found()

@@ -27,7 +27,7 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     RequestError,
     StartConflict,
-    WorkflowsError,
+    StoreUnavailable,
 )
 from mcp_workflows.store.protocol import NO_CAPS, Caps, Store, changed
 from mcp_workflows.task import (
@@ -128,7 +128,7 @@ class ExecutionSearch:
         try:
             async with self._engines.calling(row.engine, api="find") as adapter:
                 if isinstance(adapter, Finds):
-                    return await adapter.find(self._sought(row))
+                    return await adapter.find(self._search_order(row))
                 raise not_known("its adapter cannot look for it any more")
         except StartConflict:
             raise
@@ -136,7 +136,7 @@ class ExecutionSearch:
             throttled = isinstance(error, EngineUnavailable) and error.throttled
             raise not_known(str(error), throttled=throttled) from None
 
-    def _sought(self, row: Task) -> Start:
+    def _search_order(self, row: Task) -> Start:
         """Return the order to search for; a creation time ahead of the clock is replaced by `LOOK_BACK` ago."""
         order, now = order_of(row), self._clock()
         return replace(order, created=now - LOOK_BACK) if is_ahead(order.created, now) else order
@@ -171,9 +171,9 @@ class TaskCreation:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._search = ExecutionSearch(engines, clock)
         self._again: Mapping[StartGuarantee, Callable[[Task], Awaitable[Task]]] = {
-            StartGuarantee.KEYED: self._restarted,
-            StartGuarantee.FINDABLE: self._sought,
-            StartGuarantee.ONCE: self._resolved,
+            StartGuarantee.KEYED: self._restart_keyed,
+            StartGuarantee.FINDABLE: self._recover_findable,
+            StartGuarantee.ONCE: self._recover_once,
         }
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, same: Idempotency = NO_KEY) -> Task:
@@ -181,61 +181,75 @@ class TaskCreation:
 
         Raises:
             CapReached: a quota is reached; nothing was started.
+            StoreUnavailable: the store takes no writes; the message says so if it may have been started all the same.
             RequestError: the key stands for another call, or for a task that has expired.
             EngineRefused: nothing was started, and the key is free again; no row is left, unless another call has it.
             EngineUnavailable: the engine cannot be reached; likewise.
         """
-        while (row := await self._inserted(task, caps, same)).id != task.id:
+        while (row := await self._insert_and_start(task, caps, same)).id != task.id:
             if same.window is not None and not _covers(same.window, same.since, row, self._clock()):
                 await changed(self._store, row, release_key)
                 continue  # the first insertion opens the next window, for all replicas
             _check_same_call(row, task, self._clock())
-            begun = await self._begun(row, self.started)
+            begun = await self._start_or_acknowledge(row, self.ensure_started)
             if begun is not None and not _closed(begun):
-                await self._store.sync()  # another replica may be about to
+                await self._store.sync()  # the row may be another replica's, which has not synced it yet
                 self._engines.telemetry.prevented(row.engine, row.tool)
                 return begun  # otherwise it was not started, and the key is free again
         return row
 
-    async def _inserted(self, task: Task, caps: Caps, same: Idempotency) -> Task:
+    async def _insert_and_start(self, task: Task, caps: Caps, same: Idempotency) -> Task:
         """Return the task, started, or the one that has its idempotency key; callers with the same key wait for it.
 
         If the engine dedupes by key, the disk takes the row while the engine starts it. If power fails meanwhile,
-        nobody knows of the task yet, and a call that is repeated with its key finds the execution. The key of a window
-        is not part of the engine's key, so that such a row is on disk before the start.
+        nobody knows of the task yet, and a call that is repeated with its key finds the execution. Otherwise the row is
+        on disk before the start.
         """
         row = task
-        keyed = promised(self._engines.get(task.engine), task) is StartGuarantee.KEYED and same.window is None
+        keyed = promised(self._engines.get(task.engine), task) is StartGuarantee.KEYED and same.holds_at_engine
         async with self._lock(task.id):
             with anyio.CancelScope(shield=True):
                 row = await self._store.create(attempt(task, self._clock()), caps, durable=not keyed)
                 if row.id == task.id:
-                    start = partial(self._begun, row, self._start)
-                    row = await (self._beside_sync(start) if keyed else start()) or row
+                    row = (
+                        await (
+                            self._start_beside_sync(row)
+                            if keyed
+                            else self._start_or_acknowledge(row, self._start_order)
+                        )
+                        or row
+                    )
         return row
 
-    async def _beside_sync(self, start: Callable[[], Awaitable[Task | None]]) -> Task | None:
-        """Start while the disk takes the row; both are over when this returns."""
-        failures: list[WorkflowsError] = []
+    async def _start_beside_sync(self, row: Task) -> Task | None:
+        """Start the row while the disk takes it. It is bound, so that others are told of it, after both.
+
+        Raises:
+            StoreUnavailable: the disk failed; the execution may run all the same.
+        """
+        begun: Task | None = None
+        failures: list[StoreUnavailable] = []
+        synced = anyio.Event()
 
         async def sync() -> None:
             try:
                 await self._store.sync()
-            except WorkflowsError as error:
-                failures.append(error)
+            except StoreUnavailable as error:
+                failures.append(StoreUnavailable(f"{error}; it may have been started all the same"))
+            finally:
+                synced.set()
 
-        row: Task | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(sync)
-            try:
-                row = await start()
-            except WorkflowsError as error:
-                failures.insert(0, error)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(sync)
+                begun = await self._start_or_acknowledge(row, partial(self._start_order, synced=synced))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         if failures:
             raise failures[0]
-        return row
+        return begun
 
-    async def _begun(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:
+    async def _start_or_acknowledge(self, row: Task, start: Callable[[Task], Awaitable[Task]]) -> Task | None:
         """Return the started row, or the acknowledged one if the outcome is unknown; None if it was deleted instead."""
         try:
             return await start(row)
@@ -244,7 +258,7 @@ class TaskCreation:
                 raise
             return await self._store.change(row.id, row.owner, acknowledge)
 
-    async def started(self, task: Task) -> Task:
+    async def ensure_started(self, task: Task) -> Task:
         """Return the task with its handle, started or found under its key if it has none; one call at a time per task.
 
         It is shielded: a cancelled request does not leave a start half done. Each call in it is bounded.
@@ -261,12 +275,12 @@ class TaskCreation:
                 row = await self._again[promise](row)
         return row
 
-    async def _restarted(self, task: Task) -> Task:
+    async def _restart_keyed(self, task: Task) -> Task:
         """KEYED: start the task again under its key."""
         row = _live(await self._store.change(task.id, task.owner, lambda row: attempt(row, self._clock())))
-        return row if row.handle is not None or row.ended else self._healed(await self._start(row))
+        return row if row.handle is not None or row.ended else self._count_healed(await self._start_order(row))
 
-    async def _resolved(self, task: Task) -> Task:
+    async def _recover_once(self, task: Task) -> Task:
         """ONCE: start the task if no attempt can have started it; close it as unknown if an attempt may have.
 
         Raises:
@@ -276,18 +290,18 @@ class TaskCreation:
         if row.handle is not None or row.ended:
             return row
         if not row.attempts:
-            return self._healed(await self._start(await self._claimed(row)))
+            return self._count_healed(await self._start_order(await self._claim_attempt(row)))
         if not self._is_steady() or self._clock() < (row.attempted or row.created) + CREATING:
             raise not_known()
-        return await self._lost(row)
+        return await self._close_as_unknown(row)
 
-    async def _lost(self, row: Task) -> Task:
+    async def _close_as_unknown(self, row: Task) -> Task:
         lost = await self._store.change(
             row.id, row.owner, lambda task: mark_outcome_unknown(task, OUTCOME_UNKNOWN, self._clock())
         )
         return _live(lost)
 
-    def _healed(self, row: Task) -> Task:
+    def _count_healed(self, row: Task) -> Task:
         if row.handle is not None:
             self._engines.telemetry.healed(row.engine)
         return row
@@ -295,8 +309,11 @@ class TaskCreation:
     def _lock(self, task_id: str) -> anyio.Lock:
         return self._locks.setdefault(task_id, anyio.Lock())
 
-    async def _start(self, row: Task) -> Task:
-        """Start a row whose attempt is noted; if a crash loses the handle, the row is healed under its key."""
+    async def _start_order(self, row: Task, synced: anyio.Event | None = None) -> Task:
+        """Start a row whose attempt is noted; if a crash loses the handle, the row is healed under its key.
+
+        `synced`: the end of a sync of the row that is under way; the row is not bound before.
+        """
         promise = StartGuarantee.KEYED
         try:
             async with self._engines.calling(row.engine, api="start") as adapter:
@@ -307,20 +324,22 @@ class TaskCreation:
                     raise not_known()
                 handle = await adapter.start(order_of(row))
         except EngineRefused as error:
-            if not await self._dropped(row, self._refusal(error)):
+            if not await self._drop(row, self._refusal(error)):
                 raise EngineUnavailable(
                     f"refused for now ({error}), and an earlier attempt may have started it"
                 ) from None
             raise
         except EngineUnavailable as error:
             if error.sent and promise is StartGuarantee.ONCE:
-                return await self._lost(row)
-            if not error.sent and await self._dropped(row, retract):
+                return await self._close_as_unknown(row)
+            if not error.sent and await self._drop(row, retract):
                 raise
             raise EngineUnavailable(str(error), throttled=error.throttled) from None
         if promise is StartGuarantee.FINDABLE and row.attempts > 1:
             # an earlier attempt may have been very late, and the oldest counts
             handle = await self._find(row) or handle
+        if synced is not None:
+            await synced.wait()
         return await self._bind(row, handle, promise)
 
     async def _bind(self, row: Task, handle: str, promise: StartGuarantee) -> Task:
@@ -342,7 +361,7 @@ class TaskCreation:
 
     # --- FINDABLE
 
-    async def _sought(self, task: Task) -> Task:
+    async def _recover_findable(self, task: Task) -> Task:
         """FINDABLE: find the execution, or start it again once every earlier attempt would have been found.
 
         Raises:
@@ -356,10 +375,10 @@ class TaskCreation:
             began = self._clock()
             if (handle := await self._find(row)) is not None:
                 self._engines.telemetry.prevented(row.engine, row.tool)
-                return self._healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
+                return self._count_healed(await self._bind(row, handle, StartGuarantee.FINDABLE))
             if not (self._is_steady() and self._search.settled(row, began)):
                 raise not_known()
-            return self._healed(await self._start(await self._claimed(row)))
+            return self._count_healed(await self._start_order(await self._claim_attempt(row)))
         except EngineUnavailable as error:
             self._search.note_failure(row, error)
             raise
@@ -374,7 +393,7 @@ class TaskCreation:
                 raise
             raise not_known(str(conflict)) from None
 
-    async def _claimed(self, row: Task) -> Task:
+    async def _claim_attempt(self, row: Task) -> Task:
         """Note one more attempt; if several replicas try, the store lets one of them do it.
 
         Raises:
@@ -396,7 +415,7 @@ class TaskCreation:
         failure = Failure(text=str(error), kind=NOT_STARTED, code=INTERNAL_ERROR)
         return partial(refuse, failure=failure, at=self._clock(), final=error.final)
 
-    async def _dropped(self, task: Task, otherwise: Callable[[Task], Task]) -> bool:
+    async def _drop(self, task: Task, otherwise: Callable[[Task], Task]) -> bool:
         """Give up our attempt, which certainly started nothing; return True if the key is free now.
 
         A row that was returned to no client is deleted, but only `CREATING / 2` before others may see it: clocks

@@ -29,6 +29,7 @@ class Idempotency:
     key: str | None = None
     window: timedelta | None = None  # the key is of the arguments: it counts for that long
     since: datetime | None = None  # with a window: the time of the call's first question, before any task it started
+    holds_at_engine: bool = True  # a call repeated with its key is the same order to an engine that dedupes by key
 
 
 def key_of(own: str | None, host: Sequence[str] | None, arguments: JSON, principal: Principal) -> str | None:
@@ -54,10 +55,11 @@ def with_key(dialogue: Dialogue, tool: Tool, principal: Principal, now: datetime
 def idempotency_of(tool: Tool, dialogue: Dialogue, arguments: Mapping[str, JSON], principal: Principal) -> Idempotency:
     """Return the idempotency of a call whose arguments are complete."""
     if dialogue.key is not None:
-        return Idempotency(key=dialogue.key)
+        return Idempotency(key=dialogue.key, holds_at_engine=not tool.names_task)
     if tool.dedupe is None or not principal.identified:
         return Idempotency()
-    return Idempotency(key=f"{_RESERVED}same:{digest(arguments)}", window=tool.dedupe, since=dialogue.since)
+    key = f"{_RESERVED}same:{digest(arguments)}"
+    return Idempotency(key=key, window=tool.dedupe, since=dialogue.since, holds_at_engine=False)
 
 
 def _escaped(key: str | None) -> str | None:

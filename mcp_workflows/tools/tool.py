@@ -370,6 +370,11 @@ class Tool(BaseModel):
             brought = gate.ask.answers(name)
             yield from ((f"gates.{name}.{part}", field, brought) for part, field in gate.unknown_fields(name))
 
+    @cached_property
+    def names_task(self) -> bool:
+        """True if a placeholder may have the id of the task, so that no two calls are the same to the engine."""
+        return any(Template(source).mentions("task") for _, source in self._templates())
+
     def unknown_principal_fields(self) -> Iterator[tuple[str, str]]:
         """Yield each place where a placeholder names a field that no principal has, and that field."""
         for where, source in self._templates():

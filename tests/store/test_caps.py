@@ -105,3 +105,25 @@ async def test_rows_are_counted_once_while_there_is_room() -> None:
             at = NOON + HOUR * (number // 99)
             await store.create(make_task(created=at, updated=at), Caps(live_of_owner=1000))
     assert sum("count(*)" in statement for statement in statements) == 2
+
+
+async def test_a_file_that_is_opened_again_is_counted_again(tmp_path: Path) -> None:
+    url, caps = f"sqlite:///{tmp_path}/tasks.db", Caps(live_of_owner=3)
+    store = SQLiteStore(url)
+    async with store:
+        await store.create(make_task(), caps)
+    async with SQLiteStore(url) as other:
+        for _ in range(2):
+            await other.create(make_task())
+    async with store:
+        with pytest.raises(CapReached):
+            await store.create(make_task(), caps)
+
+
+async def test_an_earlier_window_is_counted_again(tmp_path: Path) -> None:
+    async with SQLiteStore(f"sqlite:///{tmp_path}/tasks.db") as store:
+        for _ in range(3):
+            await store.create(make_task(created=NOON - HOUR / 2))
+        await store.create(make_task(created=NOON), Caps(created_of_owner=3, since=NOON - MINUTE))
+        with pytest.raises(CapReached):
+            await store.create(make_task(created=NOON), Caps(created_of_owner=3, since=NOON - HOUR))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import stat
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import pytest
 
 from mcp_workflows.errors import ConfigError, StoreUnavailable
 from mcp_workflows.store.protocol import Store, open_store
+from mcp_workflows.store.sqlite.file import LogFile
 from mcp_workflows.store.sqlite.migrations import MIGRATIONS
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.testing import StoreContract, make_task
@@ -302,12 +304,12 @@ async def test_creates_that_come_together_share_a_sync_and_leave_the_event_loop_
 ) -> None:
     threads: list[int] = []
 
-    def slow(path: Path) -> float:
+    def slow(log: LogFile) -> float:
         threads.append(threading.get_ident())
         time.sleep(0.1)
         return 0.1
 
-    monkeypatch.setattr("mcp_workflows.store.sqlite.store.sync_log", slow)
+    monkeypatch.setattr(LogFile, "sync", slow)
     async with SQLiteStore(url) as store, anyio.create_task_group() as group:
         for _ in range(20):
             await store.create(make_task(), durable=False)
@@ -320,30 +322,138 @@ async def test_creates_that_come_together_share_a_sync_and_leave_the_event_loop_
 
 
 async def test_a_fast_disk_needs_no_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    took = iter([0.01, 0.0002, 0.01, 0.01])
+    took = iter([*[0.0002] * 80, 0.1, *[0.0002] * 20])
     threads: list[int] = []
 
-    def disk(path: Path) -> float:
+    def disk(log: LogFile) -> float:
         threads.append(threading.get_ident())
         return next(took)
 
-    monkeypatch.setattr("mcp_workflows.store.sqlite.store.sync_log", disk)
+    monkeypatch.setattr(LogFile, "sync", disk)
     async with SQLiteStore(url) as store:
-        for _ in range(4):
+        for _ in range(100):
             await store.create(make_task(), durable=False)
             await store.sync()
             await store.sync()  # there is nothing to wait for
-    assert [thread == threading.get_ident() for thread in threads] == [False, False, True, False]
+    inline = [thread == threading.get_ident() for thread in threads]
+    assert inline[:50] == [False] * 50, "it has to be fast for a while"
+    assert inline[79:81] == [True] * 2
+    assert inline[81:] == [False] * 19, "once slow, not fast at once"
 
 
 async def test_a_disk_that_fails_to_sync_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(path: Path) -> float:
+    """The system says it once, and a second sync succeeds, whatever was lost."""
+    begun = threading.Event()
+
+    def broken(log: LogFile) -> float:
+        if begun.is_set():
+            return 0.1
+        begun.set()
+        time.sleep(0.1)
+        raise OSError(5, "Input/output error")
+
+    told: list[str] = []
+
+    async def sync() -> None:
+        try:
+            await store.sync()
+        except StoreUnavailable as error:
+            told.append(str(error))
+
+    async with SQLiteStore(url) as store:
+        monkeypatch.setattr(LogFile, "sync", broken)
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                await store.create(make_task(), durable=False)
+            for _ in range(3):
+                group.start_soon(sync)
+        first, *others = told
+        assert first == "the store got an error from its disk: Input/output error"
+        assert others == ["the store got an error from its disk, and the task may be lost with the power"] * 2
+
+
+async def test_after_a_failed_sync_the_log_is_begun_anew(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it has is in the database then; without that, what is written behind the gap is lost, too."""
+
+    def broken(log: LogFile) -> float:
+        raise OSError(5, "Input/output error")
+
+    async with SQLiteStore(url) as store:
+        lost = await store.create(make_task(), durable=False)
+        monkeypatch.setattr(LogFile, "sync", broken)
+        with pytest.raises(StoreUnavailable):
+            await store.sync()
+        row = await store.create(make_task(), durable=False)
+        await store.sync()  # this row is on disk already
+        without_log = tmp_path / "copy.db"
+        shutil.copy(url.removeprefix("sqlite:///"), without_log)
+        with closing(sqlite3.connect(without_log)) as found:
+            assert found.execute("SELECT id FROM tasks").fetchall() == [(lost.id,)]
+        assert await store.get(row.id, row.owner)
+
+
+async def test_while_another_reads_the_log_nothing_is_written_behind_a_gap(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(log: LogFile) -> float:
         raise OSError(5, "Input/output error")
 
     async with SQLiteStore(url) as store:
         await store.create(make_task(), durable=False)
-        monkeypatch.setattr("mcp_workflows.store.sqlite.store.sync_log", broken)
-        with pytest.raises(StoreUnavailable, match="the store got an error from its disk: Input/output error"):
+        monkeypatch.setattr(LogFile, "sync", broken)
+        with pytest.raises(StoreUnavailable):
             await store.sync()
-        monkeypatch.undo()
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:
+            other.execute("BEGIN")
+            other.execute("SELECT count(*) FROM tasks").fetchall()
+            with pytest.raises(StoreUnavailable, match="other processes are using its log"):
+                await store.create(make_task(), durable=False)
+        await store.create(make_task(), durable=False)
+
+
+async def test_it_is_closed_after_a_sync_that_is_under_way(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = LogFile.sync
+
+    def slow(log: LogFile) -> float:
+        time.sleep(0.1)
+        return sync(log)
+
+    monkeypatch.setattr(LogFile, "sync", slow)
+    async with anyio.create_task_group() as group, SQLiteStore(url) as store:
+        await store.create(make_task(), durable=False)
+        group.start_soon(store.sync)
+        await anyio.sleep(0.02)
+    with pytest.raises(StoreUnavailable, match="not open"):
         await store.sync()
+
+
+async def test_a_sync_needs_no_thread_of_the_server(url: str) -> None:
+    """Tools may keep them all busy."""
+    go = threading.Event()
+    async with SQLiteStore(url) as store, anyio.create_task_group() as group:
+        for _ in range(50):
+            group.start_soon(anyio.to_thread.run_sync, go.wait)
+        await store.create(make_task(), durable=False)
+        try:
+            with anyio.fail_after(5):
+                await store.sync()
+        finally:
+            go.set()
+
+
+async def test_a_row_of_another_process_is_synced_before_it_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: list[LogFile] = []
+
+    def count(log: LogFile) -> float:
+        syncs.append(log)
+        return 1.0
+
+    async with SQLiteStore(url) as other, SQLiteStore(url) as store:
+        await other.create(make_task(idempotency_key="k"), durable=False)
+        monkeypatch.setattr(LogFile, "sync", count)
+        await store.create(make_task(idempotency_key="k"))
+        await store.sync()
+        assert len(syncs) == 1
+        monkeypatch.undo()

@@ -296,7 +296,7 @@ class Stage:
             ACTOR.set(actor)
             try:
                 await act()
-            except* Crashed:
+            except Crashed:
                 pass
             finally:
                 actor.fates, actor.done = (), True
@@ -329,7 +329,7 @@ async def heal(stage: Stage, creation: TaskCreation) -> bool:
     rows = await stage.store.unbound("memory", stage.clock(), 100)
     for row in rows:
         with suppress(EngineUnavailable, EngineRefused):
-            await creation.started(row)
+            await creation.ensure_started(row)
     return bool(rows)
 
 

@@ -63,7 +63,7 @@ class Replica:
     def __init__(self, store: Store, creation: TaskCreation, engine: MemoryAdapter) -> None:
         self.store = store
         self.create = creation.create
-        self.started = creation.started
+        self.ensure_started = creation.ensure_started
         self.engine = engine
 
     async def row(self, task: Task) -> Task:
@@ -74,14 +74,14 @@ class Replica:
 
     async def handle(self, task: Task) -> str:
         """Of the task, which a look finds or starts."""
-        seen = await self.started(task)
+        seen = await self.ensure_started(task)
         assert seen.handle is not None
         return seen.handle
 
     async def unknown(self, task: Task) -> str:
         """What is said of a task that is neither known to be started nor not."""
         with pytest.raises(EngineUnavailable) as untold:
-            await self.started(task)
+            await self.ensure_started(task)
         assert untold.value.sent
         row = await self.row(task)
         assert (row.handle, row.ended) == (None, None)
@@ -259,7 +259,7 @@ async def test_what_a_clock_has_dated_that_was_ahead_is_looked_for_in_the_day_be
 async def quietly(here: Replica, task: Task) -> None:
     """A look; who comes second hears that it is not known yet."""
     with suppress(EngineUnavailable):
-        await here.started(task)
+        await here.ensure_started(task)
 
 
 class InStep(FindableMemoryAdapter):
@@ -329,7 +329,7 @@ async def test_a_start_that_comes_after_another_replicas_is_cancelled(tmp_path: 
             group.start_soon(late.create, task)
             await held.entered.wait()
             clock.time += SETTLING
-            await other.started(task)
+            await other.ensure_started(task)
             held.go_on.set()
         first, second = other.engine.handles
         assert (await other.handle(await other.row(task)), await late.handle(await late.row(task))) == (first, first)
@@ -553,7 +553,7 @@ async def test_a_key_with_another_input_is_told(tmp_path: Path, clock: Clock) ->
             Start(workflow=order.workflow, arguments=["other"], key=order.key, created=order.created)
         )
         with pytest.raises(StartConflict, match="another workflow or input"):
-            await here.started(task)
+            await here.ensure_started(task)
         assert "another workflow or input" in _failure(await here.row(task)).text
         assert len(here.engine.handles) == 1
 
@@ -574,7 +574,7 @@ async def test_an_execution_is_not_looked_for_at_each_look(
         task, other = await died(here, clock, started=False), await died(here, clock, started=False)
         for _ in range(3):
             with pytest.raises(EngineUnavailable, match=NOT_KNOWN) as untold:
-                await here.started(task)
+                await here.ensure_started(task)
             assert untold.value.throttled  # who waits for it waits on
         assert here.engine.calls["find"] == 1
         assert NOT_KNOWN in await here.unknown(other)
@@ -660,7 +660,7 @@ async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock:
         here.engine.faults.lost_start_replies = 1
         task = await here.create(new_task(clock))
         clock.time += SETTLING
-        assert _failure(await here.started(task)) == OUTCOME_UNKNOWN
+        assert _failure(await here.ensure_started(task)) == OUTCOME_UNKNOWN
         assert here.engine.calls["start"] == 1
 
 
@@ -674,7 +674,7 @@ async def test_nothing_is_started_for_what_is_left_of_a_task_that_has_expired(
         await here.store.delete_expired(clock.time, clock.time - timedelta(days=1))
         clock.time += SETTLING
         with pytest.raises(EngineUnavailable, match="expired"):
-            await here.started(task)
+            await here.ensure_started(task)
         assert not here.engine.handles
 
 

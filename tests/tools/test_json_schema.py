@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Other
 
@@ -195,7 +195,11 @@ _DATA = st.recursive(
 def test_a_value_is_right_exactly_when_another_implementation_says_so(word: Any, value: Any) -> None:
     schema = {"allOf": [word], "$defs": {"leaf": {"type": "string"}}}
     assume(cost_of(schema) < ENDLESS)  # `check_schema` refuses the others, which refer to themselves without end
-    assert (not Checker(schema).violations(value)) is _others(schema)(value)
+    try:
+        expected = _others(schema)(value)
+    except RecursionError:  # it follows references in a circle, where the cost is bounded all the same
+        reject()
+    assert (not Checker(schema).violations(value)) is expected
 
 
 @settings(max_examples=200, deadline=None)

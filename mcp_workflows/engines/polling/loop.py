@@ -38,14 +38,14 @@ class SweepLoop:
                 await self._sweep(self._wanted())
             await anyio.sleep(pause)
 
-    async def sweep_in_turn(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
+    async def sweep_in_slot(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
         """Sweep the due entries that a sweep can confirm; return those it confirmed whose last look is long ago."""
         if not (batch := self._batch(due, now)):
             return []
         await anyio.sleep(max(0.0, self._swept + self._policy.sweep_every - monotonic()))
-        await self._schedule.budget.turn()
-        self._schedule.budget.spend(self, in_turn=True)
-        self._schedule.budget.made(self)
+        await self._schedule.call_rate.wait_for_slot()
+        self._schedule.call_rate.reserve(self, in_slot=True)
+        self._schedule.call_rate.made(self)
         self._swept = began = monotonic()
         if not await self._sweep(batch):
             return []
@@ -144,23 +144,23 @@ class PollLoop:
         """
         schedule, now = self._schedule, monotonic()
         self._catch_up()
-        if debt := schedule.budget.debt:
-            await anyio.sleep(min(debt, self._policy.burst_rest))
+        if pause := schedule.call_rate.wait_after_early:
+            await anyio.sleep(min(pause, self._policy.burst_rest))
             return
         due = [entry for entry in schedule.idle() if entry.due <= now]
         due.sort(key=lambda entry: (entry.at > NEVER or entry.asked == NEVER, entry.due))
         unconfirmed: Sequence[CacheEntry] = []
         if schedule.sweeping and not schedule.limits.by_quota:
-            unconfirmed = await self._sweep_loop.sweep_in_turn(due, now)
+            unconfirmed = await self._sweep_loop.sweep_in_slot(due, now)
             due = [entry for entry in due if not entry.sweepable]
         chosen, chosen_at = self._chosen(due, unconfirmed), monotonic()
         for entry in chosen:
-            await schedule.budget.turn()
+            await schedule.call_rate.wait_for_slot()
             if entry.look_in_progress is None and entry.began < chosen_at:
-                schedule.budget.spend(entry, in_turn=True)
+                schedule.call_rate.reserve(entry, in_slot=True)
                 self._look(entry)
             self._catch_up()
-            if schedule.budget.debt:
+            if schedule.call_rate.wait_after_early:
                 return
 
     def _catch_up(self) -> None:
@@ -168,7 +168,7 @@ class PollLoop:
         for entry in self._schedule.suspects.urgent:
             if not self._schedule.take_from_burst():
                 return
-            self._schedule.budget.borrow(entry)
+            self._schedule.call_rate.reserve_early(entry)
             self._look(entry)
 
     def _look(self, entry: CacheEntry) -> None:

@@ -87,7 +87,7 @@ class Poller:
         schedule.note_interest(entry)
         row: Task | None = task
         while not schedule.fresh(entry, began):
-            if entry.look_in_progress or entry.stale or urgent or schedule.budget.roomy:
+            if entry.look_in_progress or entry.stale or urgent or schedule.call_rate.has_capacity:
                 await self._share_look(schedule, entry, row)
             else:
                 schedule.expect(entry, began)
@@ -182,7 +182,7 @@ class Poller:
     async def _share_look(self, schedule: PollSchedule, entry: CacheEntry, row: Task | None) -> None:
         """Join the look in progress, or start one that goes on even if the request is cancelled."""
         if entry.look_in_progress is None:
-            schedule.budget.spend(entry)
+            schedule.call_rate.reserve(entry)
             self._begin_look(entry, row)
         if entry.look_in_progress is not None:
             await entry.look_in_progress.wait()
@@ -193,7 +193,7 @@ class Poller:
 
     async def _look_once(self, entry: CacheEntry, row: Task | None) -> None:
         began, schedule = monotonic(), self._schedule(entry.task.engine)
-        request_made = partial(schedule.budget.made, entry)
+        request_made = partial(schedule.call_rate.made, entry)
         try:
             entry.task, entry.unsaved = await self._look(entry.task, row, request_made)
             entry.error = None
@@ -217,7 +217,7 @@ class Poller:
             if self._is_mine(entry.task):
                 self._long_polls.add(self._tasks, entry.task)
             if entry.stale and entry.look_in_progress is None:
-                self._schedule(entry.task.engine).budget.spend(entry)
+                self._schedule(entry.task.engine).call_rate.reserve(entry)
                 self._begin_look(entry)
 
     # --- followers and background loops

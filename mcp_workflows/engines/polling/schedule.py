@@ -8,7 +8,7 @@ from time import monotonic
 import anyio
 
 from mcp_workflows.engines.polling.cache_entry import FOREVER, NEVER, CacheEntry
-from mcp_workflows.engines.polling.call_rate import Budget
+from mcp_workflows.engines.polling.call_rate import CallRateLimiter
 from mcp_workflows.engines.polling.hints import HandleIndex, SuspectQueue
 from mcp_workflows.engines.polling.policy import PollingPolicy, PollLimits
 from mcp_workflows.engines.registry import Engines
@@ -32,7 +32,7 @@ class PollSchedule:
         self._index = HandleIndex()
         self._limits = policy.limits(engines.allowance(engine))
         self._limits_read = monotonic()
-        self._budget = Budget(self._limits.looks_per_second)
+        self._call_rate = CallRateLimiter(self._limits.looks_per_second)
         self._burst = self._limits.burst
         self._forgot = NEVER
 
@@ -45,16 +45,16 @@ class PollSchedule:
         return self._limits
 
     @property
-    def budget(self) -> Budget:
+    def call_rate(self) -> CallRateLimiter:
         """The rate limiter."""
         self._read()
-        return self._budget
+        return self._call_rate
 
     def _read(self) -> None:
         if monotonic() - self._limits_read >= self.policy.allowance_every:
             self._limits_read = monotonic()
             self._limits = self.policy.limits(self._engines.allowance(self.engine))
-            self._budget.limit(self._limits.looks_per_second)
+            self._call_rate.limit(self._limits.looks_per_second)
             self._burst = self._limits.burst
 
     def take_from_burst(self) -> bool:

@@ -45,16 +45,17 @@ class _Bound:
     rows: int
     version: int  # of the file, as other connections change it
     at: int  # the time of the count
+    since: int  # the beginning of its window
 
-    def holds(self, version: int, now: int) -> bool:
-        return self.version == version and 0 <= now - self.at < _COUNTED_FOR
+    def holds(self, version: int, now: int, since: int) -> bool:
+        return self.version == version and 0 <= now - self.at < _COUNTED_FOR and self.since <= since
 
 
 class CountedRows:
-    """The check before an insert.
+    """The check of caps before an insert, with an upper bound of the rows for each cap.
 
-    Rows are counted anew only when there may be as many as the cap allows, or when another process has written. Until
-    then no more rows can be there than this process has inserted since.
+    Rows are counted anew near the cap, when another process has written, for an earlier window, and after ten seconds.
+    Until then no more rows can be there than this process has inserted since, unless its clock was set back.
     """
 
     def __init__(self) -> None:
@@ -75,17 +76,17 @@ class CountedRows:
         if caps == NO_CAPS:
             return
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        since = _EVER if caps.since is None else micros(caps.since)
         for name, query in _QUERIES.items():
             cap: int | None = getattr(caps, name)
             bound = self._bounds.get(keys[name])
-            if cap is None or (bound is not None and bound.rows <= cap and bound.holds(version, now)):
+            if cap is None or (bound is not None and bound.rows <= cap and bound.holds(version, now, since)):
                 continue
-            since = _EVER if caps.since is None else micros(caps.since)
             values = {"owner": owner, "tool": tool, "now": now, "since": since, "cap": max(cap, 0)}
             rows, oldest = connection.execute(query, values).fetchone()
             if rows >= cap:
                 raise CapReached(name, again=_again(task, caps, oldest) if name in CREATED else None)
-            self._keep(keys[name], _Bound(rows=rows + 1, version=version, at=now))
+            self._keep(keys[name], _Bound(rows=rows + 1, version=version, at=now, since=since))
 
     def _keep(self, key: tuple[str, str, str], bound: _Bound) -> None:
         self._bounds.pop(key, None)

@@ -105,19 +105,30 @@ def write_ahead(connection: sqlite3.Connection) -> None:
         raise StoreUnusable(f"the disk of the store's file cannot do write-ahead logging (it stays {mode!r})")
 
 
-def sync_log(path: Path) -> float:
-    """Flush the write-ahead log to disk: with it all that was committed, by any connection. Return the seconds it took.
+class LogFile:
+    """The write-ahead log, to be synced.
 
-    Raises:
-        OSError: the disk failed.
+    It stays open, as the system tells an error of the disk once to each descriptor that was open by then, and needs no
+    descriptor when others have used them up.
     """
-    began = time.perf_counter()
-    log = os.open(f"{path}-wal", os.O_RDWR)
-    try:
-        getattr(os, "fdatasync", os.fsync)(log)  # macOS and Windows have no fdatasync
-    finally:
-        os.close(log)
-    return time.perf_counter() - began
+
+    def __init__(self, path: Path) -> None:
+        """Open the log of the database at this path, which is open itself."""
+        self._descriptor = os.open(f"{path}-wal", os.O_RDWR)
+
+    def sync(self) -> float:
+        """Flush all that was committed to disk, by any connection, and return the seconds it took.
+
+        Raises:
+            OSError: the disk failed. What was committed may never reach it, whatever a later sync says.
+        """
+        began = time.perf_counter()
+        getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS and Windows have no fdatasync
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._descriptor)
 
 
 def overwrite(connection: sqlite3.Connection) -> None:

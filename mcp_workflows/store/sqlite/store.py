@@ -1,7 +1,8 @@
 """The default store: one SQLite file on a local disk, used inline on the event loop.
 
-A row is read by id in some 20 us and written to disk in 0.2 ms; a thread would cost 7 to 12 times that. So there
-is one connection and no thread, and the lock of another process is waited for with `anyio.sleep`, never in SQLite.
+A row is read by id in some 20 us and written to a fast disk in 0.2 ms; a thread would cost 7 to 12 times that. So
+there is one connection, used without a thread, and the lock of another process is waited for with `anyio.sleep`, never
+in SQLite. Only `sync` waits for a slow disk in a thread.
 Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/rescode.html.
 """
 
@@ -11,7 +12,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from mcp_workflows.store.protocol import NO_CAPS, Caps, Count, Rekeyed, Store
 from mcp_workflows.store.sqlite import counts, key_value, queries, rekey, secrets
 from mcp_workflows.store.sqlite.caps import AHEAD, CountedRows
 from mcp_workflows.store.sqlite.file import (
+    LogFile,
     OpenFiles,
     damage_in,
     migrate,
@@ -36,7 +38,6 @@ from mcp_workflows.store.sqlite.file import (
     prepare,
     read_url,
     rewrite_version,
-    sync_log,
     write_ahead,
 )
 from mcp_workflows.store.sqlite.rows import TRY, Rows, micros, utf8
@@ -87,11 +88,8 @@ class SQLiteStore(Store):
         self._file, self._busy_timeout_ms = read_url(url, busy_timeout_ms)
         self._cipher = cipher
         self._rows = Rows()
-        self._counted = CountedRows()
         self._syncing = anyio.Lock()
-        self._commits = 0  # that wait for `sync`, since the file was opened; rows that others committed count, too
-        self._synced = 0  # of these
-        self._sync_takes = float("inf")  # seconds, as the last one did
+        self._sync_thread = anyio.CapacityLimiter(1)  # of its own: tools may keep all threads of the server busy
         self._notes = key_value.NoteRows(cipher=cipher)
         self._path: Path | None = None
         self._opened: sqlite3.Connection | None = None
@@ -119,6 +117,12 @@ class SQLiteStore(Store):
                 raise _translated(error, opening=self._file) from error
             closed_on_error.pop_all()
         self._opened, self._files = connection, OpenFiles(self._file, self._path)
+        self._log = LogFile(self._path) if self._path else None
+        self._counted = CountedRows()
+        self._unsynced = 0  # rows told by `create`, numbered, that may not be on disk
+        self._synced = 0  # of these
+        self._failed = 0  # likewise: they may never be on disk
+        self._sync_takes = 1.0  # seconds; a slow disk is fast now and then, when there is little to write
         self._damaged, self._checked = False, None
         return self
 
@@ -135,40 +139,59 @@ class SQLiteStore(Store):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the file."""
-        if self._opened:
-            self._opened.close()
-        self._opened = None
+        """Close the file, and with it write all to disk."""
+        with anyio.CancelScope(shield=True):
+            with suppress(StoreUnavailable):
+                await self.sync()  # others may keep the file open
+            async with self._syncing:
+                if self._log:
+                    self._log.close()
+                if self._opened:
+                    self._opened.close()
+                self._opened = self._log = None
 
     async def create(self, task: Task, caps: Caps = NO_CAPS, *, durable: bool = True) -> Task:
         """Insert the row, or return the one that its idempotency key already has."""
 
+        is_doubtful = self._failed > self._synced
+
         def step(connection: sqlite3.Connection) -> Task:
-            with _committing(connection, durable=durable):
+            if is_doubtful and not rekey.empty_log(connection):  # what follows a part missing on disk is lost with it
+                raise StoreUnavailable("the store got an error from its disk, and other processes are using its log")
+            with _committing(connection, durable=durable or is_doubtful):
                 return queries.create(connection, self._rows, self._counted, task, caps)
 
         row = await self._write(step)
-        self._commits += not durable
+        is_found = row.id != task.id  # another process may have committed it, without a sync
+        self._unsynced += is_found or not durable
+        if is_doubtful:
+            self._synced = self._unsynced
         return row
 
     async def sync(self) -> None:
-        """Wait for the disk; one sync serves all who committed before it began.
+        """Wait for the disk; one sync serves all whose rows were committed before it began.
 
         A slow disk is waited for in a thread. A fast one takes less time than another thread.
         """
-        wanted = self._commits
+        if self._opened is None:
+            raise StoreUnavailable("the store is not open")
+        wanted = self._unsynced
         async with self._syncing:
-            if self._synced >= wanted or self._path is None:
+            if self._log is None or self._synced >= wanted:
                 return
-            begun = self._commits
+            if self._failed >= wanted:  # the disk says so once, and a second sync would succeed
+                raise StoreUnavailable("the store got an error from its disk, and the task may be lost with the power")
+            covered = self._unsynced
             try:
                 if self._sync_takes < FAST_SYNC:
-                    self._sync_takes = sync_log(self._path)
+                    took = self._log.sync()
                 else:
-                    self._sync_takes = await anyio.to_thread.run_sync(sync_log, self._path)
+                    took = await anyio.to_thread.run_sync(self._log.sync, limiter=self._sync_thread)
             except OSError as error:
+                self._failed = covered
                 raise StoreUnavailable(f"the store got an error from its disk: {error.strerror}") from error
-            self._synced = begun
+            self._sync_takes = max(took, self._sync_takes * 0.9)
+            self._synced = covered
 
     async def get(self, task_id: str, owner: str) -> Task | None:
         """Return the row, if it belongs to this owner."""

@@ -11,7 +11,7 @@ import pytest
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Ref, Status
 from mcp_workflows.adapter.memory import MemorySettings
-from mcp_workflows.engines.polling.call_rate import Budget
+from mcp_workflows.engines.polling.call_rate import CallRateLimiter
 from mcp_workflows.engines.polling.policy import PollingPolicy
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.wire.commands import Update
@@ -74,16 +74,16 @@ async def test_pollers_of_more_tasks_than_an_engine_may_be_asked_for_are_answere
 
 
 async def test_calls_that_a_stall_has_held_up_are_not_joined_by_those_of_the_next_second() -> None:
-    budget = Budget(5)
+    call_rate = CallRateLimiter(5)
     for name in range(5):
-        budget.spend(name)  # decided now
+        call_rate.reserve(name)  # decided now
     await anyio.sleep(0.5)  # the event loop stalls, or the store is slow
     held_up = time.monotonic()
     for name in range(5):
-        budget.made(name)
-    assert not budget.roomy
+        call_rate.made(name)
+    assert not call_rate.has_capacity
     with anyio.fail_after(10):
-        await budget.turn()
+        await call_rate.wait_for_slot()
     assert time.monotonic() - held_up >= 0.99
 
 
