@@ -19,6 +19,8 @@ INSPECTOR = ROOT / "tests" / "clients" / "inspector" / "package.json"
 FASTMCP: Final = ("fastmcp==4.1.0", "fastmcp-tasks==4.1.0")
 MCP_1X: Final = ("mcp==1.30.0",)
 AWSLABS: Final = ("awslabs-stepfunctions-tool-mcp-server==0.2.1",)
+BUILDBOT: Final = ("buildbot[bundle]==4.3.0", "buildbot-worker==4.3.0", "setuptools<81")
+TOIL: Final = ("toil[server,cwl]==9.6.0", "boto3", "boto3-stubs", "mypy-boto3-iam")
 MATPLOTLIB: Final = ("matplotlib==3.11.2",)
 _NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 

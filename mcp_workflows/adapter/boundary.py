@@ -25,6 +25,7 @@ from mcp_workflows.errors import ConfigError
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
 EXTRA_OF_ADAPTER: Mapping[str, str] = {
     "google-workflows": "google",
+    "http": "http",
     "stepfunctions": "stepfunctions",
     "temporal": "temporal",
 }

@@ -135,7 +135,7 @@ def _reason_of(error: Exception, response: _Response, status: int) -> str:
     if status in _CREDENTIALS:
         return ": it does not accept our credentials"
     refused = 400 <= status < 500  # a failing server often sends a stack trace
-    told = _reason(body[:MAX_BODY]) if refused and isinstance(body, bytes) else ""
+    told = reason_in(body[:MAX_BODY]) if refused and isinstance(body, bytes) else ""
     phrase = HTTPStatus(status).phrase if status in _PHRASES else ""
     return f": {told}" if told else f" {phrase}".rstrip()
 
@@ -143,7 +143,7 @@ def _reason_of(error: Exception, response: _Response, status: int) -> str:
 _PHRASES: Final = frozenset(HTTPStatus)
 
 
-def _reason(body: bytes) -> str:
+def reason_in(body: bytes) -> str:
     """Return the message of a body on one line; nothing of a page for browsers or of a stack trace."""
     text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
     if text.startswith(("{", "[", '"')):  # JSON: other fields may repeat the request, with its credentials

@@ -86,7 +86,7 @@ def _settings(kind: type[Adapter], words: Sequence[str], *, asks: bool) -> Mappi
     fields = kind.Settings.model_fields
     required = {name: "" for name, field in fields.items() if field.is_required()}
     values: dict[str, JSON] = {}
-    for name, proposed in (required | dict(first_settings(kind))).items():
+    for name, proposed in (first_settings(kind) or required).items():
         if name in given:
             values[name] = given.pop(name)
             continue

@@ -1,0 +1,157 @@
+"""Adapter for job APIs that are spoken to over HTTP, as their definition says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import ClassVar, Final, Self, cast
+
+import anyio
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import JSON, Allowance, Execution, Notes, Ref, Start, StartGuarantee
+from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows_http.bulk_status import listings
+from mcp_workflows_http.cancel import cancel
+from mcp_workflows_http.client import ApiClient
+from mcp_workflows_http.find import find
+from mcp_workflows_http.frozen import Definitions
+from mcp_workflows_http.handle import Handle
+from mcp_workflows_http.look import look
+from mcp_workflows_http.questions import send_answer
+from mcp_workflows_http.settings import HttpOptions, HttpSettings
+from mcp_workflows_http.start import start_execution
+
+_LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
+_SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
+_BATCH: Final = 1000  # executions of one sweep
+_SHARE_OF_LOOKS: Final = 0.8  # of the calls; the rest is for starts, answers and lists
+
+
+class HttpAdapter:
+    """Adapter for a job API; satisfies `Adapter` and the protocols that its definition makes possible."""
+
+    Settings: ClassVar[type[BaseModel]] = HttpSettings
+    Options: ClassVar[type[BaseModel]] = HttpOptions
+    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
+    first_settings: ClassVar[Mapping[str, str]] = {"preset": "respond-async", "url": "https://jobs.example.com"}
+
+    def __new__(cls, settings: HttpSettings) -> Self:
+        """Return an adapter with exactly the capabilities that the definition has."""
+        return super().__new__(cast("type[Self]", _kind(settings)))
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._definitions = Definitions(settings)
+        self._client = ApiClient(settings)
+
+    def remember(self, notes: Notes) -> None:
+        """Keep definitions there; see `Remembers.remember`."""
+        self._definitions.remember(notes)
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected before the first call."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def start(self, start: Start) -> str:
+        """Send the request that starts it, once; see `Adapter.start`."""
+        async with self._in_time():
+            await self._definitions.keep()
+            handle = await start_execution(self._client, self._settings, self._definitions.now, start)
+        return handle.text()
+
+    async def describe(self, ref: Ref) -> Execution:
+        """Look once, as the definition of its start says; see `Adapter.describe`."""
+        handle = Handle.parse(ref.handle)
+        async with self._in_time():
+            seen = await look(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+        return seen.execution
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """Send answers to the questions that are open; see `Adapter.answer`."""
+        handle = Handle.parse(ref.handle)
+        async with self._in_time():
+            definition = await self._definitions.get(handle.definition)
+            seen = await look(self._client, definition, handle, ref.options)
+            for key in responses.keys() & seen.questions.keys():
+                await send_answer(self._client, seen.questions[key], responses[key])
+
+    async def cancel(self, ref: Ref) -> None:
+        """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
+        handle = Handle.parse(ref.handle)
+        async with self._in_time():
+            await cancel(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+
+    @property
+    def allowance(self) -> Allowance:
+        """This process's share of the API's rate limit; see `Limited.allowance`."""
+        requests = 1 + len(self._settings.look.more)
+        refill = self._client.refill * _SHARE_OF_LOOKS
+        return Allowance(
+            looks_per_second=refill / requests,
+            sweep_every=_SWEEP_EVERY,
+            batch=_BATCH,
+            burst=int(min(self._client.spare / requests, _BATCH)),
+        )
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncGenerator[None]:
+        """Bound all requests of one call together."""
+        seconds = self._settings.timeout.total_seconds()
+        try:
+            with anyio.fail_after(seconds):
+                yield
+        except TimeoutError:
+            raise EngineUnavailable(f"no answer within {seconds:g} s (timeout)") from None
+
+
+class FindingHttpAdapter(HttpAdapter):
+    """Adapter for a job API whose list tells the key of an execution; satisfies `Finds` besides."""
+
+    @property
+    def settling(self) -> timedelta:
+        """The longest time until the API shows the execution of a call that has begun; see `Finds.settling`."""
+        return _LONGEST_CALL + self._settings.settling
+
+    async def find(self, start: Start) -> str | None:
+        """Search for the execution of a key; see `Finds.find`."""
+        async with self._in_time():
+            found = await find(self._client, self._settings, self._definitions.now, start)
+        return None if found is None else found.text()
+
+
+class SweepingHttpAdapter(HttpAdapter):
+    """Adapter for a job API that lists the executions that run; satisfies `Sweeps` besides."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        super().__init__(settings)
+        assert settings.sweep is not None
+        self._listings = listings(self._client, settings, settings.sweep)
+
+    async def start(self, start: Start) -> str:
+        """Start it; older lists do not have it yet."""
+        handle = await super().start(start)
+        self._listings.started(handle)
+        return handle
+
+    async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+        """Return the executions that still run; see `Sweeps.describe_many`."""
+        return await self._listings.describe_many(refs)
+
+
+def _kind(settings: HttpSettings) -> type[HttpAdapter]:
+    """Return a class with the capabilities and the guarantee of this definition: the core asks the class."""
+    parents: list[type[HttpAdapter]] = []
+    if settings.find is not None:
+        parents.append(FindingHttpAdapter)
+    if settings.sweep is not None:
+        parents.append(SweepingHttpAdapter)
+    return type("HttpAdapter", (*parents, HttpAdapter), {"starts": settings.starts})

@@ -1,0 +1,31 @@
+"""Cancelling: one request, to an execution that still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.errors import EngineRefused
+from mcp_workflows_http.client import ApiClient
+from mcp_workflows_http.definition import ApiDefinition
+from mcp_workflows_http.error_translation import change_error
+from mcp_workflows_http.handle import Handle
+from mcp_workflows_http.look import look
+
+
+async def cancel(client: ApiClient, definition: ApiDefinition, handle: Handle, options: Mapping[str, JSON]) -> None:
+    """Ask to cancel it, unless it has ended: some APIs then rewrite how it ended.
+
+    Raises:
+        EngineRefused: this API cannot cancel, or not this one.
+        ExecutionNotFound, EngineUnavailable: see `look`.
+    """
+    how = definition.cancel
+    if how is None:
+        raise EngineRefused("this API cannot cancel an execution")
+    seen = await look(client, definition, handle, options)
+    if seen.execution.terminal:
+        return
+    reply = await client.send(how.request, seen.scope)
+    if not reply.ok and reply.status not in how.late:
+        raise change_error(reply)

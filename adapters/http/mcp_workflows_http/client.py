@@ -1,0 +1,337 @@
+"""HTTP calls to the API: one attempt each, bounded in time and size, and only to the origin of `url`.
+
+Redirects are not followed, and nothing is sent again: a POST that may have arrived is not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+import anyio
+import anyio.to_thread
+import httpx2
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
+from mcp_workflows_http.auth import Credentials
+from mcp_workflows_http.definition import Method, Request
+from mcp_workflows_http.expressions import Scope, as_list
+from mcp_workflows_http.settings import HttpSettings
+
+logger = logging.getLogger(__name__)
+
+AGENT: Final = "mcp-workflows"
+_AT_ONCE: Final = 1 / 6  # of the calls of a rate limit; the rest comes in evenly
+_PATIENCE: Final = 2.0  # seconds that a call waits for its turn
+_LONGEST_PAUSE: Final = 3600.0  # seconds, whatever the API says
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+_UNAUTHORIZED: Final = 401
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A reply of the API; `body` is None if it is no JSON."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    content: bytes
+    is_throttled: bool = False  # as the definition says
+
+    @property
+    def ok(self) -> bool:
+        """True if the API says that all is well."""
+        return 200 <= self.status < 300  # the class of HTTP status
+
+    @property
+    def text(self) -> str:
+        """The body as a text."""
+        return self.content.decode("utf-8", "replace")
+
+    @property
+    def body(self) -> JSON:
+        """The body as JSON; None if it is none."""
+        try:
+            return json.loads(self.content)
+        except (ValueError, RecursionError):
+            return None
+
+    @property
+    def is_json(self) -> bool:
+        """True if the body is JSON, or empty: an API wrote it, and no proxy on the way."""
+        return not self.content or self.body is not None or self.content.strip() == b"null"
+
+    def as_json(self) -> Mapping[str, JSON]:
+        """Return it for expressions."""
+        body = self.body
+        return {
+            "status": self.status,
+            "headers": dict(self.headers),
+            "body": body,
+            "text": self.text if body is None else None,
+        }
+
+
+class Pace:
+    """The rate at which the API may be called: its limit, and the time until which it throttles us."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        rate, self._throttled = settings.rate, settings.throttled
+        limits = UNLIMITED
+        if rate is not None:
+            calls = rate.calls * rate.share / rate.replicas
+            burst = max(1.0, calls * _AT_ONCE)
+            limits = BucketLimits(bucket=burst, refill=calls * (1 - _AT_ONCE) / rate.per.total_seconds())
+        key = QuotaKey(endpoint=settings.url, owner=None, place="", operation="call")
+        self._bucket = BUCKETS.bucket(key, limits)
+        self._until = 0.0  # of the wall clock
+
+    @property
+    def refill(self) -> float:
+        """Calls per second now."""
+        return self._bucket.refill
+
+    @property
+    def spare(self) -> float:
+        """Calls that may be made at once."""
+        return self._bucket.spare
+
+    async def turn(self) -> None:
+        """Wait until a call may be made.
+
+        Raises:
+            EngineUnavailable: that would take too long; nothing was sent.
+        """
+        left = self._until - time.time()
+        if left > 0:
+            raise EngineUnavailable(f"held back: it throttles us for {left:.0f} s more", sent=False, throttled=True)
+        if not await self._bucket.turn(_PATIENCE):
+            raise EngineUnavailable("held back: its rate limit is used up for now", sent=False, throttled=True)
+
+    def is_throttled(self, reply: Reply) -> bool:
+        """Return True if the reply says that we call too often, and heed it."""
+        how = self._throttled
+        if reply.status not in how.status:
+            return False
+        if how.when is not None and not Scope(names={"reply": reply.as_json()}).is_true(how.when):
+            return False
+        if self._bucket.throttled():
+            logger.warning("the API throttles us%s", self._bucket.slowed)
+        now = time.time()
+        until = max(now + (retry_after(reply, now) or 0.0), _number(reply.headers.get(how.until or "")))
+        self._until = min(until, now + _LONGEST_PAUSE)
+        return True
+
+
+def retry_after(reply: Reply, now: float) -> float | None:
+    """Return the seconds that the header Retry-After tells, as a number or a date."""
+    written = reply.headers.get("retry-after")
+    if written is None:
+        return None
+    if written.strip().isdecimal():
+        return float(written)
+    try:
+        return max(0.0, parsedate_to_datetime(written).timestamp() - now)
+    except ValueError:
+        return None
+
+
+def _number(written: str | None) -> float:
+    try:
+        return float(written or 0)
+    except ValueError:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request that is ready to be sent, without credentials."""
+
+    method: str
+    url: str
+    query: tuple[tuple[str, str], ...]
+    headers: Mapping[str, str]
+    body: JSON = None
+    form: Mapping[str, Any] | None = None
+    multipart: Mapping[str, str] | None = None
+
+
+class ApiClient:
+    """One API: its address, credentials and connections, opened at the first call."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._opening = anyio.Lock()
+        self._opened: httpx2.AsyncClient | None = None
+        self._pace = Pace(settings)
+
+    @property
+    def refill(self) -> float:
+        """Calls per second that the rate limit allows now."""
+        return self._pace.refill
+
+    @property
+    def spare(self) -> float:
+        """Calls that may be made at once."""
+        return self._pace.spare
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._opened is not None:
+            await self._opened.aclose()
+        self._opened = None
+
+    @cached_property
+    def _credentials(self) -> Credentials:
+        return Credentials(self._settings.auth)
+
+    def prepare(self, request: Request, scope: Scope) -> Prepared:
+        """Fill in a request.
+
+        Raises:
+            EngineRefused: a value is missing, or an expression does not work.
+        """
+        try:
+            return Prepared(
+                method=request.method.value,
+                url=self._url(request, scope),
+                query=_query({name: scope.value(value) for name, value in request.query.items()}),
+                headers={**self._settings.headers, **_headers(request, scope)},
+                body=None if request.body is None else scope.value(request.body),
+                form=None if request.form is None else dict(_query(scope.value(dict(request.form)))),
+                multipart=None if request.multipart is None else _parts(scope.value(dict(request.multipart))),
+            )
+        except (MappingError, ValueError) as error:
+            raise EngineRefused(f"its request cannot be made: {error}", final=True) from None
+
+    def _url(self, request: Request, scope: Scope) -> str:
+        if request.path is not None:
+            return self._settings.url + scope.path(request.path)
+        url = urljoin(f"{self._settings.url}/", scope.text(request.url or ""))
+        if _origin(url) != _origin(self._settings.url):
+            raise ValueError(f"the API named a URL of another origin, {_origin(url)}, where nothing is sent")
+        return url
+
+    async def send(self, request: Request, scope: Scope) -> Reply:
+        """Send a request once.
+
+        Raises:
+            EngineRefused: it cannot be made of these values.
+            EngineUnavailable: no reply; `sent=False` if it certainly never left.
+        """
+        prepared = self.prepare(request, scope)
+        client = await self._client()
+        await self._pace.turn()
+        reply = await self._sent(client, prepared, renewed=False)
+        if reply.status == _UNAUTHORIZED and self._credentials.renewable:  # a definite no: it may be sent again
+            reply = await self._sent(client, prepared, renewed=True)
+        return reply
+
+    async def _sent(self, client: httpx2.AsyncClient, prepared: Prepared, *, renewed: bool) -> Reply:
+        headers = {**prepared.headers, **await self._credentials.headers(client, renewed=renewed)}
+        built = client.build_request(
+            prepared.method,
+            prepared.url,
+            params=prepared.query or None,
+            headers=headers,
+            json=prepared.body,
+            data=prepared.form,
+            files=None
+            if prepared.multipart is None
+            else {name: (None, text) for name, text in prepared.multipart.items()},
+        )
+        try:
+            response = await client.send(built, stream=True)
+            try:
+                content = await self._bounded(response)
+            finally:
+                await response.aclose()
+        except httpx2.TransportError as error:
+            raise _lost(error) from None
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        reply = Reply(status=response.status_code, headers=headers, content=content)
+        return replace(reply, is_throttled=self._pace.is_throttled(reply))
+
+    async def _bounded(self, response: httpx2.Response) -> bytes:
+        content = bytearray()
+        async for chunk in response.aiter_bytes():
+            content += chunk
+            if len(content) > self._settings.max_reply:
+                raise EngineUnavailable(
+                    f"it answered {response.status_code} with more than {self._settings.max_reply} bytes (max_reply)",
+                    silent=False,
+                )
+        return bytes(content)
+
+    async def _client(self) -> httpx2.AsyncClient:
+        async with self._opening:
+            if self._opened is None:
+                verify = await anyio.to_thread.run_sync(_tls, self._settings)  # reads files
+                self._opened = httpx2.AsyncClient(
+                    verify=verify,
+                    proxy=self._settings.proxy,
+                    follow_redirects=False,
+                    timeout=self._settings.timeout.total_seconds(),
+                    headers={"user-agent": AGENT, "accept": "application/json"},
+                )
+            return self._opened
+
+
+def _tls(settings: HttpSettings) -> ssl.SSLContext:
+    tls = settings.tls
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    if tls.client_cert is not None:
+        context.load_cert_chain(tls.client_cert, tls.client_key)
+    return context
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    return f"{parts.scheme}://{parts.hostname}:{port}"
+
+
+def _query(values: Mapping[str, JSON]) -> tuple[tuple[str, str], ...]:
+    """Return the parameters; a list is one several times, and what has no value is left out."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        found = as_list(value)
+        pairs += [(name, _as_text(each)) for each in ([value] if found is None else found) if each is not None]
+    return tuple(pairs)
+
+
+def _headers(request: Request, scope: Scope) -> Mapping[str, str]:
+    found = {name: scope.text(text) for name, text in request.headers.items()}
+    for name, text in found.items():
+        if not text.isprintable() or not text.isascii():
+            raise ValueError(f"the header {name} would not be one line of ASCII")
+    return {name: text for name, text in found.items() if text}
+
+
+def _parts(values: Mapping[str, JSON]) -> Mapping[str, str]:
+    return {name: _as_text(value) for name, value in values.items() if value is not None}
+
+
+def _as_text(value: JSON) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _lost(error: httpx2.TransportError) -> EngineUnavailable:
+    if isinstance(error, _NOT_SENT):
+        return EngineUnavailable("it cannot be connected to", sent=False)
+    late = isinstance(error, httpx2.TimeoutException)
+    return EngineUnavailable("no answer in time" if late else f"the connection was lost ({type(error).__name__})")
+
+
+def reads_only(method: Method) -> bool:
+    """Return True if a request of this method changes nothing."""
+    return method is Method.GET

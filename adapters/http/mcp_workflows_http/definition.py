@@ -1,0 +1,337 @@
+"""The definition of a job API: which requests start, look at, answer and cancel an execution, and how replies are read.
+
+A preset is such a definition in a file. The settings of an engine are one, too, and override those of its preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from mcp_workflows import Duration
+from mcp_workflows.adapter import StartGuarantee, Status
+from mcp_workflows_http.expressions import Text, Value, as_list
+
+T = TypeVar("T")
+MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
+Code = Annotated[int, Field(ge=100, le=599)]
+
+
+def _sorted(values: tuple[T, ...]) -> tuple[T, ...]:
+    """Return them in one order: two processes make the same digest of one definition."""
+    return tuple(sorted(set(values)))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
+Codes = Annotated[tuple[Code, ...], AfterValidator(_sorted)]
+Words = Annotated[tuple[str, ...], AfterValidator(_sorted)]
+
+
+class Method(StrEnum):
+    """The HTTP method of a request."""
+
+    GET = "GET"
+    POST = "POST"
+    PUT = "PUT"
+    PATCH = "PATCH"
+    DELETE = "DELETE"
+
+
+def _from_line(written: object) -> object:
+    """Read `POST /jobs` or `/jobs`."""
+    if not isinstance(written, str):
+        return written
+    method, _, path = written.partition(" ")
+    return {"method": method, "path": path} if path and method.isupper() else {"path": written}
+
+
+class Request(BaseModel):
+    """One request; texts may contain {{placeholders}}. `POST /jobs` is short for method and path."""
+
+    model_config = MODEL
+
+    method: Method = Field(default=Method.GET, description="The HTTP method.")
+    path: Text | None = Field(default=None, description="Its path behind `url`; values stay within their segment.")
+    url: Text | None = Field(default=None, description="A URL of a reply in place of a path; of the origin of `url`.")
+    query: Mapping[str, Value] = Field(default={}, description="Its query; a list is a parameter several times.")
+    headers: Mapping[str, Text] = Field(default={}, description="Headers of this request.")
+    body: Value = Field(default=None, alias="json", description="Its body, as JSON.")
+    form: Mapping[str, Value] | None = Field(default=None, description="Its body, as a form.")
+    multipart: Mapping[str, Value] | None = Field(
+        default=None, description="Its body, as multipart/form-data; values that are no texts are written as JSON."
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Request:
+        if (self.path is None) == (self.url is None):
+            raise ValueError("set path, or url (of a reply)")
+        if self.path is not None and not self.path.startswith("/"):
+            raise ValueError("a path begins with /")
+        if sum(each is not None for each in (self.body, self.form, self.multipart)) > 1:
+            raise ValueError("set one of json, form and multipart")
+        return self
+
+
+Requested = Annotated[Request, BeforeValidator(_from_line, json_schema_input_type=Request | str)]
+
+
+class Taken(BaseModel):
+    """The reply of an API that says that the key has an execution already."""
+
+    model_config = MODEL
+
+    status: Codes = Field(default=(409,), description="The HTTP status that says so.")
+    when: Text | None = Field(default=None, description="Only if this is true.")
+    handle: Value = Field(description="The handle of that execution.")
+
+
+class StartRequest(BaseModel):
+    """The start of an execution."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request that starts it. It is sent once.")
+    handle: Value = Field(description="The handle of the execution: a text, or an object of several parts.")
+    finished: Text | None = Field(
+        default=None, description="True if the execution has ended already, and the reply is what a look would get."
+    )
+    taken: Taken | None = Field(default=None, description="KEYED: how the API says that the key is taken.")
+    same: Text | None = Field(
+        default=None,
+        description="True if the execution of a key, in the reply of `look`, is the same order; else it is refused.",
+    )
+    known: Text | None = Field(
+        default=None,
+        description="True if the reply is of an execution that was there already; default: it may always be.",
+    )
+    conflict: Codes = Field(default=(), description="HTTP status: the key belongs to another order.")
+    refused_if: Text | None = Field(
+        default=None, description="True if a reply is a definite no, though its HTTP status does not say so."
+    )
+
+
+class NextPage(BaseModel):
+    """The next page of a list."""
+
+    model_config = MODEL
+
+    query: Mapping[str, Value] = Field(default={}, description="Query parameters of the next page, made of the reply.")
+    link: bool = Field(default=False, description="The `Link` header of the reply has its URL (rel=next).")
+
+
+class Listing(BaseModel):
+    """A list of executions."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request of the list, the youngest first.")
+    each: Text = Field(description="The executions in the reply, a list.")
+    next: NextPage | None = Field(default=None, description="How the next page is asked for; default: there is none.")
+    pages: int = Field(default=10, ge=1, le=100, description="Pages that are read at most.")
+    handle: Value = Field(description="The handle of an `item`, as `start.handle` has it.")
+
+
+class Search(Listing):
+    """The search for the execution of a key."""
+
+    where: Text = Field(description="True if the `item` is the execution of the key.")
+
+
+class Sweep(Listing):
+    """A list that shows at once which executions still run."""
+
+    status: Text | None = Field(
+        default=None, description="The word for the status of an `item`; default: the list has only those that run."
+    )
+    asking: Text | None = Field(
+        default=None, description="True if an `item` may ask a person: it is looked at by itself."
+    )
+
+
+class StatusMap(BaseModel):
+    """The words of the API by what they mean; a word that is not here means that it still runs."""
+
+    model_config = MODEL
+
+    running: Words = Field(default=(), description="It runs, or waits to.")
+    succeeded: Words = Field(default=(), description="It has ended well.")
+    failed: Words = Field(default=(), description="It has failed.")
+    cancelled: Words = Field(default=(), description="It was cancelled.")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _words(cls, words: Any) -> Any:  # any JSON value
+        """Read numbers and booleans as the texts they are compared with."""
+        listed = as_list(words)
+        return tuple(word_of(each) for each in ([words] if listed is None else listed))
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> StatusMap:
+        seen: set[str] = set()
+        for words in (self.running, self.succeeded, self.failed, self.cancelled):
+            if twice := seen.intersection(words):
+                raise ValueError(f"{', '.join(sorted(twice))}: a word can mean one thing only")
+            seen.update(words)
+        return self
+
+    def status(self, word: str) -> Status | None:
+        """Return the meaning of a word; None: it is not in the map."""
+        by_status = {
+            Status.RUNNING: self.running,
+            Status.SUCCEEDED: self.succeeded,
+            Status.FAILED: self.failed,
+            Status.CANCELLED: self.cancelled,
+        }
+        return next((status for status, words in by_status.items() if word in words), None)
+
+
+def word_of(value: object) -> str:
+    """Return a value of a reply as the word that a map compares."""
+    return (
+        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
+class More(BaseModel):
+    """A further request of a look."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request.")
+    when: Text | None = Field(default=None, description="Only if this is true; `status` is what the map says.")
+
+
+class ProgressPart(BaseModel):
+    """The progress of an execution."""
+
+    model_config = MODEL
+
+    value: Text = Field(description="How much is done.")
+    total: Text | None = Field(default=None, description="Of how much.")
+
+
+class Steps(BaseModel):
+    """The steps of an execution: stages, jobs, tasks."""
+
+    model_config = MODEL
+
+    each: Text = Field(description="The steps, a list.")
+    name: Text = Field(description="The name of an `item`.")
+    status: Text = Field(description="The word for its status; `map` says what it means.")
+    at: Text | None = Field(default=None, description="When it began or ended, as the API writes it.")
+
+
+class Look(BaseModel):
+    """A look at an execution."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request that tells its status.")
+    more: Mapping[str, More] = Field(default={}, description="Further requests; expressions have them as more.NAME.")
+    status: Text | None = Field(default=None, description="The word for its status.")
+    codes: Mapping[int, Text] = Field(
+        default={},
+        description="By HTTP status: running, succeeded, failed, cancelled, or an expression in place of `status`.",
+    )
+    map: StatusMap = Field(default=StatusMap(), description="What the words mean.")
+    message: Text | None = Field(default=None, description="What people are told: the step, the reason.")
+    progress: ProgressPart | None = Field(default=None, description="How much is done.")
+    steps: Steps | None = Field(default=None, description="Its steps.")
+    output: Value = Field(default=None, description="Its result, once it has succeeded.")
+    failure: Text | None = Field(default=None, description="Why it failed.")
+    url: Text | None = Field(default=None, description="The page of it in the engine's own UI.")
+    execution_id: Text | None = Field(default=None, description="Its id as people type it; default: the handle.")
+    wait_at_most: Duration = Field(
+        default=timedelta(minutes=1), description="The longest `Retry-After` that is heeded before the next look."
+    )
+    gone: Codes = Field(default=(404, 410), description="HTTP status: there is no such execution.")
+
+
+class Place(StrEnum):
+    """Where a question is answered."""
+
+    ENGINE = "engine"  # on the engine's own page, by somebody whom the engine knows
+    CLIENT = "client"  # in the MCP client; what is sent then is sent as us
+
+
+class Ask(BaseModel):
+    """A question that an execution asks people, in the words of the API."""
+
+    model_config = MODEL
+
+    when: Text | None = Field(default=None, description="Only if this is true.")
+    each: Text | None = Field(default=None, description="A list: one question for each `item`. Default: one question.")
+    key: Text = Field(default="1", description="What tells this question from others of the same execution, for ever.")
+    message: Text = Field(description="What people are asked.")
+    at: Place = Field(
+        default=Place.CLIENT, description="engine: the question is a link to `url`, and a look notices the answer."
+    )
+    url: Text | None = Field(default=None, description="The page where it is answered; default: look.url.")
+    form: Value = Field(
+        default=None, description="The JSON Schema of the answer, an object; also as a JSON text. Default: yes or no."
+    )
+    send: Requested | None = Field(default=None, description="The request that delivers an answer, `answer.NAME`.")
+    decline: Requested | None = Field(
+        default=None, description="The request of a refusal. Without it the question cannot be declined."
+    )
+    late: Codes = Field(default=(404, 409, 410), description="HTTP status: it was answered already.")
+    refused: Text | None = Field(default=None, description="True if a reply is a refusal though its status is 2xx.")
+
+    @model_validator(mode="after")
+    def _can_be_answered(self) -> Ask:
+        if self.at is Place.CLIENT and self.send is None:
+            raise ValueError("a question that is answered in the client needs send")
+        return self
+
+
+class Cancel(BaseModel):
+    """The cancellation of an execution. It is looked at first, and nothing is sent to one that has ended."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request that asks for it.")
+    late: Codes = Field(default=(404, 409, 410), description="HTTP status: it has ended already.")
+
+
+class Throttled(BaseModel):
+    """The reply that says that we call too often; `Retry-After` tells until when."""
+
+    model_config = MODEL
+
+    status: Codes = Field(default=(429,), description="The HTTP status that says so.")
+    when: Text | None = Field(default=None, description="Only if this is true.")
+    until: str | None = Field(default=None, description="A header with the time (seconds since 1970) until which.")
+
+
+class ApiDefinition(BaseModel):
+    """A job API."""
+
+    model_config = MODEL
+
+    starts: StartGuarantee = Field(
+        default=StartGuarantee.ONCE,
+        description="What the API promises about a repeated start: keyed (it dedupes by key), findable (`find`), once.",
+    )
+    start: StartRequest = Field(description="How an execution is started.")
+    find: Search | None = Field(default=None, description="FINDABLE: how the execution of a key is found.")
+    look: Look = Field(description="How an execution is looked at.")
+    asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
+    cancel: Cancel | None = Field(default=None, description="How it is cancelled; default: it cannot be.")
+    sweep: Sweep | None = Field(default=None, description="A list of those that run, in place of a look at each.")
+    settling: Duration = Field(
+        default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
+    )
+    throttled: Throttled = Field(default=Throttled(), description="How the API says that we call too often.")
+
+    @model_validator(mode="after")
+    def _keeps_its_promise(self) -> ApiDefinition:
+        if self.starts is StartGuarantee.FINDABLE and self.find is None:
+            raise ValueError("starts: findable needs find, which searches for the execution of a key")
+        if self.sweep is not None and self.asks and self.sweep.asking is None:
+            raise ValueError("sweep needs asking, as these executions ask people: no list shows questions")
+        if self.look.status is None and not self.look.codes:
+            raise ValueError("look needs status (and map), or codes")
+        return self

@@ -1,0 +1,72 @@
+"""The meaning of replies that are no success: the one table of this adapter.
+
+Sources: RFC 9110, section 15; RFC 6585, section 4; RFC 8470, section 5.2.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from mcp_workflows.adapter import StartGuarantee
+from mcp_workflows.adapter.http_errors import reason_in
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows_http.client import Reply
+
+_LATER: Final = frozenset({408, 425})
+_CREDENTIALS: Final = frozenset({401, 403, 407})
+_ABOUT_THE_INPUT: Final = frozenset({400, 404, 405, 413, 415, 422})
+_NO_SUCH_PAGE: Final = frozenset({404, 405})  # also of a proxy that stands before the API
+_NOT_DONE_HERE: Final = frozenset({301, 307, 308})
+_NOT_ACCEPTED: Final = 429
+_SERVER_ERROR: Final = 500
+_MOST: Final = 8192  # bytes of a body that are read for its reason
+
+
+def said(reply: Reply) -> str:
+    """Return what the API said, on one line; nothing that could repeat our credentials."""
+    if reply.status in _CREDENTIALS:
+        return f"it answered {reply.status}: it does not accept our credentials"
+    reason = reason_in(reply.content[:_MOST]) if reply.status < _SERVER_ERROR else ""
+    return f"it answered {reply.status}{f': {reason}' if reason else ''}"
+
+
+def throttled(reply: Reply) -> EngineUnavailable:
+    """Return the error of a request that the API will take later."""
+    return EngineUnavailable(f"it answered {reply.status}: it throttles us", throttled=True)
+
+
+def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
+    """Return what a reply to a start means that is no success."""
+    if reply.is_throttled:
+        not_accepted = reply.status == _NOT_ACCEPTED and starts is not StartGuarantee.KEYED
+        return EngineUnavailable(said(reply), throttled=True, sent=not not_accepted)
+    if reply.status in _NOT_DONE_HERE:
+        there = urlsplit(reply.headers.get("location", "")).netloc
+        return EngineRefused(
+            f"it answered {reply.status}: it redirects{f' to {there}' if there else ''}; set url to that"
+        )
+    if reply.status in _CREDENTIALS:
+        return EngineRefused(said(reply))
+    if reply.status in _NO_SUCH_PAGE and not reply.is_json:
+        return EngineUnavailable(f"it answered {reply.status} with a page that is no JSON", silent=False)
+    if reply.status in _ABOUT_THE_INPUT:
+        return EngineRefused(said(reply), final=True)
+    if reply.status < 400 or reply.status >= _SERVER_ERROR or reply.status in _LATER:
+        return EngineUnavailable(said(reply))
+    return EngineRefused(said(reply))
+
+
+def look_error(reply: Reply) -> EngineUnavailable:
+    """Return what a reply to a look means that is no success."""
+    if reply.is_throttled:
+        return throttled(reply)
+    return EngineUnavailable(said(reply), silent=reply.status >= _SERVER_ERROR)
+
+
+def change_error(reply: Reply) -> EngineError:
+    """Return what a reply to an answer or a cancellation means that is no success."""
+    if reply.is_throttled:
+        return throttled(reply)
+    refused = 400 <= reply.status < _SERVER_ERROR and reply.status not in _LATER
+    return EngineRefused(said(reply)) if refused else EngineUnavailable(said(reply))

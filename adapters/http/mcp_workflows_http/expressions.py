@@ -1,0 +1,219 @@
+"""`{{JMESPath}}` in the definition of an API: which names an expression may use, and its value.
+
+An expression sees the order (`key`, `workflow`, `arguments`, `options`), the engine (`vars`), the execution (`handle`)
+and what the API replied (`reply`, `more`, `item`). `key.uuid`, `key.short` and `key.dns` are forms of the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Annotated, Any, Final, cast
+from urllib.parse import quote
+
+import jmespath
+from pydantic import AfterValidator
+
+from mcp_workflows.adapter import JSON, closest
+from mcp_workflows.adapter.templates import Template
+from mcp_workflows.errors import ConfigError
+
+_PLACEHOLDER: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_KEY_FORM: Final = re.compile(r"\bkey\.(uuid|short|dns)\b")
+_SHORT: Final = 64  # characters
+_DNS: Final = 63
+_HASH: Final = 12  # characters of a digest at the end of a name that was cut
+_NOT_DNS: Final = re.compile(r"[^a-z0-9-]+")
+
+ORDER: Final = frozenset(
+    {"key", "key_uuid", "key_short", "key_dns", "workflow", "arguments", "options", "vars", "created"}
+)
+"""The names of an order to start."""
+
+EXECUTION: Final = frozenset({"workflow", "options", "vars", "handle", "key"})
+"""The names of an execution."""
+
+REPLY: Final = frozenset({"reply", "more"})
+ITEM: Final = frozenset({"item"})
+STATUS: Final = frozenset({"status"})
+ANSWER: Final = frozenset({"answer", "principal", "item"})
+NAMES: Final = ORDER | EXECUTION | REPLY | ITEM | STATUS | ANSWER
+
+
+def as_list(value: JSON) -> Sequence[JSON] | None:
+    """Return a list; None if the value is none."""
+    return cast("Sequence[JSON]", value) if isinstance(value, list) else None
+
+
+def as_object(value: JSON) -> Mapping[str, JSON] | None:
+    """Return an object; None if the value is none."""
+    return cast("Mapping[str, JSON]", value) if isinstance(value, dict) else None
+
+
+def _names(node: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names that an expression looks up in its scope; those within a projection are fields of its items."""
+    kind, children = node["type"], cast("Sequence[Any]", node.get("children", ()))
+    if kind == "field":
+        yield str(node["value"])
+    elif kind in {
+        "subexpression",
+        "index_expression",
+        "projection",
+        "value_projection",
+        "filter_projection",
+        "pipe",
+        "flatten",
+    }:
+        yield from _names(children[0])
+    elif kind != "expref":
+        yield from (
+            name
+            for child in children
+            if isinstance(child, Mapping)
+            for name in _names(cast("Mapping[str, Any]", child))
+        )
+
+
+def _strings(value: Any) -> Iterator[str]:  # any JSON value
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for each in cast("Mapping[str, Any]", value).values() for text in _strings(each))
+    elif isinstance(value, list):
+        yield from (text for each in cast("Sequence[Any]", value) for text in _strings(each))
+
+
+def names_in(value: Any) -> frozenset[str]:  # any JSON value
+    """Return the names that the placeholders of a value use."""
+    placeholders = (each for text in _strings(value) for each in _PLACEHOLDER.findall(_without_dots(text)))
+    return frozenset(name for each in placeholders for name in _names(jmespath.compile(each.strip()).parsed))
+
+
+def _without_dots(text: str) -> str:
+    return _PLACEHOLDER.sub(lambda found: _KEY_FORM.sub(r"key_\1", found[0]), text)
+
+
+def _checked(value: Any) -> Any:  # any JSON value
+    try:
+        Template(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    for name in sorted(names_in(value) - NAMES):
+        meant = closest(name, NAMES)
+        hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(sorted(NAMES))}"
+        raise ValueError(f"no expression has {name!r}; {hint}")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_checked)]
+"""A text with placeholders."""
+
+Value = Annotated[Any, AfterValidator(_checked)]
+"""A JSON value with placeholders in its strings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The names that expressions can use, and what they stand for."""
+
+    names: Mapping[str, JSON]
+    own: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # `answer` and `principal`
+
+    def __or__(self, more: Mapping[str, JSON]) -> Scope:
+        """Return a scope with more names."""
+        return Scope(names={**self.names, **more}, own=self.own)
+
+    def value(self, source: JSON) -> JSON:
+        """Fill in a value.
+
+        Raises:
+            MappingError: an expression does not work on these values.
+        """
+        return _template(source).render({"args": self.names, **self.own})
+
+    def text(self, source: str) -> str:
+        """Fill in a text; nothing stands for what is not there.
+
+        Raises:
+            MappingError: see `value`.
+        """
+        return _template(source).text({"args": self.names, **self.own})
+
+    def is_true(self, source: str) -> bool:
+        """Return True if the expression is true as JMESPath has it.
+
+        Raises:
+            MappingError: see `value`.
+        """
+        return self.value(source) not in (None, False, "", [], {})
+
+    def path(self, source: str) -> str:
+        """Fill in a path: no value can leave its segment.
+
+        Raises:
+            MappingError: see `value`.
+            ValueError: a value is missing, or would be another path.
+        """
+        return _PLACEHOLDER.sub(lambda found: self._segment(found[0]), source)
+
+    def _segment(self, placeholder: str) -> str:
+        text = self.text(placeholder)
+        if text.strip(".") == "":
+            raise ValueError(f"{placeholder} is {text!r} here, and cannot be a part of a path")
+        return quote(text, safe="")
+
+
+def _template(source: JSON) -> Template:
+    return _of_text(source) if isinstance(source, str) else Template(_replaced(source))
+
+
+@lru_cache(maxsize=1024)
+def _of_text(source: str) -> Template:
+    return Template(_without_dots(source))
+
+
+def _replaced(value: Any) -> Any:  # any JSON value
+    if isinstance(value, str):
+        return _without_dots(value)
+    if isinstance(value, Mapping):
+        return {name: _replaced(each) for name, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_replaced(each) for each in cast("Sequence[Any]", value)]
+    return value
+
+
+def forms_of(key: str) -> Mapping[str, str]:
+    """Return the forms of a key: APIs differ in what they take for one."""
+    dns = _NOT_DNS.sub("-", key.lower()).strip("-")
+    return {
+        "key": key,
+        "key_uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"mcp-workflows:{key}")),
+        "key_short": _cut(key, key, _SHORT),
+        "key_dns": _cut(dns, key, _DNS) if dns == key else _cut(dns, key, _DNS, always=True),
+    }
+
+
+def _cut(name: str, key: str, longest: int, *, always: bool = False) -> str:
+    """Return the name, or its beginning and a digest of the key: no two keys have one name."""
+    if len(name) <= longest and not always:
+        return name
+    digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH]
+    return f"{name[: longest - _HASH - 1]}-{digest}"
+
+
+def created_forms(at: datetime, settling_seconds: float) -> Mapping[str, JSON]:
+    """Return the time of an order as APIs write it; `since` is some time before, as clocks differ and lists lag."""
+    since = at.timestamp() - settling_seconds
+    return {
+        "at": at.isoformat(),
+        "seconds": int(at.timestamp()),
+        "ms": int(at.timestamp() * 1000),
+        "since": datetime.fromtimestamp(since, at.tzinfo).isoformat(timespec="seconds"),
+        "since_seconds": int(since),
+        "since_ms": int(since * 1000),
+    }

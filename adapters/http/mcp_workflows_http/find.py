@@ -1,0 +1,89 @@
+"""Searching: the execution of a key in a list of the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final
+
+from mcp_workflows.adapter import JSON, Start
+from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
+from mcp_workflows_http.cancel import cancel
+from mcp_workflows_http.client import ApiClient, Reply
+from mcp_workflows_http.definition import Listing, Request
+from mcp_workflows_http.error_translation import look_error
+from mcp_workflows_http.expressions import Scope, as_list
+from mcp_workflows_http.handle import Handle, run_of
+from mcp_workflows_http.settings import HttpSettings
+from mcp_workflows_http.start import check_same, order_scope
+
+_NEXT: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?', re.IGNORECASE)
+
+
+async def find(client: ApiClient, settings: HttpSettings, definition: str, start: Start) -> Handle | None:
+    """Return the oldest execution of this key; later ones are cancelled.
+
+    Raises:
+        StartConflict: the key belongs to another order.
+        EngineUnavailable: it cannot be told.
+    """
+    how, scope = settings.find, order_scope(start, settings)
+    if how is None:
+        raise EngineUnavailable("this API has no search (find)", sent=False)
+    found: list[Handle] = []
+    async for item in items(client, how, scope):
+        try:
+            if (scope | {"item": item}).is_true(how.where):
+                run = (scope | {"item": item}).value(how.handle)
+                found.append(Handle.of(run_of(run), start, settings, definition))
+        except MappingError as error:
+            raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
+    if not found:
+        return None
+    *later, oldest = found  # the list has the youngest first
+    await check_same(client, settings, oldest, start, scope)
+    for each in later:
+        await cancel(client, settings, each, start.options)
+    return oldest
+
+
+async def items(client: ApiClient, how: Listing, scope: Scope) -> AsyncGenerator[JSON]:
+    """Yield the items of all pages.
+
+    Raises:
+        EngineUnavailable: there is no list, or it has more pages than are read.
+    """
+    request = how.request
+    for _ in range(how.pages):
+        try:
+            reply = await client.send(request, scope)
+        except EngineUnavailable:
+            raise
+        except EngineError as error:
+            raise EngineUnavailable(str(error), silent=False) from None
+        if not reply.ok:
+            raise look_error(reply)
+        page = scope | {"reply": reply.as_json()}
+        found = as_list(page.value(how.each))
+        if found is None:
+            raise EngineUnavailable(f"it answered {reply.status} without a list at {how.each}", silent=False)
+        for item in found:
+            yield item
+        following = _following(how, reply, page) if found else None
+        if following is None:
+            return
+        request = following
+    raise EngineUnavailable(f"its list has more than {how.pages} pages, which are not read (pages)", silent=False)
+
+
+def _following(how: Listing, reply: Reply, page: Scope) -> Request | None:
+    """Return the request of the next page; None: this was the last one."""
+    if how.next is None:
+        return None
+    if how.next.link:
+        found = _NEXT.search(reply.headers.get("link", ""))
+        return None if found is None else how.request.model_copy(update={"path": None, "url": found[1], "query": {}})
+    more: Mapping[str, Any] = {name: page.value(value) for name, value in how.next.query.items()}
+    if all(value in (None, "", False) for value in more.values()):
+        return None
+    return how.request.model_copy(update={"query": {**how.request.query, **more}})

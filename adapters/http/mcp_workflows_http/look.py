@@ -1,0 +1,164 @@
+"""A look at an execution: its status in the words of the API, and what else the definition reads of the replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from mcp_workflows.adapter import JSON, Execution, Failure, Progress, Status
+from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
+from mcp_workflows_http.client import ApiClient, Reply
+from mcp_workflows_http.definition import ApiDefinition, Look, word_of
+from mcp_workflows_http.error_translation import look_error, said
+from mcp_workflows_http.expressions import Scope, as_object
+from mcp_workflows_http.handle import Handle
+from mcp_workflows_http.questions import OpenQuestion, open_questions
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_LONGEST_WORD: Final = 100  # characters of a strange word that are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The result of a look, and what expressions know by then."""
+
+    execution: Execution
+    scope: Scope
+    reply: Reply
+    questions: Mapping[str, OpenQuestion] = field(default_factory=dict[str, "OpenQuestion"])
+
+
+async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, options: Mapping[str, JSON]) -> Seen:
+    """Look once, with all requests that the definition asks for.
+
+    Raises:
+        ExecutionNotFound: there is none, and it is not too young to be seen.
+        EngineUnavailable: no answer.
+    """
+    how, scope = definition.look, handle.scope(options)
+    kept = as_object(handle.reply)
+    if kept is None:
+        reply = await _asked(client, how, scope)
+    else:
+        reply = Reply(status=kept["status"], headers={}, content=str(kept["body"]).encode())
+    scope |= {"reply": reply.as_json(), "more": {}}
+    if reply.status in how.gone and reply.status not in how.codes:
+        settling = definition.settling.total_seconds()
+        if not handle.is_younger_than(settling, datetime.now(UTC)):
+            raise ExecutionNotFound(said(reply))
+        seen = Execution(status=Status.RUNNING, message="the API does not show it yet", execution_id=handle.name)
+        return Seen(execution=seen, scope=scope, reply=reply)
+    if not reply.ok and reply.status not in how.codes:
+        raise look_error(reply)
+    status, strange = _status(how, reply, scope)
+    scope |= {"status": status.value}
+    scope = await _with_more(client, how, scope)
+    execution = _execution(how, status, strange, handle, scope)
+    questions: Mapping[str, OpenQuestion] = {}
+    if status is Status.RUNNING and (questions := open_questions(definition, scope, execution.url)):
+        requests = {key: question.request for key, question in questions.items()}
+        execution = replace(execution, status=Status.INPUT_REQUIRED, requests=requests)
+    return Seen(execution=execution, scope=scope, reply=reply, questions=questions)
+
+
+async def _asked(client: ApiClient, how: Look, scope: Scope) -> Reply:
+    """Send the request of a look; one that cannot be made is an answer that cannot be had."""
+    try:
+        return await client.send(how.request, scope)
+    except EngineUnavailable:
+        raise
+    except EngineError as error:
+        raise EngineUnavailable(str(error), silent=False) from None
+
+
+def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
+    """Return the status, and the word for it if the map does not name it: then it runs, as far as one can tell.
+
+    Raises:
+        EngineUnavailable: the reply has no status.
+    """
+    written = how.codes.get(reply.status, how.status)
+    if written is None:
+        raise look_error(reply)
+    if "{{" not in written:
+        return Status(written), None
+    try:
+        word = scope.value(written)
+    except MappingError as error:
+        raise EngineUnavailable(f"its status cannot be read: {error}", silent=False) from None
+    if word is None:
+        what = "no JSON" if reply.body is None else f"nothing at {written}"
+        raise EngineUnavailable(
+            f"it answered {reply.status} with {what}, so that its status is not known", silent=False
+        )
+    status = how.map.status(word_of(word))
+    return (Status.RUNNING, word_of(word)[:_LONGEST_WORD]) if status is None else (status, None)
+
+
+async def _with_more(client: ApiClient, how: Look, scope: Scope) -> Scope:
+    """Send the further requests that are due; a refusal of one tells nothing about the execution."""
+    more: dict[str, JSON] = {}
+    for name, each in how.more.items():
+        if each.when is None or _lenient(partial(scope.is_true, each.when)):
+            reply = await _asked(client, how.model_copy(update={"request": each.request}), scope)
+            if reply.is_throttled:
+                raise look_error(reply)
+            more = {**more, name: reply.as_json() if reply.ok else None}
+            scope |= {"more": more}
+    return scope
+
+
+def _execution(how: Look, status: Status, strange: str | None, handle: Handle, scope: Scope) -> Execution:
+    message = None if how.message is None else _lenient(lambda: scope.text(str(how.message)))
+    if strange is not None:
+        logger.warning("the status %r is in no map: it counts as running", strange)
+        message = f"the API says {strange!r}, which the map of statuses does not name"
+    return Execution(
+        status=status,
+        message=message or None,
+        progress=_progress(how, scope),
+        output=scope.value(how.output) if status is Status.SUCCEEDED else None,
+        failure=_failure(how, scope) if status is Status.FAILED else None,
+        execution_id=_text(how.execution_id, scope) or handle.name,
+        url=_text(how.url, scope),
+    )
+
+
+def _failure(how: Look, scope: Scope) -> Failure:
+    return Failure(text=_text(how.failure, scope) or "it failed; the API does not say why")
+
+
+def _progress(how: Look, scope: Scope) -> Progress | None:
+    if how.progress is None:
+        return None
+    part = how.progress
+    value = _number(_lenient(lambda: scope.value(part.value)))
+    total = None if part.total is None else _number(_lenient(lambda: scope.value(str(part.total))))
+    return None if value is None else Progress(value=value, total=total)
+
+
+def _number(value: Any) -> float | None:  # any JSON value
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _text(source: str | None, scope: Scope) -> str | None:
+    return None if source is None else _lenient(lambda: scope.text(source)) or None
+
+
+def _lenient(function: Callable[[], T]) -> T | None:
+    """Return None where an expression does not work on this reply: it is for people only."""
+    try:
+        return function()
+    except MappingError:
+        return None

@@ -1,0 +1,76 @@
+"""Presets: definitions of well-known APIs, as files of this package; a user's own is a file, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, cast
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from mcp_workflows.adapter import JSON, closest
+
+_FOLDER: Final = files("mcp_workflows_http") / "preset_files"
+_ABOUT: Final = "about"  # what a preset says of itself: its engine, since when, and how it was proved
+
+
+def preset_names() -> Sequence[str]:
+    """Return the names of the presets of this package."""
+    return sorted(each.name.removesuffix(".yaml") for each in _FOLDER.iterdir() if each.name.endswith(".yaml"))
+
+
+def read_preset(name: str) -> Mapping[str, JSON]:
+    """Return a preset, by its name or as a file.
+
+    Raises:
+        ValueError: there is none, or it is no YAML.
+    """
+    if name.endswith((".yaml", ".yml")):
+        place: Any = Path(name)
+    elif name in preset_names():
+        place = _FOLDER / f"{name}.yaml"
+    else:
+        meant = closest(name, preset_names())
+        hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(preset_names())}"
+        raise ValueError(f"preset: there is no {name!r}; {hint} A file of your own ends with .yaml")
+    try:
+        found = YAML(typ="safe").load(place.read_text(encoding="utf-8"))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except OSError as error:
+        raise ValueError(f"preset: {name} cannot be read: {error.strerror}") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"preset: {name} is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"preset: {name} is no mapping")
+    return cast("Mapping[str, JSON]", found)
+
+
+def about(preset: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return what a preset says of itself."""
+    found = preset.get(_ABOUT, {})
+    return cast("Mapping[str, JSON]", found) if isinstance(found, dict) else {}
+
+
+def with_preset(written: object) -> object:
+    """Return the settings over those of their preset, key by key."""
+    if not isinstance(written, dict):
+        return written
+    settings = cast("Mapping[str, JSON]", written)
+    name = settings.get("preset")
+    if not isinstance(name, str):
+        return settings
+    preset = {key: value for key, value in read_preset(name).items() if key != _ABOUT}
+    return _merged(preset, settings)
+
+
+_WHOLE: Final = frozenset({"request", "handle", "output", "json", "same", "auth"})  # replaced as a whole
+
+
+def _merged(preset: Mapping[str, JSON], own: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    merged = {**preset}
+    for key, value in own.items():
+        known = preset.get(key)
+        both = isinstance(known, dict) and isinstance(value, dict) and key not in _WHOLE
+        merged[key] = _merged(cast("Mapping[str, JSON]", known), cast("Mapping[str, JSON]", value)) if both else value
+    return merged

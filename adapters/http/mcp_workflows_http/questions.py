@@ -1,0 +1,102 @@
+"""Questions that executions ask people, and the answers to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.errors import EngineRefused, MappingError
+from mcp_workflows_http.client import ApiClient
+from mcp_workflows_http.definition import ApiDefinition, Ask, Place
+from mcp_workflows_http.error_translation import change_error
+from mcp_workflows_http.expressions import Scope, as_list, as_object
+
+_METHOD: Final = "elicitation/create"
+_YES_OR_NO: Final[Mapping[str, JSON]] = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}},
+    "required": ["approved"],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """A question that is open now, and what expressions know of it."""
+
+    how: Ask
+    scope: Scope
+    request: InputRequest
+
+
+def open_questions(definition: ApiDefinition, scope: Scope, page: str | None) -> Mapping[str, OpenQuestion]:
+    """Return the open questions by key; `page` is the execution's own page."""
+    return {
+        key: OpenQuestion(
+            how=how, scope=each, request=InputRequest(method=_METHOD, params=_params(how, each, page, key))
+        )
+        for name, how in definition.asks.items()
+        for key, each in _items(name, how, scope)
+    }
+
+
+def _items(name: str, how: Ask, scope: Scope) -> Iterator[tuple[str, Scope]]:
+    """Yield the key and the scope of each question; none where an expression does not work on this reply."""
+    try:
+        if how.when is not None and not scope.is_true(how.when):
+            return
+        found = [None] if how.each is None else scope.value(how.each)
+        for item in as_list(found) or ():
+            each = scope | {"item": item}
+            yield f"{name}.{each.text(how.key)}", each
+    except MappingError:
+        return
+
+
+def _params(how: Ask, scope: Scope, page: str | None, key: str) -> Mapping[str, JSON]:
+    message = scope.text(how.message)
+    if how.at is Place.ENGINE:
+        return {"mode": "url", "message": message, "url": _page(how, scope) or page or "", "elicitationId": key}
+    return {"mode": "form", "message": message, "requestedSchema": _schema(how, scope)}
+
+
+def _page(how: Ask, scope: Scope) -> str | None:
+    return None if how.url is None else scope.text(how.url)
+
+
+def _schema(how: Ask, scope: Scope) -> Mapping[str, JSON]:
+    """Return the form; some APIs have it as a JSON text."""
+    found: Any = None if how.form is None else scope.value(how.form)
+    if isinstance(found, str):
+        try:
+            found = json.loads(found)
+        except ValueError:
+            found = None
+    return as_object(found) or _YES_OR_NO
+
+
+async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON) -> None:
+    """Deliver the response to an open question; one that was answered meanwhile is ignored.
+
+    Raises:
+        EngineRefused: the API does not take it, or the question cannot be declined.
+        EngineUnavailable: it may not have arrived.
+    """
+    how = question.how
+    if how.at is Place.ENGINE:
+        return  # the person went to the page, or did not; a look tells
+    given = as_object(response) or {}
+    accepted = given.get("action") == "accept"
+    request = how.send if accepted else how.decline
+    if request is None:
+        raise EngineRefused("this question cannot be declined: cancel the task in its place")
+    scope = Scope(names=question.scope.names, own={"answer": given.get("content") or {}})
+    reply = await client.send(request, scope)
+    if reply.status in how.late:
+        return
+    if not reply.ok:
+        raise change_error(reply)
+    if how.refused is not None and (scope | {"reply": reply.as_json()}).is_true(how.refused):
+        raise EngineRefused("the API refused the answer")

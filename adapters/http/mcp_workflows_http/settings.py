@@ -1,0 +1,184 @@
+"""The settings of an HTTP engine: where the API is, who we are there, and its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from mcp_workflows import Duration
+from mcp_workflows.adapter import JSON
+from mcp_workflows_http.definition import MODEL, ApiDefinition
+from mcp_workflows_http.presets import with_preset
+
+_LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
+
+
+def _one_line(secret: SecretStr | None) -> SecretStr | None:
+    text = secret.get_secret_value() if secret else ""
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("a header is one line of ASCII")
+    return secret
+
+
+class Basic(BaseModel):
+    """A user and a password, or a token in its place."""
+
+    model_config = MODEL
+
+    user: str = Field(default="", description="The user; may be empty.")
+    password: SecretStr = Field(description="The password, or a token.")
+
+
+class HeaderSecret(BaseModel):
+    """A secret in a header of its own."""
+
+    model_config = MODEL
+
+    name: str = Field(pattern=r"^[A-Za-z0-9-]+$", description="The header: PRIVATE-TOKEN.")
+    value: SecretStr = Field(description="The secret.")
+
+    @field_validator("value")
+    @classmethod
+    def _value_is_a_header(cls, value: SecretStr | None) -> SecretStr | None:
+        return _one_line(value)
+
+
+class ClientCredentials(BaseModel):
+    """OAuth 2 client credentials (RFC 6749, section 4.4); the token is renewed in time."""
+
+    model_config = MODEL
+
+    token_url: str = Field(description="The token endpoint of the authorization server.")
+    client_id: str = Field(description="The id of this client.")
+    client_secret: SecretStr = Field(description="Its secret.")
+    scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
+    audience: str | None = Field(default=None, description="The audience, where the server wants one.")
+
+    @field_validator("token_url")
+    @classmethod
+    def _token_url_is_one(cls, url: str) -> str:
+        return _a_url(url)
+
+
+class Auth(BaseModel):
+    """The credentials for the API; one of these."""
+
+    model_config = MODEL
+
+    bearer: SecretStr | None = Field(default=None, description="A token, sent as Authorization: Bearer.")
+    bearer_file: Path | None = Field(default=None, description="A file with it, read again when it changes.")
+    basic: Basic | None = Field(default=None, description="User and password.")
+    header: HeaderSecret | None = Field(default=None, description="A secret in a header of its own.")
+    oauth: ClientCredentials | None = Field(default=None, description="OAuth 2 client credentials.")
+
+    @field_validator("bearer")
+    @classmethod
+    def _bearer_is_a_header(cls, bearer: SecretStr | None) -> SecretStr | None:
+        return _one_line(bearer)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"set one of {', '.join(type(self).model_fields)}")
+        return self
+
+
+class Tls(BaseModel):
+    """TLS to the API."""
+
+    model_config = MODEL
+
+    ca_file: Path | None = Field(default=None, description="PEM file of the CA. Default: the system's.")
+    client_cert: Path | None = Field(default=None, description="PEM file of our certificate, for mTLS.")
+    client_key: Path | None = Field(default=None, description="PEM file of our private key.")
+
+    @model_validator(mode="after")
+    def _certificate_and_key_belong_together(self) -> Self:
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("set client_cert and client_key, both or neither")
+        return self
+
+
+class Rate(BaseModel):
+    """The rate limit of the API, and the share of it for this process."""
+
+    model_config = MODEL
+
+    calls: float = Field(gt=0, description="Calls that the API allows.")
+    per: Duration = Field(default=timedelta(hours=1), description="In which time.")
+    share: float = Field(default=0.5, gt=0, le=1, description="Which share of them, for all replicas together.")
+    replicas: int = Field(default=1, gt=0, description="How many processes like this one share that.")
+
+
+class HttpSettings(ApiDefinition):
+    """One job API: where it is, who we are there, and how it is spoken to."""
+
+    preset: str | None = Field(
+        default=None,
+        description="A definition that comes with the adapter (`mcp-workflows preset list`), or a file, ./my-api.yaml; "
+        "what is set here overrides it, key by key.",
+    )
+    url: str = Field(description="The URL of the API: https://jobs.example.com/api.")
+    auth: Auth | None = Field(default=None, description="Who we are there; default: nobody.")
+    vars: Mapping[str, str] = Field(default={}, description="Values for expressions: {{vars.owner}}.")
+    headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
+    timeout: Duration = Field(default=timedelta(seconds=8), description="Of one look or start, all its requests.")
+    max_reply: ByteSize = Field(default=ByteSize(5_000_000), description="Bytes of a reply that are read.")
+    proxy: str | None = Field(default=None, description="An HTTP(S) proxy. Default: HTTPS_PROXY and NO_PROXY.")
+    tls: Tls = Field(default=Tls(), description="Certificates.")
+    rate: Rate | None = Field(default=None, description="The API's rate limit.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_its_preset(cls, written: Any) -> Any:  # any value: pydantic judges it afterwards
+        return with_preset(written)
+
+    @field_validator("url")
+    @classmethod
+    def _url_is_one(cls, url: str) -> str:
+        return _a_url(url).rstrip("/")
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy_is_url(cls, url: str | None) -> str | None:
+        return None if url is None else _a_url(url)
+
+    @field_validator("timeout")
+    @classmethod
+    def _timeout_is_short(cls, timeout: timedelta) -> timedelta:
+        if timeout > _LONGEST_CALL:
+            raise ValueError(f"at most {_LONGEST_CALL.total_seconds():g}s: a call to an engine ends after 10 s")
+        return timeout
+
+    @property
+    def definition(self) -> Mapping[str, JSON]:
+        """The part that says how executions are looked at, as JSON: a task keeps it from its start on."""
+        found: Mapping[str, JSON] = self.model_dump(
+            mode="json", by_alias=True, exclude_none=True, include=set(ApiDefinition.model_fields)
+        )
+        return found
+
+
+def _a_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("write a URL: https://jobs.example.com/api")
+    if "@" in parts.netloc:
+        raise ValueError("no credentials in a URL: auth is for these")
+    return url
+
+
+class HttpOptions(BaseModel):
+    """The settings of one tool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    options: Mapping[str, Any] = Field(  # any JSON values
+        default={}, description="Values for the requests of the API's definition: {{options.NAME}} there."
+    )
