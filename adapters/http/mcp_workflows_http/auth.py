@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import httpx2
+from pydantic import SecretStr
 
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials
@@ -17,6 +19,11 @@ from mcp_workflows_http.settings import Auth, Basic, ClientCredentials
 _RENEWED_BEFORE: Final = 60.0  # seconds before its end
 _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
 _OK: Final = 200
+_STARS: Final = "***"
+_CREDENTIAL: Final = re.compile(
+    r"""((?:bearer|basic)\s+|(?:passw(?:or)?d|secret|token|api[_-]?key)["']?\s*[:=]\s*["']?)[^\s"',;]{6,}""",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,24 @@ class Credentials:
     def renewable(self) -> bool:
         """True if a token that is not accepted can be had again."""
         return self._auth is not None and (self._auth.oauth is not None or self._auth.bearer_file is not None)
+
+    def masked(self, text: str) -> str:
+        """Return a text with stars in the place of our credentials, and of what looks like others."""
+        for secret in filter(None, self._secrets()):
+            text = text.replace(secret, _STARS)
+        return _CREDENTIAL.sub(rf"\1{_STARS}", text)
+
+    def _secrets(self) -> Iterator[str]:
+        auth = self._auth
+        if self._token is not None:
+            yield self._token.text
+        if auth is None:
+            return
+        for part in (auth.bearer, auth.basic, auth.header, auth.oauth):
+            if isinstance(part, SecretStr):
+                yield part.get_secret_value()
+            elif part is not None:
+                yield part.secret.get_secret_value()
 
     async def headers(self, client: httpx2.AsyncClient, *, renewed: bool = False) -> Mapping[str, str]:
         """Return the headers; `renewed`: the last ones were not accepted.

@@ -184,6 +184,10 @@ class ApiClient:
         """Calls that may be made at once."""
         return self._pace.spare
 
+    def masked(self, text: str) -> str:
+        """Return a text of the API without our credentials."""
+        return self._credentials.masked(text)
+
     async def close(self) -> None:
         """Close all connections."""
         if self._opened is not None:

@@ -224,6 +224,16 @@ class Steps(BaseModel):
     at: Text | None = Field(default=None, description="When it began or ended, as the API writes it.")
 
 
+class Log(BaseModel):
+    """The log of an execution that has failed; its end becomes part of the failure."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request for it; its reply is a text.")
+    text: Text | None = Field(default=None, description="The text in the reply; default: all of it.")
+    lines: int = Field(default=50, ge=1, le=500, description="Lines at its end that are shown.")
+
+
 class Look(BaseModel):
     """A look at an execution."""
 
@@ -241,13 +251,15 @@ class Look(BaseModel):
     progress: ProgressPart | None = Field(default=None, description="How much is done.")
     steps: Steps | None = Field(default=None, description="Its steps.")
     output: Value = Field(default=None, description="Its result, once it has succeeded.")
-    failure: Text | None = Field(default=None, description="Why it failed.")
+    failure: Text | None = Field(default=None, description="Why it failed: the step, the message.")
+    log: Log | None = Field(default=None, description="The log of one that has failed.")
     url: Text | None = Field(default=None, description="The page of it in the engine's own UI.")
     execution_id: Text | None = Field(default=None, description="Its id as people type it; default: the handle.")
     wait_at_most: Duration = Field(
         default=timedelta(minutes=1), description="The longest `Retry-After` that is heeded before the next look."
     )
     gone: Codes = Field(default=(404, 410), description="HTTP status: there is no such execution.")
+    gone_if: Text | None = Field(default=None, description="True if a reply says so, though its HTTP status does not.")
 
 
 class Place(StrEnum):

@@ -31,7 +31,7 @@ _HASH: Final = 12  # characters of a digest at the end of a name that was cut
 _NOT_DNS: Final = re.compile(r"[^a-z0-9-]+")
 
 ORDER: Final = frozenset(
-    {"key", "key_uuid", "key_short", "key_dns", "workflow", "arguments", "options", "vars", "created"}
+    {"key", "key_uuid", "key_short", "key_dns", "workflow", "arguments", "digest", "options", "vars", "created"}
 )
 """The names of an order to start."""
 

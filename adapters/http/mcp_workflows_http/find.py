@@ -30,20 +30,20 @@ async def find(client: ApiClient, settings: HttpSettings, definition: str, start
     how, scope = settings.find, order_scope(start, settings)
     if how is None:
         raise EngineUnavailable("this API has no search (find)", sent=False)
-    found: list[Handle] = []
+    found: list[tuple[Handle, Scope]] = []
     async for item in items(client, how, scope):
+        each = scope | {"item": item}
         try:
-            if (scope | {"item": item}).is_true(how.where):
-                run = (scope | {"item": item}).value(how.handle)
-                found.append(Handle.of(run_of(run), start, settings, definition))
+            if each.is_true(how.where):
+                found.append((Handle.of(run_of(each.value(how.handle)), start, settings, definition), each))
         except MappingError as error:
             raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
     if not found:
         return None
-    *later, oldest = found  # the list has the youngest first
-    await check_same(client, settings, oldest, start, scope)
-    for each in later:
-        await cancel(client, settings, each, start.options)
+    *later, (oldest, seen_as) = found  # the list has the youngest first
+    await check_same(client, settings, oldest, start, seen_as)
+    for handle, _ in later:
+        await cancel(client, settings, handle, start.options)
     return oldest
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +22,8 @@ from mcp_workflows_http.questions import OpenQuestion, open_questions
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|^.*\s+File ".*", line \d+|^\s+at \S+ ?\(')
+_LONGEST_LOG: Final = 4000  # characters
 _LONGEST_WORD: Final = 100  # characters of a strange word that are shown
 
 
@@ -48,7 +51,8 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
     else:
         reply = Reply(status=kept["status"], headers={}, content=str(kept["body"]).encode())
     scope |= {"reply": reply.as_json(), "more": {}}
-    if reply.status in how.gone and reply.status not in how.codes:
+    is_gone = how.gone_if is not None and bool(_lenient(partial(scope.is_true, how.gone_if)))
+    if is_gone or (reply.status in how.gone and reply.status not in how.codes):
         settling = definition.settling.total_seconds()
         if not handle.is_younger_than(settling, datetime.now(UTC)):
             raise ExecutionNotFound(said(reply))
@@ -60,6 +64,8 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
     scope |= {"status": status.value}
     scope = await _with_more(client, how, scope)
     execution = _execution(how, status, strange, handle, scope)
+    if execution.failure is not None and (tail := await _log_tail(client, how, scope)):
+        execution = replace(execution, failure=Failure(text=f"{execution.failure.text}\n{tail}"))
     questions: Mapping[str, OpenQuestion] = {}
     if status is Status.RUNNING and (questions := open_questions(definition, scope, execution.url)):
         requests = {key: question.request for key, question in questions.items()}
@@ -112,6 +118,34 @@ async def _with_more(client: ApiClient, how: Look, scope: Scope) -> Scope:
             more = {**more, name: reply.as_json() if reply.ok else None}
             scope |= {"more": more}
     return scope
+
+
+async def _log_tail(client: ApiClient, how: Look, scope: Scope) -> str:
+    """Return the last lines of its log; empty if they cannot be had now: how it ended is known all the same."""
+    log = how.log
+    if log is None:
+        return ""
+    try:
+        reply = await client.send(log.request, scope)
+        text = reply.text if log.text is None else (scope | {"reply": reply.as_json()}).text(log.text)
+    except (EngineError, MappingError):
+        return ""
+    if not reply.ok:
+        return ""
+    lines = _without_stack_traces(text.splitlines())
+    return client.masked("\n".join(lines[-log.lines :])[-_LONGEST_LOG:])
+
+
+def _without_stack_traces(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines that say something to those who have not written the workflow."""
+    found: list[str] = []
+    is_code = False  # the line after the place in a stack trace of Python
+    for line in lines:
+        is_place = _PLACE_IN_CODE.search(line) is not None
+        if line.strip() and not is_place and not is_code:
+            found.append(line.rstrip())
+        is_code = is_place and "File " in line
+    return found
 
 
 def _execution(how: Look, status: Status, strange: str | None, handle: Handle, scope: Scope) -> Execution:

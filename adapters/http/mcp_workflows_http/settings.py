@@ -33,6 +33,11 @@ class Basic(BaseModel):
     user: str = Field(default="", description="The user; may be empty.")
     password: SecretStr = Field(description="The password, or a token.")
 
+    @property
+    def secret(self) -> SecretStr:
+        """The part that nobody may see."""
+        return self.password
+
 
 class HeaderSecret(BaseModel):
     """A secret in a header of its own."""
@@ -41,6 +46,11 @@ class HeaderSecret(BaseModel):
 
     name: str = Field(pattern=r"^[A-Za-z0-9-]+$", description="The header: PRIVATE-TOKEN.")
     value: SecretStr = Field(description="The secret.")
+
+    @property
+    def secret(self) -> SecretStr:
+        """The part that nobody may see."""
+        return self.value
 
     @field_validator("value")
     @classmethod
@@ -58,6 +68,11 @@ class ClientCredentials(BaseModel):
     client_secret: SecretStr = Field(description="Its secret.")
     scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
     audience: str | None = Field(default=None, description="The audience, where the server wants one.")
+
+    @property
+    def secret(self) -> SecretStr:
+        """The part that nobody may see."""
+        return self.client_secret
 
     @field_validator("token_url")
     @classmethod

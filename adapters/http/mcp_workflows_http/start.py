@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from mcp_workflows.adapter import JSON, Start, StartGuarantee
+from typing import Final
+
+from mcp_workflows.adapter import JSON, Start, StartGuarantee, digest
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.error_translation import said, start_error
-from mcp_workflows_http.expressions import Scope, as_list, as_object, created_forms, forms_of
+from mcp_workflows_http.expressions import REPLY, Scope, as_list, as_object, created_forms, forms_of, names_in
 from mcp_workflows_http.handle import Handle, options_of, run_of
 from mcp_workflows_http.look import look
 from mcp_workflows_http.settings import HttpSettings
@@ -21,6 +23,7 @@ def order_scope(start: Start, settings: HttpSettings) -> Scope:
             **forms_of(start.key),
             "workflow": start.workflow,
             "arguments": _arguments(start.arguments),
+            "digest": digest([start.workflow, start.arguments]),
             "options": options_of(start.options),
             "vars": settings.vars,
             "created": created_forms(start.created, settings.settling.total_seconds()),
@@ -99,10 +102,13 @@ async def check_same(client: ApiClient, settings: HttpSettings, handle: Handle, 
         StartConflict: it is not.
         EngineUnavailable: no answer.
     """
-    if settings.start.same is None:
+    same = settings.start.same
+    if same is None:
         return
-    seen = await look(client, settings, handle, start.options)
-    if not _is_true(scope | {"reply": seen.reply.as_json(), "more": seen.scope.names["more"]}, settings.start.same):
+    if names_in(same) & REPLY:
+        seen = await look(client, settings, handle, start.options)
+        scope |= {"reply": seen.reply.as_json(), "more": seen.scope.names["more"]}
+    if not _is_true(scope, same):
         raise StartConflict("this key belongs to an execution of another workflow or with another input")
 
 

@@ -1,0 +1,91 @@
+"""The presets keep the contract on the real thing: Buildbot and Toil."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from mcp_workflows_http import HttpAdapter, HttpSettings
+
+from adapters.http.tests.buildbot_engine import Buildbot
+from adapters.http.tests.toil_engine import Toil
+from mcp_workflows.adapter import Adapter
+from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def buildbot(tmp_path_factory: pytest.TempPathFactory) -> Generator[Buildbot]:
+    with Buildbot(tmp_path_factory.mktemp("buildbot")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def toil(tmp_path_factory: pytest.TempPathFactory) -> Generator[Toil]:
+    with Toil(tmp_path_factory.mktemp("toil")) as engine:
+        yield engine
+
+
+def adapter_of(**settings: Any) -> HttpAdapter:
+    return HttpAdapter(HttpSettings.model_validate(settings))
+
+
+@asynccontextmanager
+async def subject_of(url: str, roles: dict[str, Any], **settings: Any) -> AsyncGenerator[Subject]:
+    async with lossy_proxy(int(urlsplit(url).port or 0)) as lossy:
+
+        @asynccontextmanager
+        async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
+            async with lossy.losing():
+                yield
+
+        yield Subject(
+            new_adapter=lambda: adapter_of(url=f"http://127.0.0.1:{lossy.port}", **settings),
+            unreachable=lambda: adapter_of(url="http://127.0.0.1:1", auth={"bearer": "s3cret"}, **settings),
+            secret="s3cret",
+            losing_replies=losing_replies,
+            **roles,
+        )
+
+
+class TestBuildbot(AdapterContract):
+    """FINDABLE: the key is in the reason of the build."""
+
+    @pytest.fixture
+    async def subject(self, buildbot: Buildbot) -> AsyncIterator[Subject]:
+        output = {"output": {"text": "{{more.builds.body.builds[-1].properties.text[0]}}"}}
+        roles: dict[str, Any] = {
+            "finishes": Role(workflow="echo", arguments=[{"text": "hi"}]),
+            "output": {"text": "hi"},
+            "other_arguments": [{"text": "ho"}],
+            "fails": Role(workflow="decline"),
+            "failure": "the card was declined",
+            "endless": Role(workflow="forever"),
+            "refused": Role(workflow="nobody-wrote-this"),
+            "unknown_handle": '{"v":1,"run":"999","workflow":"echo","at":0,"vars":{},"definition":"x"}',
+        }
+        async with subject_of(buildbot.url, roles, preset="buildbot", look=output) as subject:
+            yield subject
+
+
+class TestToil(AdapterContract):
+    """ONCE: WES has no key for a start."""
+
+    @pytest.fixture
+    async def subject(self, toil: Toil) -> AsyncIterator[Subject]:
+        roles: dict[str, Any] = {
+            "finishes": Role(workflow=toil.workflow("echo"), arguments=[{"text": "hi"}]),
+            "output": {"said": "said.txt"},
+            "other_arguments": [{"text": "ho"}],
+            "fails": Role(workflow=toil.workflow("decline")),
+            "failure": "the card was declined",
+            "endless": Role(workflow=toil.workflow("forever")),
+            "unknown_handle": '{"v":1,"run":"run-none","workflow":"echo","at":0,"vars":{},"definition":"x"}',
+        }
+        output = {"output": {"said": "{{reply.body.outputs.said.basename}}"}}
+        async with subject_of(toil.url, roles, preset="wes", look=output) as subject:
+            yield subject
