@@ -446,7 +446,7 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 50,
     "telemetry": 165,
-    "adapter": 1666,  # a template finds its placeholders once
+    "adapter": 1682,  # a template finds its placeholders once; presets are a capability
     "task": 210,
     "wire": 550,
     "access": 1550,
@@ -457,7 +457,7 @@ LINES: Mapping[str, int] = {
     "receiver": 2465,
     "client": 800,
     "testing": 1400,
-    "sidecar": 6700,
+    "sidecar": 6710,  # `preset list` and `preset show`
 }
 """The most lines of code of each room, without blank lines, comments and docstrings; a raised one has its reason."""
 

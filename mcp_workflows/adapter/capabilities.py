@@ -559,6 +559,27 @@ class Previews(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Settings for one well-known engine, as a file that comes with the adapter."""
+
+    title: str  # the engine
+    verified: str  # `real` (the contract on the engine itself), `recorded` (a specification, replies) or `read`
+    since: str  # the version of the engine
+    notes: str  # what its users must know
+    text: str  # the file
+
+
+@runtime_checkable
+class HasPresets(Protocol):
+    """Optional: ships settings for well-known engines, which a setting `preset` names."""
+
+    @staticmethod
+    def presets() -> Mapping[str, Preset]:
+        """Return the presets by name."""
+        ...
+
+
 @runtime_checkable
 class Embeds(Protocol):
     """Optional: ships source files that authors copy into their workflows, to ask people and report progress."""

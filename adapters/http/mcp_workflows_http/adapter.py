@@ -11,7 +11,17 @@ from typing import ClassVar, Final, Self, cast
 import anyio
 from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Allowance, Execution, Notes, Ref, Start, StartGuarantee
+from mcp_workflows.adapter import (
+    JSON,
+    Allowance,
+    Execution,
+    Finding,
+    Notes,
+    Preset,
+    Ref,
+    Start,
+    StartGuarantee,
+)
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_http.bulk_status import listings
 from mcp_workflows_http.cancel import cancel
@@ -20,9 +30,12 @@ from mcp_workflows_http.find import find
 from mcp_workflows_http.frozen import Definitions
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.look import look
+from mcp_workflows_http.presets import presets
 from mcp_workflows_http.questions import send_answer
 from mcp_workflows_http.settings import HttpOptions, HttpSettings
 from mcp_workflows_http.start import start_execution
+from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
+from mcp_workflows_http.tooling.preview import preview
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
 _SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
@@ -89,6 +102,23 @@ class HttpAdapter:
         handle = Handle.parse(ref.handle)
         async with self._in_time():
             await cancel(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+
+    def preview(self, start: Start) -> Mapping[str, JSON]:
+        """Return the request that `start` would send; see `Previews.preview`."""
+        return preview(self._client, self._settings, start)
+
+    async def check_engine(self) -> Finding:
+        """Check that the API answers; see `Checks.check_engine`."""
+        return await check_engine(self._client, self._settings)
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Check a workflow, as far as the API can tell without a start; see `Checks.check`."""
+        return await check_workflow(self._client, self._settings, made_up(workflow, dict(options)))
+
+    @staticmethod
+    def presets() -> Mapping[str, Preset]:
+        """Return the definitions of well-known APIs; see `HasPresets.presets`."""
+        return presets()
 
     @property
     def allowance(self) -> Allowance:

@@ -45,6 +45,16 @@ class Credentials:
         """True if a token that is not accepted can be had again."""
         return self._auth is not None and (self._auth.oauth is not None or self._auth.bearer_file is not None)
 
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """The headers as people may see them."""
+        auth = self._auth
+        if auth is None:
+            return {}
+        if auth.header is not None:
+            return {auth.header.name: _STARS}
+        return {"authorization": f"{'Bearer' if auth.basic is None else 'Basic'} {_STARS}"}
+
     def masked(self, text: str) -> str:
         """Return a text with stars in the place of our credentials, and of what looks like others."""
         for secret in filter(None, self._secrets()):

@@ -25,7 +25,7 @@ from mcp_workflows.adapter.token_bucket import BUCKETS, UNLIMITED, BucketLimits,
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows_http.auth import Credentials
 from mcp_workflows_http.definition import Method, Request
-from mcp_workflows_http.expressions import Scope, as_list
+from mcp_workflows_http.expressions import Scope, as_list, as_object
 from mcp_workflows_http.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
@@ -184,6 +184,11 @@ class ApiClient:
         """Calls that may be made at once."""
         return self._pace.spare
 
+    @property
+    def shown_credentials(self) -> Mapping[str, str]:
+        """The headers that say who we are, masked."""
+        return self._credentials.shown
+
     def masked(self, text: str) -> str:
         """Return a text of the API without our credentials."""
         return self._credentials.masked(text)
@@ -211,8 +216,8 @@ class ApiClient:
                 query=_query({name: scope.value(value) for name, value in request.query.items()}),
                 headers={**self._settings.headers, **_headers(request, scope)},
                 body=None if request.body is None else scope.value(request.body),
-                form=None if request.form is None else dict(_query(scope.value(dict(request.form)))),
-                multipart=None if request.multipart is None else _parts(scope.value(dict(request.multipart))),
+                form=None if request.form is None else _fields("form", scope.value(request.form)),
+                multipart=None if request.multipart is None else _fields("multipart", scope.value(request.multipart)),
             )
         except (MappingError, ValueError) as error:
             raise EngineRefused(f"its request cannot be made: {error}", final=True) from None
@@ -321,8 +326,11 @@ def _headers(request: Request, scope: Scope) -> Mapping[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _parts(values: Mapping[str, JSON]) -> Mapping[str, str]:
-    return {name: _as_text(value) for name, value in values.items() if value is not None}
+def _fields(what: str, values: JSON) -> Mapping[str, str]:
+    found = as_object(values)
+    if found is None:
+        raise ValueError(f"{what} is no object here")
+    return {name: _as_text(value) for name, value in found.items() if value is not None}
 
 
 def _as_text(value: JSON) -> str:

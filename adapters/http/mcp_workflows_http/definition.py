@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import StartGuarantee, Status
@@ -27,7 +27,25 @@ def _sorted(values: tuple[T, ...]) -> tuple[T, ...]:
 
 
 Codes = Annotated[tuple[Code, ...], AfterValidator(_sorted)]
-Words = Annotated[tuple[str, ...], AfterValidator(_sorted)]
+
+
+def word_of(value: object) -> str:
+    """Return a value of a reply as the word that a map compares."""
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
+
+
+def _words(written: object) -> object:
+    """Read one word as a list, and numbers and booleans as the texts they are compared with."""
+    listed = as_list(written)
+    return tuple(word_of(each) for each in ([written] if listed is None else listed))
+
+
+_Word: TypeAlias = str | int | bool
+Words = Annotated[
+    tuple[str, ...], BeforeValidator(_words, json_schema_input_type=list[_Word] | _Word), AfterValidator(_sorted)
+]
 
 
 class Method(StrEnum):
@@ -59,8 +77,8 @@ class Request(BaseModel):
     query: Mapping[str, Value] = Field(default={}, description="Its query; a list is a parameter several times.")
     headers: Mapping[str, Text] = Field(default={}, description="Headers of this request.")
     body: Value = Field(default=None, alias="json", description="Its body, as JSON.")
-    form: Mapping[str, Value] | None = Field(default=None, description="Its body, as a form.")
-    multipart: Mapping[str, Value] | None = Field(
+    form: Value = Field(default=None, description="Its body, as a form: an object, or an expression for one.")
+    multipart: Value = Field(
         default=None, description="Its body, as multipart/form-data; values that are no texts are written as JSON."
     )
 
@@ -161,13 +179,6 @@ class StatusMap(BaseModel):
     failed: Words = Field(default=(), description="It has failed.")
     cancelled: Words = Field(default=(), description="It was cancelled.")
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _words(cls, words: Any) -> Any:  # any JSON value
-        """Read numbers and booleans as the texts they are compared with."""
-        listed = as_list(words)
-        return tuple(word_of(each) for each in ([words] if listed is None else listed))
-
     @model_validator(mode="after")
     def _says_one_thing(self) -> StatusMap:
         seen: set[str] = set()
@@ -186,13 +197,6 @@ class StatusMap(BaseModel):
             Status.CANCELLED: self.cancelled,
         }
         return next((status for status, words in by_status.items() if word in words), None)
-
-
-def word_of(value: object) -> str:
-    """Return a value of a reply as the word that a map compares."""
-    return (
-        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
-    )
 
 
 class More(BaseModel):
@@ -234,12 +238,24 @@ class Log(BaseModel):
     lines: int = Field(default=50, ge=1, le=500, description="Lines at its end that are shown.")
 
 
+class Entry(BaseModel):
+    """The execution in a list that the look's request returns."""
+
+    model_config = MODEL
+
+    each: Text = Field(description="The list in the reply.")
+    where: Text = Field(description="True if the `entry` is the execution.")
+
+
 class Look(BaseModel):
     """A look at an execution."""
 
     model_config = MODEL
 
     request: Requested = Field(description="The request that tells its status.")
+    entry: Entry | None = Field(
+        default=None, description="Its place in the reply, if that is a list; expressions have it as `entry`."
+    )
     more: Mapping[str, More] = Field(default={}, description="Further requests; expressions have them as more.NAME.")
     status: Text | None = Field(default=None, description="The word for its status.")
     codes: Mapping[int, Text] = Field(
@@ -318,6 +334,16 @@ class Throttled(BaseModel):
     until: str | None = Field(default=None, description="A header with the time (seconds since 1970) until which.")
 
 
+class Checking(BaseModel):
+    """Requests of `mcp-workflows check`, which change nothing."""
+
+    model_config = MODEL
+
+    engine: Requested | None = Field(default=None, description="One that is 2xx if the API answers; default: GET /.")
+    workflow: Requested | None = Field(default=None, description="One that is 2xx if the workflow exists.")
+    advice: str | None = Field(default=None, description="What makes repeated starts safe, while they are not.")
+
+
 class ApiDefinition(BaseModel):
     """A job API."""
 
@@ -336,6 +362,7 @@ class ApiDefinition(BaseModel):
     settling: Duration = Field(
         default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
     )
+    check: Checking = Field(default=Checking(), description="Requests of `mcp-workflows check`.")
     throttled: Throttled = Field(default=Throttled(), description="How the API says that we call too often.")
 
     @model_validator(mode="after")

@@ -18,7 +18,6 @@ _CREDENTIALS: Final = frozenset({401, 403, 407})
 _ABOUT_THE_INPUT: Final = frozenset({400, 404, 405, 413, 415, 422})
 _NO_SUCH_PAGE: Final = frozenset({404, 405})  # also of a proxy that stands before the API
 _NOT_DONE_HERE: Final = frozenset({301, 307, 308})
-_NOT_ACCEPTED: Final = 429
 _SERVER_ERROR: Final = 500
 _MOST: Final = 8192  # bytes of a body that are read for its reason
 
@@ -39,7 +38,7 @@ def throttled(reply: Reply) -> EngineUnavailable:
 def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
     """Return what a reply to a start means that is no success."""
     if reply.is_throttled:
-        not_accepted = reply.status == _NOT_ACCEPTED and starts is not StartGuarantee.KEYED
+        not_accepted = reply.status < _SERVER_ERROR and starts is not StartGuarantee.KEYED
         return EngineUnavailable(said(reply), throttled=True, sent=not not_accepted)
     if reply.status in _NOT_DONE_HERE:
         there = urlsplit(reply.headers.get("location", "")).netloc

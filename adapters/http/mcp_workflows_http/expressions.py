@@ -25,6 +25,7 @@ from mcp_workflows.errors import ConfigError
 
 _PLACEHOLDER: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _KEY_FORM: Final = re.compile(r"\bkey\.(uuid|short|dns)\b")
+_NOT_OF_A_PART: Final = re.compile(r"!\w+\.")
 _SHORT: Final = 64  # characters
 _DNS: Final = 63
 _HASH: Final = 12  # characters of a digest at the end of a name that was cut
@@ -38,7 +39,7 @@ ORDER: Final = frozenset(
 EXECUTION: Final = frozenset({"workflow", "options", "vars", "handle", "key"})
 """The names of an execution."""
 
-REPLY: Final = frozenset({"reply", "more"})
+REPLY: Final = frozenset({"reply", "more", "entry"})
 ITEM: Final = frozenset({"item"})
 STATUS: Final = frozenset({"status"})
 ANSWER: Final = frozenset({"answer", "principal", "item"})
@@ -103,6 +104,9 @@ def _checked(value: Any) -> Any:  # any JSON value
         Template(value)
     except ConfigError as error:
         raise ValueError(str(error)) from None
+    for text in _strings(value):
+        if found := _NOT_OF_A_PART.search(" ".join(_PLACEHOLDER.findall(text))):
+            raise ValueError(f"{found[0]}... is not what it seems: ! binds tighter than a dot; write !(...)")
     for name in sorted(names_in(value) - NAMES):
         meant = closest(name, NAMES)
         hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(sorted(NAMES))}"

@@ -15,7 +15,7 @@ from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFou
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import ApiDefinition, Look, word_of
 from mcp_workflows_http.error_translation import look_error, said
-from mcp_workflows_http.expressions import Scope, as_object
+from mcp_workflows_http.expressions import Scope, as_list, as_object
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.questions import OpenQuestion, open_questions
 
@@ -60,6 +60,7 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
         return Seen(execution=seen, scope=scope, reply=reply)
     if not reply.ok and reply.status not in how.codes:
         raise look_error(reply)
+    scope |= {"entry": _lenient(partial(_entry, how, scope))}
     status, strange = _status(how, reply, scope)
     scope |= {"status": status.value}
     scope = await _with_more(client, how, scope)
@@ -118,6 +119,15 @@ async def _with_more(client: ApiClient, how: Look, scope: Scope) -> Scope:
             more = {**more, name: reply.as_json() if reply.ok else None}
             scope |= {"more": more}
     return scope
+
+
+def _entry(how: Look, scope: Scope) -> JSON:
+    """Return the execution in a list; None if it is not there."""
+    entry = how.entry
+    if entry is None:
+        return None
+    found = as_list(scope.value(entry.each)) or ()
+    return next((each for each in found if (scope | {"entry": each}).is_true(entry.where)), None)
 
 
 async def _log_tail(client: ApiClient, how: Look, scope: Scope) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from mcp_workflows.adapter import JSON, closest
+from mcp_workflows.adapter import JSON, Preset, closest
 
 _FOLDER: Final = files("mcp_workflows_http") / "preset_files"
 _ABOUT: Final = "about"  # what a preset says of itself: its engine, since when, and how it was proved
@@ -46,10 +46,15 @@ def read_preset(name: str) -> Mapping[str, JSON]:
     return cast("Mapping[str, JSON]", found)
 
 
-def about(preset: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return what a preset says of itself."""
-    found = preset.get(_ABOUT, {})
-    return cast("Mapping[str, JSON]", found) if isinstance(found, dict) else {}
+def presets() -> Mapping[str, Preset]:
+    """Return the presets of this package by name."""
+    return {name: _preset(name) for name in preset_names()}
+
+
+def _preset(name: str) -> Preset:
+    about = cast("Mapping[str, str]", read_preset(name)[_ABOUT])
+    text = (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    return Preset(text=text, **about)
 
 
 def with_preset(written: object) -> object:

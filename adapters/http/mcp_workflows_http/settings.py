@@ -131,8 +131,15 @@ class Rate(BaseModel):
     replicas: int = Field(default=1, gt=0, description="How many processes like this one share that.")
 
 
+def _not_required_with_a_preset(schema: dict[str, Any]) -> None:
+    """Relax the JSON Schema: a preset has what is not written."""
+    schema["required"] = ["url"]
+
+
 class HttpSettings(ApiDefinition):
     """One job API: where it is, who we are there, and how it is spoken to."""
+
+    model_config = ConfigDict(json_schema_extra=_not_required_with_a_preset)
 
     preset: str | None = Field(
         default=None,

@@ -30,6 +30,7 @@ MODULES: Final[Mapping[str, str]] = {
     "import": "import_",
     "init": "init",
     "new-adapter": "new_adapter",
+    "preset": "preset",
     "helper": "helper",
     "iam": "iam",
     "replay": "replay",

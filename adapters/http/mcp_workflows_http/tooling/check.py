@@ -1,0 +1,76 @@
+"""Checks that the API answers and takes our credentials, with requests that change nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from mcp_workflows.adapter import Finding, Start, StartGuarantee
+from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
+from mcp_workflows_http.client import ApiClient
+from mcp_workflows_http.definition import Method, Request
+from mcp_workflows_http.error_translation import said
+from mcp_workflows_http.expressions import Scope
+from mcp_workflows_http.find import items
+from mcp_workflows_http.settings import HttpSettings
+from mcp_workflows_http.start import order_scope
+
+_NOT_LET_IN = frozenset({401, 403, 407})
+_SERVER_ERROR = 500
+
+
+async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
+    """Check that the API answers; one that has a request for that is asked with it, any other at its own URL."""
+    request = settings.check.engine or Request(method=Method.GET, path="/")
+    try:
+        reply = await client.send(request, Scope(names={"vars": settings.vars}))
+    except EngineError as error:
+        return Finding(ok=False, text=str(error), hint="check url, proxy and tls")
+    if reply.status in _NOT_LET_IN:
+        return Finding(ok=False, text=said(reply), hint="check auth")
+    if reply.status >= _SERVER_ERROR or (settings.check.engine is not None and not reply.ok):
+        return Finding(ok=False, text=said(reply), hint="check url")
+    return Finding(
+        ok=True, text=f"{settings.url} answers ({reply.status}); {_promise(settings)}", hint=_advice(settings)
+    )
+
+
+def _promise(settings: HttpSettings) -> str:
+    return {
+        StartGuarantee.KEYED: "a repeated start is deduplicated by its key",
+        StartGuarantee.FINDABLE: "a start whose reply is lost is searched for by its key",
+        StartGuarantee.ONCE: "a start whose reply is lost stays unknown",
+    }[settings.starts]
+
+
+def _advice(settings: HttpSettings) -> str | None:
+    """Return what makes retries safe, while they are not."""
+    return settings.check.advice if settings.starts is StartGuarantee.ONCE else None
+
+
+async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start) -> Finding:
+    """Check that the workflow exists, where the definition says how, and that the search works."""
+    scope, texts = order_scope(start, settings), list[str]()
+    try:
+        client.prepare(settings.start.request, scope)
+        if settings.check.workflow is not None:
+            reply = await client.send(settings.check.workflow, scope)
+            if not reply.ok:
+                return Finding(ok=False, text=f"workflow {start.workflow}: {said(reply)}")
+            texts.append("is there")
+        if settings.find is not None and settings.find.request.method is Method.GET:
+            async for item in items(client, settings.find, scope):
+                (scope | {"item": item}).is_true(settings.find.where)
+                break
+            texts.append("its executions can be searched")
+    except (EngineUnavailable, MappingError) as error:
+        return Finding(ok=False, text=f"workflow {start.workflow}: {error}")
+    except EngineError as error:  # a value that only a call has
+        return Finding(ok=None, text=f"workflow {start.workflow}: {error}")
+    if not texts:
+        return Finding(ok=None, text=f"workflow {start.workflow}: this API cannot tell without a start")
+    return Finding(ok=True, text=f"workflow {start.workflow} {', '.join(texts)}")
+
+
+def made_up(workflow: str, options: dict[str, object]) -> Start:
+    """Return an order that nobody gave, for checks."""
+    return Start(workflow=workflow, arguments={}, key="check-0", created=datetime.now(UTC), options=options)

@@ -1,0 +1,286 @@
+"""What an API may answer: nothing of it loses an execution, starts one twice, or shows a secret."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_http import HttpAdapter, HttpSettings
+from mcp_workflows_http.adapter import FindingHttpAdapter
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from adapters.http.tests.jobs_api import DEFINITION, FIND, TOKEN, JobsApi, jobs_api
+from mcp_workflows.adapter import Execution, Ref, Start, Status
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+
+pytestmark = pytest.mark.anyio
+
+Served = Callable[[Request], Awaitable[Response]]
+
+
+class Here:
+    """An API, and the adapter of it."""
+
+    def __init__(self, api: JobsApi, adapter: HttpAdapter) -> None:
+        self.api = api
+        self.adapter = adapter
+
+    async def start(self, workflow: str = "echo", key: str = "k", arguments: Any = None) -> str:
+        """The handle."""
+        return await self.adapter.start(start(workflow, key, arguments))
+
+    async def look(self, handle: str) -> Execution:
+        """What is told of it."""
+        return await self.adapter.describe(Ref(workflow="echo", handle=handle))
+
+
+def start(workflow: str = "echo", key: str = "k", arguments: Any = None) -> Start:
+    return Start(workflow=workflow, arguments=arguments or {}, key=key, created=datetime.now(UTC))
+
+
+@asynccontextmanager
+async def here(*, dedupes: bool = True, **more: Any) -> AsyncGenerator[Here]:
+    async with jobs_api(dedupes=dedupes) as (api, url):
+        settings = HttpSettings.model_validate({**DEFINITION, "url": url, **more})
+        async with HttpAdapter(settings) as adapter:
+            yield Here(api, adapter)
+
+
+def answering(response: Response) -> Served:
+    async def served(request: Request) -> Response:
+        return response
+
+    return served
+
+
+HTML = HTMLResponse("<html><body>Sign in</body></html>")
+
+
+async def test_a_word_that_no_map_names_is_running_and_said() -> None:
+    async with here() as found:
+        seen = await found.look(await found.start("odd"))
+    assert seen.status is Status.RUNNING
+    assert seen.message == "the API says 'sleeping', which the map of statuses does not name"
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (JSONResponse({"identifier": 1}, status_code=201), "it answered 201 with no handle at {{reply.body.id}}"),
+        (HTMLResponse("<html>", status_code=200), "it answered 200 with no JSON: it may have been started"),
+        (JSONResponse({"id": "x" * 6_000_000}), "more than 5000000 bytes"),
+        (JSONResponse({"error": "down"}, status_code=503), "it answered 503"),
+        (HTMLResponse("<html>not here</html>", status_code=404), "with a page that is no JSON"),
+        (RedirectResponse("http://169.254.169.254/latest", status_code=303), "it answered 303"),
+    ],
+    ids=["no handle", "html", "huge", "503", "proxy", "redirect"],
+)
+async def test_a_reply_that_tells_nothing_leaves_the_start_unknown(reply: Response, text: str) -> None:
+    async with here() as found:
+        found.api.after.append(answering(reply))
+        with pytest.raises(EngineUnavailable, match=re.escape(text)) as raised:
+            await found.start()
+        assert raised.value.sent
+        assert len(found.api.jobs) == 1
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+async def test_a_definite_no_is_final(status: int) -> None:
+    async with here() as found:
+        found.api.next_replies.append(answering(JSONResponse({"error": "amount: too much"}, status_code=status)))
+        with pytest.raises(EngineRefused, match=f"it answered {status}: amount: too much") as raised:
+            await found.start()
+        assert raised.value.final
+
+
+async def test_a_redirect_is_not_followed_and_says_where_the_api_is() -> None:
+    async with here() as found:
+        reply = RedirectResponse("https://api.example.com/jobs/echo", status_code=301)
+        found.api.next_replies.append(answering(reply))
+        with pytest.raises(EngineRefused, match=r"it redirects to api\.example\.com; set url to that"):
+            await found.start()
+
+
+async def test_a_wrong_token_is_told_without_it() -> None:
+    async with here(auth={"bearer": "another-s3cret"}) as found:
+        for call in (found.start(), found.look(handle_of("job-0"))):
+            with pytest.raises(EngineError, match="it does not accept our credentials") as raised:
+                await call
+            assert "s3cret" not in str(raised.value)
+
+
+def handle_of(run: str, *, seconds_ago: float = 1000) -> str:
+    at = time.time() - seconds_ago
+    return json.dumps({"v": 1, "run": run, "workflow": "echo", "at": at, "vars": {}, "definition": "x"})
+
+
+async def test_what_is_not_found_is_gone_only_once_it_has_settled() -> None:
+    async with here(settling="1m") as found:
+        assert (await found.look(handle_of("none", seconds_ago=30))).status is Status.RUNNING
+        with pytest.raises(ExecutionNotFound, match="it answered 404: no such job"):
+            await found.look(handle_of("none", seconds_ago=90))
+
+
+@pytest.mark.parametrize("handle", ["", "job-0", "{}", '{"v":2}', "[1]"])
+async def test_what_is_no_handle_of_ours_is_not_found(handle: str) -> None:
+    async with here() as found:
+        with pytest.raises(ExecutionNotFound, match="no handle of an HTTP engine"):
+            await found.look(handle)
+
+
+@pytest.mark.parametrize("reply", [HTML, JSONResponse({"state": None}), JSONResponse([]), Response(status_code=500)])
+async def test_a_look_that_tells_nothing_is_no_end(reply: Response) -> None:
+    async with here() as found:
+        handle = await found.start()
+        found.api.next_replies.append(answering(reply))
+        with pytest.raises(EngineUnavailable):
+            await found.look(handle)
+
+
+async def test_what_has_ended_is_not_cancelled() -> None:
+    """This API would rewrite how it ended."""
+    async with here() as found:
+        handle = await found.start()
+        await found.adapter.cancel(Ref(workflow="echo", handle=handle))
+        assert found.api.calls["stop"] == 0
+        assert (await found.look(handle)).status is Status.SUCCEEDED
+
+
+async def test_a_value_cannot_leave_its_segment_of_a_path() -> None:
+    async with here() as found:
+        shown = found.adapter.preview(start("../jobs?x=1#/echo"))
+        assert shown["url"].endswith("/jobs/..%2Fjobs%3Fx%3D1%23%2Fecho")
+        for workflow in ("..", ".", ""):
+            with pytest.raises(EngineRefused, match="cannot be a part of a path"):
+                await found.start(workflow)
+
+
+async def test_a_url_of_another_origin_is_not_asked() -> None:
+    async with here(look={**DEFINITION["look"], "request": {"url": "{{handle}}"}}) as found:
+        for url in (
+            "http://169.254.169.254/latest",
+            "//evil.example.com/x",
+            "https://127.0.0.1/x",
+            "http://u@127.0.0.1/",
+        ):
+            with pytest.raises(EngineUnavailable, match="of another origin"):
+                await found.look(handle_of(url))
+
+
+async def test_a_header_cannot_be_broken() -> None:
+    request = {**DEFINITION["start"]["request"], "headers": {"x-name": "{{arguments.name}}"}}
+    async with here(start={**DEFINITION["start"], "request": request}) as found:
+        with pytest.raises(EngineRefused, match="x-name would not be one line of ASCII"):
+            await found.start(arguments={"name": "a\r\nx-admin: 1"})
+
+
+async def test_while_it_throttles_us_nothing_is_sent() -> None:
+    async with here() as found:
+        handle = await found.start()
+        found.api.next_replies.append(answering(Response(status_code=429, headers={"retry-after": "60"})))
+        with pytest.raises(EngineUnavailable, match="it throttles us") as raised:
+            await found.look(handle)
+        assert raised.value.throttled
+        asked = found.api.calls.total()
+        with pytest.raises(EngineUnavailable, match="held back: it throttles us for 60 s more") as raised:
+            await found.look(handle)
+        assert (raised.value.sent, raised.value.throttled) == (False, True)
+        assert found.api.calls.total() == asked
+
+
+async def test_a_throttled_start_was_not_accepted_where_it_cannot_be_repeated_safely() -> None:
+    for starts, sent in (("keyed", True), ("once", False)):
+        async with here(starts=starts) as found:
+            found.api.next_replies.append(answering(Response(status_code=429)))
+            with pytest.raises(EngineUnavailable) as raised:
+                await found.start()
+            assert raised.value.sent is sent
+
+
+async def test_another_order_under_one_key_is_refused() -> None:
+    async with here(starts="keyed") as found:
+        await found.start(arguments={"a": 1})
+        with pytest.raises(StartConflict):
+            await found.start(arguments={"a": 2})
+
+
+async def test_a_search_finds_nobody_elses_and_reads_all_pages() -> None:
+    async with here(dedupes=False, starts="findable", find=FIND) as found:
+        adapter = found.adapter
+        assert isinstance(adapter, FindingHttpAdapter)
+        mine = await found.start(key="mine")
+        for number in range(12):
+            await found.start(key=f"theirs-{number}")
+        order = start(key="mine")
+        assert '"run":"job-0"' in str(await adapter.find(order))
+        assert '"run":"job-0"' in mine
+        assert await adapter.find(start(key="nobodys")) is None
+        assert adapter.settling > timedelta(seconds=10)
+
+
+async def test_a_search_with_more_pages_than_are_read_tells_nothing() -> None:
+    async with here(dedupes=False, starts="findable", find={**FIND, "pages": 2}) as found:
+        assert isinstance(found.adapter, FindingHttpAdapter)
+        for number in range(12):
+            await found.start(key=f"theirs-{number}")
+        with pytest.raises(EngineUnavailable, match="more than 2 pages"):
+            await found.adapter.find(start(key="nobodys"))
+
+
+async def test_a_token_that_expires_midway_is_renewed_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    async with here(auth={"bearer_file": str(file)}) as found:
+        with pytest.raises(EngineRefused, match="credentials"):
+            await found.start()
+        file.write_text(f"{TOKEN}\n")
+        assert await found.start()
+
+
+async def test_the_definition_of_its_start_is_the_one_that_counts() -> None:
+    """A task goes on, whatever is changed in the configuration since."""
+    kept: dict[str, Any] = {}
+
+    class Kept:
+        async def get(self, key: str) -> Any:
+            return kept.get(key)
+
+        async def put(self, key: str, value: Any, *, until: datetime) -> None:
+            kept[key] = value
+
+    async with jobs_api() as (_, url):
+        before = HttpAdapter(HttpSettings.model_validate({**DEFINITION, "url": url}))
+        before.remember(Kept())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        async with before:
+            handle = await before.start(start())
+        look = {"request": "/elsewhere/{{handle}}", "codes": {404: "failed"}}
+        after = HttpAdapter(HttpSettings.model_validate({**DEFINITION, "url": url, "look": look}))
+        after.remember(Kept())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        async with after:
+            assert (await after.describe(Ref(workflow="echo", handle=handle))).status is Status.SUCCEEDED
+    assert TOKEN not in str(kept)
+
+
+async def test_what_a_start_would_send_is_shown_without_secrets() -> None:
+    async with here() as found:
+        shown = found.adapter.preview(start(arguments={"a": "it's"}))
+    assert TOKEN not in str(shown)
+    assert shown["headers"]["authorization"] == "Bearer ***"
+    assert shown["curl"].startswith("curl --request POST --header 'idempotency-key: k'")
+
+
+async def test_check_tells_whether_it_answers_and_lets_us_in() -> None:
+    async with here(starts="findable", find=FIND) as found:
+        assert (await found.adapter.check_engine()).ok
+        assert (await found.adapter.check("echo", {})).text == "workflow echo its executions can be searched"
+    async with here(auth={"bearer": "wrong"}, check={"engine": "/jobs/x"}) as found:
+        finding = await found.adapter.check_engine()
+    assert (finding.ok, finding.hint) == (False, "check auth")

@@ -1,0 +1,94 @@
+"""Presets are definitions like any other, can be overridden key by key, and say how they were proved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_http import HttpSettings
+from mcp_workflows_http.presets import preset_names, presets, read_preset
+from pydantic import ValidationError
+
+URL = "https://jobs.example.com"
+
+
+def settings(**written: Any) -> HttpSettings:
+    return HttpSettings.model_validate({"url": URL, **written})
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_each_is_a_definition_that_says_how_it_was_proved(name: str) -> None:
+    assert settings(preset=name).definition
+    assert presets()[name].verified in {"real", "recorded", "read"}
+    assert presets()[name].text.startswith("about:")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_definition_read_again_is_the_same(name: str) -> None:
+    definition = settings(preset=name).definition
+    assert HttpSettings.model_validate({"url": URL, **definition}).definition == definition
+
+
+def test_what_is_set_overrides_a_preset_key_by_key() -> None:
+    found = settings(preset="buildbot", look={"message": "{{reply.status}}"}, vars={"scheduler": "mine"})
+    assert found.look.message == "{{reply.status}}"
+    assert found.look.map == settings(preset="buildbot").look.map
+    assert found.vars == {"scheduler": "mine"}
+
+
+def test_a_file_of_ones_own_is_a_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "start: {request: POST /jobs, handle: '{{reply.body.id}}'}\nlook: {request: /jobs, codes: {200: running}}\n"
+    )
+    assert settings(preset=str(file)).look.codes == {200: "running"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "text"),
+    [
+        ("buildbt", "there is no 'buildbt'; did you mean 'buildbot'?"),
+        ("none.yaml", "none.yaml cannot be read: No such file or directory"),
+    ],
+)
+def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
+    with pytest.raises(ValidationError, match=text.replace("?", r"\?")):
+        settings(preset=preset)
+
+
+@pytest.mark.parametrize(
+    ("written", "place", "text"),
+    [
+        (
+            {"look": {"status": "{{repyl.body}}"}},
+            ("look", "status"),
+            "no expression has 'repyl'; did you mean",
+        ),
+        ({"look": {"status": "{{!reply.body}}"}}, ("look", "status"), "! binds tighter than a dot; write !(...)"),
+        ({"look": {"status": "{{reply.body"}}, ("look", "status"), "braces that are not closed"),
+        ({"look": {"map": {"failed": ["a"], "running": "a"}}}, ("look", "map"), "a: a word can mean one thing only"),
+        ({"start": {"request": "jobs"}}, ("start", "request"), "a path begins with /"),
+        ({"starts": "findable"}, (), "starts: findable needs find"),
+        ({"url": "https://user:pw@host"}, ("url",), "no credentials in a URL: auth is for these"),
+        ({"auth": {}}, ("auth",), "set one of bearer"),
+        ({"auth": {"bearer": "a\nb"}}, ("auth", "bearer"), "a header is one line of ASCII"),
+        ({"timeout": "1m"}, ("timeout",), "at most 9s"),
+        ({"lok": {}}, ("lok",), "Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_definition_is_told_with_its_place(written: Any, place: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        settings(**{"preset": "respond-async", **written})
+    [wrong, *_] = raised.value.errors()
+    assert wrong["loc"] == place
+    assert text in wrong["msg"]
+
+
+def test_no_secret_is_in_a_definition() -> None:
+    found = settings(preset="respond-async", auth={"bearer": "s3cret"})
+    assert "s3cret" not in str(found.definition) + repr(found)
+
+
+def test_a_preset_has_no_credentials() -> None:
+    assert not [name for name in preset_names() if "auth" in read_preset(name)]

@@ -1,0 +1,49 @@
+"""The commands `mcp-workflows preset list` and `preset show`: settings for well-known engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from mcp_workflows.adapter import HasPresets, Preset, installed_adapters, load_adapter
+from mcp_workflows.errors import OperatorError
+from mcp_workflows.sidecar.cli.app import app, say
+from mcp_workflows.sidecar.config.problems import did_you_mean, names
+
+preset_app = typer.Typer(name="preset", help="Settings for well-known engines: list, show.", no_args_is_help=True)
+app.add_typer(preset_app)
+
+
+@preset_app.command("list")
+def list_presets() -> None:
+    """List the presets of all installed adapters."""
+    head = ("PRESET", "ADAPTER", "VERIFIED", "ENGINE")
+    rows = [
+        (name, adapter, preset.verified, f"{preset.title}, {preset.since}")
+        for name, (adapter, preset) in _presets().items()
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        say("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+@preset_app.command("show")
+def show_preset(name: Annotated[str, typer.Argument(metavar="NAME", help="One of `preset list`.")]) -> None:
+    """Print the file of a preset; what an engine sets itself overrides it, key by key."""
+    found = _presets()
+    if name not in found:
+        raise OperatorError(f"there is no preset {name!r}{did_you_mean(name, found)}; there are: {names(found)}")
+    say(found[name][1].text.rstrip())
+
+
+def _presets() -> Mapping[str, tuple[str, Preset]]:
+    """Return the presets by name, with their adapters."""
+    kinds = {adapter: load_adapter(adapter) for adapter in installed_adapters()}
+    return {
+        name: (adapter, preset)
+        for adapter, kind in kinds.items()
+        if issubclass(kind, HasPresets)
+        for name, preset in kind.presets().items()
+    }
