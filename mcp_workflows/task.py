@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Progress, Status, asked
+from mcp_workflows.adapter import JSON, TERMINAL, Execution, Failure, Gate, InputRequest, Status, asked
 
 LIFECYCLE: Mapping[Status, frozenset[Status]] = {
     Status.RUNNING: frozenset(Status),
@@ -84,10 +84,10 @@ class Task:
         return next(iter(self.seen.requests), None) if len(known) == 1 else None
 
     @property
-    def shown(self) -> tuple[Status, str | None, Progress | None, Mapping[str, InputRequest], bool]:
-        """The parts in which a client sees a change: status, message, progress, questions, cancellation."""
+    def shown(self) -> tuple[object, ...]:
+        """The parts in which a client sees a change: status, message, progress, questions, steps, cancellation."""
         seen = self.seen
-        return seen.status, seen.message, seen.progress, seen.requests, self.cancelled is not None
+        return seen.status, seen.message, seen.progress, seen.requests, seen.steps, self.cancelled is not None
 
     @property
     def due(self) -> datetime | None:

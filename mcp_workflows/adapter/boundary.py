@@ -137,6 +137,19 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionStep:
+    """One step of an execution, as its workflow names it: a job, a stage, an activity, a state."""
+
+    name: str
+    status: Status
+    at: datetime | None = None  # when it ended, or else began, if the engine tells
+
+
+MAX_STEPS: Final = 100
+"""The most steps of an execution that are kept; the core drops earlier ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """The result of one look at an execution."""
 
@@ -149,6 +162,7 @@ class Execution:
     cancel_requested: bool = False
     execution_id: str | None = None  # as people type it in the engine's own UI or CLI
     url: str | None = None  # the engine's own page of it
+    steps: tuple[ExecutionStep, ...] = ()  # in their order; if the engine can tell
 
     @property
     def terminal(self) -> bool:

@@ -35,6 +35,7 @@ from mcp_workflows.adapter import (
     Sweeps,
     Waits,
 )
+from mcp_workflows.adapter.boundary import MAX_STEPS
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.engines.circuit_breaker import Circuit
 from mcp_workflows.errors import AdapterBroke, ConfigError, EngineError, EngineUnavailable, WorkflowsError
@@ -49,6 +50,7 @@ _LOOKS: Final = frozenset({"describe", "sweep"})  # not made while the engine is
 _COUNTED: Final = _LOOKS | {"find", "start"}  # their outcome shows whether the engine answers
 _BROKEN: Final = "the adapter of engine %r broke the contract%s"
 _EXECUTION = TypeAdapter(Execution)
+MAX_STEP_NAME = 200  # characters
 _FOR_PEOPLE = frozenset({"message", "title", "description", "enumNames", "url"})  # in the params of an elicitation
 
 NotesOf = Callable[[str], Notes]
@@ -442,7 +444,7 @@ def validated(execution: Execution) -> Execution:
 def digest_of(execution: Execution) -> ExecutionDigest:
     """Return the digest of an execution: it differs if the status, message, progress or questions do."""
     seen = (execution.status, execution.message, execution.progress, tuple(sorted(execution.requests)))
-    return ExecutionDigest(hash((*seen, execution.cancel_requested)), execution.status)
+    return ExecutionDigest(hash((*seen, execution.steps, execution.cancel_requested)), execution.status)
 
 
 def ref_of(task: Task, handle: str) -> Ref:
@@ -476,7 +478,8 @@ def _readable(execution: Execution) -> Execution:
     """Clean the message and the workflow's own questions; questions of gates are clean already."""
     message = None if execution.message is None else cleaned(execution.message)
     requests = {key: request if request.gate else _cleaned(request) for key, request in execution.requests.items()}
-    return replace(execution, message=message, requests=requests)
+    steps = tuple(replace(step, name=cleaned(step.name, MAX_STEP_NAME)) for step in execution.steps[-MAX_STEPS:])
+    return replace(execution, message=message, requests=requests, steps=steps)
 
 
 def _cleaned(request: InputRequest) -> InputRequest:

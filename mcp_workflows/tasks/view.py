@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from mcp_workflows.adapter import JSON, Execution, Status
+from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Status
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import RequestError
 from mcp_workflows.task import Task
@@ -22,6 +22,7 @@ from mcp_workflows.tasks.results import (
 from mcp_workflows.wire.commands import Document, ProtocolError, TaskView
 
 META_PREFIX = "mcp-workflows/"
+META_STEPS = f"{META_PREFIX}steps"
 
 
 def view(task: Task, pace: timedelta) -> TaskView:
@@ -97,5 +98,17 @@ def _message(seen: Execution) -> str | None:
 
 
 def _meta(task: Task, seen: Execution) -> Mapping[str, JSON]:
-    found = {"engine": task.engine, "workflow": task.workflow, "executionId": seen.execution_id, "url": seen.url}
+    steps = [_step(each) for each in seen.steps] or None
+    found = {
+        "engine": task.engine,
+        "workflow": task.workflow,
+        "executionId": seen.execution_id,
+        "url": seen.url,
+        "steps": steps,
+    }
     return {META_PREFIX + name: value for name, value in found.items() if value is not None}
+
+
+def _step(step: ExecutionStep) -> Mapping[str, JSON]:
+    at = {} if step.at is None else {"at": step.at.isoformat()}
+    return {"name": step.name, "status": step.status.value, **at}

@@ -29,7 +29,7 @@ from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.find import find
 from mcp_workflows_http.frozen import Definitions
 from mcp_workflows_http.handle import Handle
-from mcp_workflows_http.look import look
+from mcp_workflows_http.look import Waits, look
 from mcp_workflows_http.presets import presets
 from mcp_workflows_http.questions import send_answer
 from mcp_workflows_http.settings import HttpOptions, HttpSettings
@@ -59,6 +59,7 @@ class HttpAdapter:
         self._settings = settings
         self._definitions = Definitions(settings)
         self._client = ApiClient(settings)
+        self._waits = Waits()
 
     def remember(self, notes: Notes) -> None:
         """Keep definitions there; see `Remembers.remember`."""
@@ -84,8 +85,12 @@ class HttpAdapter:
     async def describe(self, ref: Ref) -> Execution:
         """Look once, as the definition of its start says; see `Adapter.describe`."""
         handle = Handle.parse(ref.handle)
+        if kept := self._waits.get(ref.handle):
+            return kept
         async with self._in_time():
             seen = await look(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+        if seen.wait and not seen.execution.terminal:
+            self._waits.keep(ref.handle, seen.execution, seen.wait)
         return seen.execution
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
@@ -94,12 +99,14 @@ class HttpAdapter:
         async with self._in_time():
             definition = await self._definitions.get(handle.definition)
             seen = await look(self._client, definition, handle, ref.options)
+            self._waits.drop(ref.handle)
             for key in responses.keys() & seen.questions.keys():
                 await send_answer(self._client, seen.questions[key], responses[key])
 
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
         handle = Handle.parse(ref.handle)
+        self._waits.drop(ref.handle)
         async with self._in_time():
             await cancel(self._client, await self._definitions.get(handle.definition), handle, ref.options)
 

@@ -224,7 +224,8 @@ class Steps(BaseModel):
 
     each: Text = Field(description="The steps, a list.")
     name: Text = Field(description="The name of an `item`.")
-    status: Text = Field(description="The word for its status; `map` says what it means.")
+    status: Text = Field(description="The word for its status.")
+    map: StatusMap | None = Field(default=None, description="What the words mean; default: as for the execution.")
     at: Text | None = Field(default=None, description="When it began or ended, as the API writes it.")
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from mcp_workflows.adapter import JSON, Execution, Failure, Progress, Status
+from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Progress, Status
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
-from mcp_workflows_http.client import ApiClient, Reply
+from mcp_workflows_http.client import ApiClient, Reply, retry_after
 from mcp_workflows_http.definition import ApiDefinition, Look, word_of
 from mcp_workflows_http.error_translation import look_error, said
 from mcp_workflows_http.expressions import Scope, as_list, as_object
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|^.*\s+File ".*", line \d+|^\s+at \S+ ?\(')
+_MILLISECONDS: Final = 1e11  # as seconds this is the year 5138
+_MOST_KEPT: Final = 10_000  # looks
 _LONGEST_LOG: Final = 4000  # characters
 _LONGEST_WORD: Final = 100  # characters of a strange word that are shown
 
@@ -35,6 +39,32 @@ class Seen:
     scope: Scope
     reply: Reply
     questions: Mapping[str, OpenQuestion] = field(default_factory=dict[str, "OpenQuestion"])
+    wait: float = 0.0  # seconds until the API wants to be asked again
+
+
+class Waits:
+    """The last looks at executions that the API does not want to be asked about again yet (`Retry-After`)."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[float, Execution]] = OrderedDict()
+
+    def keep(self, handle: str, seen: Execution, seconds: float) -> None:
+        """Answer with this look for so long."""
+        self._kept[handle] = (time.monotonic() + seconds, seen)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+
+    def get(self, handle: str) -> Execution | None:
+        """Return the look to answer with; None: ask the API."""
+        until, seen = self._kept.get(handle, (0.0, None))
+        if until <= time.monotonic():
+            self._kept.pop(handle, None)
+            return None
+        return seen
+
+    def drop(self, handle: str) -> None:
+        """Ask the API at the next look: something is done to the execution."""
+        self._kept.pop(handle, None)
 
 
 async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, options: Mapping[str, JSON]) -> Seen:
@@ -71,7 +101,8 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
     if status is Status.RUNNING and (questions := open_questions(definition, scope, execution.url)):
         requests = {key: question.request for key, question in questions.items()}
         execution = replace(execution, status=Status.INPUT_REQUIRED, requests=requests)
-    return Seen(execution=execution, scope=scope, reply=reply, questions=questions)
+    wait = min(retry_after(reply, time.time()) or 0.0, how.wait_at_most.total_seconds())
+    return Seen(execution=execution, scope=scope, reply=reply, questions=questions, wait=wait)
 
 
 async def _asked(client: ApiClient, how: Look, scope: Scope) -> Reply:
@@ -171,7 +202,35 @@ def _execution(how: Look, status: Status, strange: str | None, handle: Handle, s
         failure=_failure(how, scope) if status is Status.FAILED else None,
         execution_id=_text(how.execution_id, scope) or handle.name,
         url=_text(how.url, scope),
+        steps=_steps(how, scope),
     )
+
+
+def _steps(how: Look, scope: Scope) -> tuple[ExecutionStep, ...]:
+    """Return the steps; those whose name cannot be read are left out."""
+    steps = how.steps
+    if steps is None:
+        return ()
+    found: list[ExecutionStep] = []
+    for item in as_list(_lenient(partial(scope.value, steps.each))) or ():
+        each = scope | {"item": item}
+        name, word = _text(steps.name, each), _lenient(partial(each.value, steps.status))
+        status = (steps.map or how.map).status(word_of(word)) or Status.RUNNING
+        if name:
+            found.append(ExecutionStep(name=name, status=status, at=_moment(_text(steps.at, each))))
+    return tuple(found)
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Return a time as APIs write it: ISO 8601, or seconds or milliseconds since 1970."""
+    number = _number(text)
+    try:
+        if number is not None:
+            return datetime.fromtimestamp(number / 1000 if number > _MILLISECONDS else number, UTC)
+        found = datetime.fromisoformat(text or "")
+    except (ValueError, OverflowError, OSError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _failure(how: Look, scope: Scope) -> Failure:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
 import pytest
 from mcp_workflows_http.adapter import FindingHttpAdapter
 from starlette.responses import JSONResponse, Response
@@ -46,10 +47,17 @@ async def test_github_actions_from_dispatch_to_approval_and_end() -> None:
             "return_run_details": True,
         }
         run = {"status": "in_progress", "conclusion": None, "html_url": "https://github.com/r/42", "run_attempt": 1}
-        jobs = [{"name": "test", "status": "completed"}, {"name": "build", "status": "in_progress"}]
+        jobs = [
+            {"name": "test", "status": "completed", "conclusion": "success"},
+            {"name": "build", "status": "in_progress"},
+        ]
         replies[f"GET {RUNS}/42"], replies[f"GET {RUNS}/42/jobs"] = run, {"jobs": jobs}
         seen = await found.look(handle)
         assert (seen.status, seen.message) == (Status.RUNNING, "build")
+        assert [(step.name, step.status) for step in seen.steps] == [
+            ("test", Status.SUCCEEDED),
+            ("build", Status.RUNNING),
+        ]
         assert seen.progress is not None
         assert (seen.progress.value, seen.progress.total) == (1, 2)
         replies[f"GET {RUNS}/42"] = {**run, "status": "waiting"}
@@ -225,6 +233,10 @@ async def test_respond_async_at_once_and_later() -> None:
         handle = await found.start(order("reports"))
         replies["GET /monitor/1"] = Response(status_code=202, headers={"retry-after": "1"})
         assert (await found.look(handle)).status is Status.RUNNING
+        asked = len(found.vendor.asked)
+        assert (await found.look(handle)).status is Status.RUNNING
+        assert len(found.vendor.asked) == asked, "it wants to be asked in a second"
+        await anyio.sleep(1.05)
         replies["GET /monitor/1"] = {"status": "Failed", "error": {"message": "no data"}}
         seen = await found.look(handle)
         assert seen.failure is not None

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fractions
 from mcp_workflows.receiver.companions.definitions import Name
+from mcp_workflows.tasks.view import META_STEPS
 from mcp_workflows.tools.questions import example_of, short_key
 from mcp_workflows.wire.commands import CallOutcome, Finished, Listed, Outcome, ProtocolError, TaskView, Unfinished
 from mcp_workflows.wire.params import STATUS, progress_text
@@ -41,6 +42,7 @@ def render_task(task: TaskView, *, lead: str = "") -> dict[str, Any]:
         "status": status,
         "message": _said(task),
         "progress": task.progress and _without_none(without_zero_fractions(asdict(task.progress))),
+        "steps": task.meta.get(META_STEPS),
         "questions": _questions(task.requests) if task.status is Status.INPUT_REQUIRED else None,
         "result": _structured(result),
         "error": task.error and _error(task.error),

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mcp_workflows.adapter import Status, asked
+from mcp_workflows.adapter import ExecutionStep, Status, asked
 from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.sidecar.operator import ObservedTask
@@ -108,12 +108,19 @@ def render_task(look: ObservedTask) -> str:
         "ended": _moment(task.ended),
         "expires": _moment(task.expires) or "never",
         "cancel": _cancel(task),
+        **{f"step {number}": _step(step) for number, step in enumerate(seen.steps, 1)},
         **{f"question {key}": str(request.params.get("message", "")) for key, request in seen.requests.items()},
     }
     text = render_facts({name: value for name, value in facts.items() if value})
     if seen.status is not Status.SUCCEEDED:
         return text
     return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII, so the terminal interprets nothing in it
+
+
+def _step(step: ExecutionStep) -> str:
+    """Return a step on one line."""
+    at = "" if step.at is None else f", {_moment(step.at)}"
+    return f"{step.name} ({_STATES[step.status].value}{at})"
 
 
 def summary_json(look: ObservedTask) -> Mapping[str, Any]:
@@ -125,6 +132,7 @@ def summary_json(look: ObservedTask) -> Mapping[str, Any]:
         "status": status_of(task),
         "message": seen.failure.text if seen.failure else seen.message,
         "progress": seen.progress and without_zero_fractions(asdict(seen.progress)),
+        "steps": [{"name": step.name, "status": _STATES[step.status].value} for step in seen.steps],
         "owner": task.owner,
         "engine": task.engine,
         "workflow": task.workflow,
