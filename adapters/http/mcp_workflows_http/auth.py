@@ -5,20 +5,24 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import httpx2
+import jwt
 from pydantic import SecretStr
 
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_http.settings import Auth, Basic, ClientCredentials
+from mcp_workflows_http.expressions import as_object
+from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 
 _RENEWED_BEFORE: Final = 60.0  # seconds before its end
 _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
-_OK: Final = 200
+_CLOCKS_DIFFER: Final = 60  # seconds
+_PROOF_LASTS: Final = 540  # seconds; GitHub takes at most 600
+_SHORTEST_SECRET: Final = 4  # characters: a shorter one is in every text
 _STARS: Final = "***"
 _CREDENTIAL: Final = re.compile(
     r"""((?:bearer|basic)\s+|(?:passw(?:or)?d|secret|token|api[_-]?key)["']?\s*[:=]\s*["']?)[^\s"',;]{6,}""",
@@ -35,15 +39,18 @@ class _Token:
 class Credentials:
     """The headers that say who we are."""
 
-    def __init__(self, auth: Auth | None) -> None:
+    def __init__(self, auth: Auth | None, url: str) -> None:
+        """`url`: of the API."""
         self._auth = auth
+        self._url = url
         self._token: _Token | None = None
         self._renewing = anyio.Lock()
 
     @property
     def renewable(self) -> bool:
         """True if a token that is not accepted can be had again."""
-        return self._auth is not None and (self._auth.oauth is not None or self._auth.bearer_file is not None)
+        auth = self._auth
+        return auth is not None and any((auth.oauth, auth.github_app, auth.login, auth.bearer_file))
 
     @property
     def shown(self) -> Mapping[str, str]:
@@ -57,8 +64,9 @@ class Credentials:
 
     def masked(self, text: str) -> str:
         """Return a text with stars in the place of our credentials, and of what looks like others."""
-        for secret in filter(None, self._secrets()):
-            text = text.replace(secret, _STARS)
+        for secret in self._secrets():
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, _STARS)
         return _CREDENTIAL.sub(rf"\1{_STARS}", text)
 
     def _secrets(self) -> Iterator[str]:
@@ -67,7 +75,7 @@ class Credentials:
             yield self._token.text
         if auth is None:
             return
-        for part in (auth.bearer, auth.basic, auth.header, auth.oauth):
+        for part in (auth.bearer, auth.basic, auth.header, auth.oauth, auth.github_app, auth.login):
             if isinstance(part, SecretStr):
                 yield part.get_secret_value()
             elif part is not None:
@@ -97,27 +105,58 @@ class Credentials:
                 return (await anyio.Path(auth.bearer_file).read_text()).strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise EngineRefused(f"auth.bearer_file cannot be read: {type(error).__name__}") from None
-        assert auth.oauth is not None
         async with self._renewing:
             if renewed or self._token is None or self._token.until < time.monotonic():
-                self._token = await _from_endpoint(auth.oauth, client)
+                self._token = await self._new_token(auth, client)
             return self._token.text
+
+    async def _new_token(self, auth: Auth, client: httpx2.AsyncClient) -> _Token:
+        if auth.oauth is not None:
+            return await _asked("oauth", client.post, **_of_client(auth.oauth))
+        if auth.github_app is not None:
+            return await _asked("github_app", client.post, **_of_app(auth.github_app, self._url))
+        assert auth.login is not None
+        given = {"username": auth.login.user, "password": auth.login.password.get_secret_value()}
+        return await _asked("login", client.post, url=f"{self._url}{auth.login.path}", json=given)
 
 
 def _basic(basic: Basic) -> str:
     return base64.b64encode(f"{basic.user}:{basic.password.get_secret_value()}".encode()).decode()
 
 
-async def _from_endpoint(oauth: ClientCredentials, client: httpx2.AsyncClient) -> _Token:
+def _of_client(oauth: ClientCredentials) -> Mapping[str, Any]:
     form = {"grant_type": "client_credentials", "scope": oauth.scope, "audience": oauth.audience}
     pair = (oauth.client_id, oauth.client_secret.get_secret_value())
+    return {"url": oauth.token_url, "data": {name: text for name, text in form.items() if text}, "auth": pair}
+
+
+def _of_app(app: GitHubApp, url: str) -> Mapping[str, Any]:
+    """Return the request for a token of an installation, signed with the App's key."""
+    now = int(time.time())
+    claims = {"iss": app.app_id, "iat": now - _CLOCKS_DIFFER, "exp": now + _PROOF_LASTS}
     try:
-        response = await client.post(oauth.token_url, data={k: v for k, v in form.items() if v}, auth=pair)
-        found: Any = response.json() if response.status_code == _OK else None
+        proof = jwt.encode(claims, app.private_key.get_secret_value(), algorithm="RS256")
+    except (ValueError, TypeError, jwt.PyJWTError):
+        raise EngineRefused("auth.github_app.private_key is no private key in PEM") from None
+    headers = {"authorization": f"Bearer {proof}", "accept": "application/vnd.github+json"}
+    return {"url": f"{url}/app/installations/{app.installation_id}/access_tokens", "headers": headers}
+
+
+async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **request: Any) -> _Token:
+    """Ask for a token, and read it.
+
+    Raises:
+        EngineRefused: there is none.
+        EngineUnavailable: no answer; nothing was sent to the API.
+    """
+    try:
+        response = await post(**request)
+        found = as_object(response.json()) or {} if response.is_success else {}
     except (httpx2.TransportError, ValueError) as error:
-        raise EngineUnavailable(f"auth.oauth: the token endpoint failed ({type(error).__name__})", sent=False) from None
-    if not isinstance(found, dict) or not isinstance(text := found.get("access_token"), str):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        raise EngineRefused(f"auth.oauth: the token endpoint answered {response.status_code}, without a token")
-    lasts: Any = found.get("expires_in")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        raise EngineUnavailable(f"auth.{what}: no token can be had ({type(error).__name__})", sent=False) from None
+    text = found.get("access_token", found.get("token"))
+    if not isinstance(text, str):
+        raise EngineRefused(f"auth.{what}: it answered {response.status_code}, without a token")
+    lasts: Any = found.get("expires_in")
     seconds = float(lasts) if isinstance(lasts, (int, float)) else _SHORTEST
     return _Token(text=text, until=time.monotonic() + max(seconds - _RENEWED_BEFORE, seconds / 2))

@@ -201,7 +201,7 @@ class ApiClient:
 
     @cached_property
     def _credentials(self) -> Credentials:
-        return Credentials(self._settings.auth)
+        return Credentials(self._settings.auth, self._settings.url)
 
     def prepare(self, request: Request, scope: Scope) -> Prepared:
         """Fill in a request.

@@ -80,6 +80,36 @@ class ClientCredentials(BaseModel):
         return _a_url(url)
 
 
+class GitHubApp(BaseModel):
+    """A GitHub App, as its installation in one account; tokens last an hour and are renewed in time."""
+
+    model_config = MODEL
+
+    app_id: str = Field(pattern=r"^[A-Za-z0-9_.]+$", description="The App's id, or its client id.")
+    installation_id: str = Field(pattern=r"^\d+$", description="Its installation in the account.")
+    private_key: SecretStr = Field(description="Its private key, PEM: ${file:github-app.pem}.")
+
+    @property
+    def secret(self) -> SecretStr:
+        """The part that nobody may see."""
+        return self.private_key
+
+
+class Login(BaseModel):
+    """A user and a password for which the API gives out a token, as Airflow does."""
+
+    model_config = MODEL
+
+    path: str = Field(default="/auth/token", pattern="^/", description="Where, behind `url`.")
+    user: str = Field(description="The user.")
+    password: SecretStr = Field(description="The password.")
+
+    @property
+    def secret(self) -> SecretStr:
+        """The part that nobody may see."""
+        return self.password
+
+
 class Auth(BaseModel):
     """The credentials for the API; one of these."""
 
@@ -90,6 +120,8 @@ class Auth(BaseModel):
     basic: Basic | None = Field(default=None, description="User and password.")
     header: HeaderSecret | None = Field(default=None, description="A secret in a header of its own.")
     oauth: ClientCredentials | None = Field(default=None, description="OAuth 2 client credentials.")
+    github_app: GitHubApp | None = Field(default=None, description="A GitHub App.")
+    login: Login | None = Field(default=None, description="A user and a password for which the API gives out a token.")
 
     @field_validator("bearer")
     @classmethod

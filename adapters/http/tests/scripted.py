@@ -26,6 +26,7 @@ class Asked:
     path: str
     query: Mapping[str, str]
     body: Any
+    headers: Mapping[str, str]
 
 
 @dataclass
@@ -41,7 +42,8 @@ class Vendor:
         raw = await request.body()
         is_json = request.headers.get("content-type", "").startswith("application/json")
         body = json.loads(raw) if raw and is_json else raw.decode() or None
-        self.asked.append(Asked(request.method, request.url.path, dict(request.query_params), body))
+        asked = Asked(request.method, request.url.path, dict(request.query_params), body, dict(request.headers))
+        self.asked.append(asked)
         found = self.replies.get(f"{request.method} {request.url.path}")
         if found is None:
             return JSONResponse({"message": "Not Found"}, status_code=404)

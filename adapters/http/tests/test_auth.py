@@ -1,0 +1,79 @@
+"""Tokens that are given out: had once, renewed in time and when one is not accepted, shown to nobody."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from starlette.responses import JSONResponse
+
+from adapters.http.tests.scripted import Scene, Vendor, scene
+from mcp_workflows.adapter import Start
+from mcp_workflows.errors import EngineRefused
+
+pytestmark = pytest.mark.anyio
+
+KEY = generate_private_key(public_exponent=65537, key_size=2048)
+PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def order() -> Start:
+    return Start(workflow="reports", arguments={}, key="k", created=datetime.now(UTC))
+
+
+def headers_of(vendor: Vendor, path: str) -> list[str]:
+    return [each.headers.get("authorization", "") for each in vendor.asked if each.path == path]
+
+
+async def started(found: Scene) -> None:
+    found.vendor.replies["POST /reports"] = {"result": 1}
+    await found.start(order())
+
+
+async def test_client_credentials_give_one_token_for_many_requests() -> None:
+    auth: dict[str, Any] = {"client_id": "me", "client_secret": "s3cret", "scope": "jobs"}
+    async with scene("respond-async", "reports", auth={"bearer": "x"}) as there:
+        there.vendor.replies["POST /token"] = {"access_token": "token-1", "expires_in": 3600}
+        oauth = {"oauth": {**auth, "token_url": f"{there.vendor.url}/token"}}
+        async with scene("respond-async", "reports", auth=oauth) as found:
+            await started(found)
+            await started(found)
+            assert headers_of(found.vendor, "/reports") == ["Bearer token-1"] * 2
+            assert [each.body for each in there.vendor.asked] == ["grant_type=client_credentials&scope=jobs"]
+            found.vendor.replies["POST /reports"] = JSONResponse({}, status_code=401)
+            there.vendor.replies["POST /token"] = {"access_token": "token-2"}
+            with pytest.raises(EngineRefused, match="credentials"):
+                await found.start(order())
+            assert headers_of(found.vendor, "/reports")[-2:] == ["Bearer token-1", "Bearer token-2"]
+            there.vendor.replies["POST /token"] = JSONResponse({"error": "invalid_client s3cret"}, status_code=400)
+            with pytest.raises(EngineRefused, match=r"^auth\.oauth: it answered 400, without a token$"):
+                await found.start(order())
+
+
+async def test_a_github_app_proves_who_it_is() -> None:
+    app = {"app_id": "12", "installation_id": "34", "private_key": PEM}
+    async with scene("respond-async", "reports", auth={"github_app": app}) as found:
+        found.vendor.replies["POST /app/installations/34/access_tokens"] = JSONResponse(
+            {"token": "ghs-1"}, status_code=201
+        )
+        await started(found)
+        [proof] = headers_of(found.vendor, "/app/installations/34/access_tokens")
+        claims = jwt.decode(proof.removeprefix("Bearer "), KEY.public_key(), algorithms=["RS256"])
+        assert claims["iss"] == "12"
+        assert claims["exp"] - claims["iat"] <= 600
+        assert headers_of(found.vendor, "/reports") == ["Bearer ghs-1"]
+    async with scene("respond-async", "reports", auth={"github_app": {**app, "private_key": "s3cret"}}) as found:
+        with pytest.raises(EngineRefused, match="is no private key in PEM"):
+            await found.start(order())
+
+
+async def test_a_login_gives_a_token() -> None:
+    async with scene("airflow", "release", auth={"login": {"user": "mcp", "password": "pw-1234"}}) as found:
+        found.vendor.replies["POST /auth/token"] = JSONResponse({"access_token": "jwt-1"}, status_code=201)
+        assert not (await found.adapter.check_engine()).ok
+        assert found.vendor.last("POST").body == {"username": "mcp", "password": "pw-1234"}
+        assert headers_of(found.vendor, "/api/v2/version") == ["Bearer jwt-1"]
