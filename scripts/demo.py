@@ -1,4 +1,4 @@
-"""`make demo`: serve the order sample, let its demo client show what happens, say how to go on."""
+"""`make demo`: serve the engine's sample, let its demo client show what happens, say how to go on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 from rich.console import Console
 
 from scripts.processes import ChildDiedError, free_port
-from scripts.stack import SAMPLES, Plan, Stack, UnusableError
+from scripts.stack import Plan, Stack, UnusableError
 
 PATIENCE = 240.0  # seconds for the whole story; it takes half a minute
 UNDONE_WITHIN = 30.0
+
+SAMPLE_OF: Mapping[str, str] = {"buildbot": "release"}
 
 UNDONE: Mapping[str, str] = dict.fromkeys(("google", "stepfunctions"), "undone: the stock was released")
 """The last word of the sample's worker, where a cancelled execution ends at once and is undone by another one."""
@@ -29,12 +31,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--engine", default="temporal")
     engine = parser.parse_args().engine
-    console.print(f"starting {engine}, a worker with the order workflows, and the sidecar ...")
+    sample = SAMPLE_OF.get(engine, "orders")
+    console.print(f"starting {engine}, a worker with the workflows of the sample {sample}, and the sidecar ...")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            plan = Plan(engine=engine, sample="orders", port=free_port(), state=Path(folder))
+            plan = Plan(engine=engine, sample=sample, port=free_port(), state=Path(folder))
             with Stack(plan) as stack:
-                code = _show(stack)
+                code = _show(plan, stack)
                 _tell_what_was_undone(plan)
                 _wait_for_a_person(stack)
         except (UnusableError, ChildDiedError, subprocess.TimeoutExpired) as problem:
@@ -45,9 +48,10 @@ def main() -> int:
     return code
 
 
-def _show(stack: Stack) -> int:
+def _show(plan: Plan, stack: Stack) -> int:
     """The demo client, in a process of its own as any host is."""
-    argv = [sys.executable, str(SAMPLES / "orders" / "demo.py"), stack.url]
+    story = next(file for at in (plan.folder, plan.folder.parent) if (file := at / "demo.py").exists())
+    argv = [sys.executable, str(story), stack.url, *map(str, sorted(plan.state.glob("*.token")))]
     return subprocess.run(argv, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL).returncode
 
 
@@ -74,6 +78,7 @@ def _wait_for_a_person(stack: Stack) -> None:
 def _how_to_go_on(engine: str) -> None:
     console.rule("now with your own host")
     up = "make up" if engine == "temporal" else f"make up ENGINE={engine}"
+    up += f" SAMPLE={SAMPLE_OF[engine]}" if engine in SAMPLE_OF else ""
     console.print(f"{up:<42} [dim]# serves this sample at http://127.0.0.1:8931/mcp[/]")
     for host in ("claude", "vscode", "cursor", "codex", "inspector"):
         console.print(f".venv/bin/mcp-workflows connect {host:<10} --url http://127.0.0.1:8931/mcp")

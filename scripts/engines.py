@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import workflows_v1
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 
+from scripts.environments import BUILDBOT, python_of
 from scripts.processes import Command, free_port, is_taken
 
 BIN = Path(sys.executable).parent
@@ -36,7 +39,16 @@ _LIST = {
 
 def folder(engine: str, sample: str) -> Path:
     """Where a sample's workflows for this engine are; those for Temporal are the sample's own."""
+    if engine in CI:
+        return SAMPLES / "ci" / sample / engine
     return SAMPLES / sample / ("" if engine == "temporal" else engine)
+
+
+def samples(engine: str) -> list[str]:
+    """The samples that can be served on this engine: those with a worker for it, unless it has its own."""
+    if engine in CI:
+        return sorted(sample.name for sample in (SAMPLES / "ci").iterdir() if folder(engine, sample.name).exists())
+    return sorted(sample.name for sample in SAMPLES.iterdir() if (folder(engine, sample.name) / "worker.py").exists())
 
 
 class LocalEngine(Protocol):
@@ -227,7 +239,64 @@ class GoogleLocal:
                 return None
 
 
+class BuildbotLocal:
+    """A Buildbot of its own, with a worker in it, and a token for each of the two people of the sample."""
+
+    def __init__(self, state: Path) -> None:
+        self._port = free_port()
+        self.address = self.ui = f"http://127.0.0.1:{self._port}"
+        self._state = state
+
+    def command(self) -> Command:
+        """The master, in the foreground."""
+        program = str(python_of("buildbot", BUILDBOT).with_name("buildbot"))
+        master, config = self._state / "master", folder("buildbot", "release") / "master.cfg"
+        create = [program, "create-master", "-q", "-c", str(config), str(master)]
+        subprocess.run(create, check=True, capture_output=True)
+        argv = [program, "start", "--nodaemon", str(master)]
+        return Command(name="engine", argv=argv, cwd=self._state, env={"BUILDBOT_PORT": str(self._port)})
+
+    def environment(self) -> Mapping[str, str]:
+        """Its address, and the digests of the tokens."""
+        return {
+            "BUILDBOT_URL": self.address,
+            **{f"{name.upper()}_SHA256": self._digest(name) for name in ("developer", "manager")},
+        }
+
+    def _digest(self, name: str) -> str:
+        """Of the token in a file, which is made if it is missing."""
+        file = self._state / f"{name}.token"
+        if not file.exists():
+            file.touch(0o600)
+            file.write_text(f"mcpw_{secrets.token_urlsafe(32)}")
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def answers(self) -> bool:
+        """Whether it lists its workers."""
+        return self._workers() is not None
+
+    def has_worker(self, sample: str) -> bool:
+        """Whether its worker is connected."""
+        return any(worker["connected_to"] for worker in self._workers() or ())
+
+    def _workers(self) -> Sequence[Mapping[str, Any]] | None:
+        """Its workers; None: it does not answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        try:
+            connection.request("GET", "/api/v2/workers")
+            found: Sequence[Mapping[str, Any]] = json.load(connection.getresponse())["workers"]
+        except (OSError, ValueError, KeyError):
+            return None
+        finally:
+            connection.close()
+        return found
+
+
+CI = ("buildbot",)
+"""Engines whose samples are pipelines; they have workers of their own."""
+
 ENGINES: Mapping[str, type[LocalEngine]] = {
+    "buildbot": BuildbotLocal,
     "google": GoogleLocal,
     "stepfunctions": StepFunctionsLocal,
     "temporal": TemporalDevServer,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scripts.engines import BIN, ENGINES, SAMPLES, folder
+from scripts.engines import BIN, ENGINES, SAMPLES, folder, samples
 from scripts.processes import Child, Command, is_taken, stop_all
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,13 +45,8 @@ class Plan:
         return folder(self.engine, self.sample)
 
 
-def samples(engine: str) -> list[str]:
-    """The samples that can be served on this engine: those with a worker for it."""
-    return sorted(sample.name for sample in SAMPLES.iterdir() if (folder(engine, sample.name) / "worker.py").exists())
-
-
 class Stack:
-    """The three processes; `pause` is how to wait (seconds) and may raise to give up. Use it with `with`."""
+    """The processes; `pause` is how to wait (seconds) and may raise to give up. Use it with `with`."""
 
     def __init__(self, plan: Plan, pause: Callable[[float], None] = time.sleep) -> None:
         self._plan = plan
@@ -75,14 +70,15 @@ class Stack:
         self._stop()
 
     def check(self) -> None:
-        """Raise `ChildDiedError` if one of the three has ended."""
+        """Raise `ChildDiedError` if one of them has ended."""
         for child in self._children:
             child.check()
 
     def _start(self) -> None:
         self._launch(self.engine.command())
         self._until(self.engine.answers, "the engine does not answer")
-        self._launch(self._python("worker", sys.executable, "worker.py"))
+        if (self._plan.folder / "worker.py").exists():
+            self._launch(self._python("worker", sys.executable, "worker.py"))
         where = f"127.0.0.1:{self._plan.port}"
         serve = (str(BIN / "mcp-workflows"), "serve", "workflows.yaml", "--http", where)
         self._launch(replace(self._python("sidecar", *serve), stop=signal.SIGINT))  # SIGTERM would drain first
@@ -121,7 +117,7 @@ class Stack:
         connection = http.client.HTTPConnection("127.0.0.1", self._plan.port, timeout=10)
         try:
             connection.request("GET", path)
-            return connection.getresponse().status == 200
+            return connection.getresponse().status in {200, 404}  # where callers are known, strangers see no /enginez
         except OSError:
             return False
         finally:

@@ -41,10 +41,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _announce(stack: Stack, engine: str, state: Path) -> None:
+    tokens = [f"token    {shown(file)}" for file in sorted(state.glob("*.token"))]
     lines = [
         f"engine   {engine} at {stack.engine.address}" + (f", its UI at {stack.engine.ui}" if stack.engine.ui else ""),
         f"logs     {shown(state)}/*.log",
         f"connect  .venv/bin/mcp-workflows connect claude --url {stack.url}   (or vscode, cursor, codex, inspector)",
+        *tokens,
         "stop     Ctrl-C",
         f"ready: {stack.url}",
     ]

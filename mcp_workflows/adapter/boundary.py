@@ -113,7 +113,8 @@ class Ref:
     """One execution: workflow, handle (opaque, storable), the tool's options and gates as frozen at its start.
 
     `asked` are the keys of the questions of the last look that the store kept, of whatever process that was. A question
-    that cannot be decided now stays open if its key is among them.
+    that cannot be decided now stays open if its key is among them. `principal` is who answers, for `answer` alone: what
+    the templates of a gate know of it.
     """
 
     workflow: str
@@ -121,6 +122,7 @@ class Ref:
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     gates: Mapping[str, Gate] = field(default_factory=dict[str, Gate])  # empty for adapters without `Gated`
     asked: frozenset[str] = frozenset()
+    principal: JSON = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,7 +175,7 @@ class Operator:
             fitting = fitting_answers(task, {key: response}, OPERATOR)
             if not fitting:
                 return look
-            task = await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock)
+            task = await deliver_answers(task, task.handle, fitting, OPERATOR, self._store, self._engines, self._clock)
         except RequestError as error:
             raise OperatorError(error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
         self._record(Event.ANSWER, task)

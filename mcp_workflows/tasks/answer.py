@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from mcp_workflows.access import Principal
@@ -69,6 +70,7 @@ async def deliver_answers(
     task: Task,
     handle: str,
     answers: Mapping[str, Mapping[str, JSON]],
+    principal: Principal,
     store: Store,
     engines: Engines,
     clock: Callable[[], datetime],
@@ -81,7 +83,8 @@ async def deliver_answers(
     try:
         await store.check()  # an answer that cannot be stored is not delivered
         async with engines.calling(task.engine, api="answer") as adapter:
-            await adapter.answer(ref_of(task, handle), answers)
+            ref = replace(ref_of(task, handle), principal=principal.scope["principal"])
+            await adapter.answer(ref, answers)
     except EngineRefused as error:
         raise RequestError(INVALID_PARAMS, f"engine {task.engine} refused the answer: {error}") from None
     except EngineError as error:

@@ -307,7 +307,9 @@ class TaskRepository:
         if not fitting or task.handle is None:
             return task, False
         try:
-            return await deliver_answers(task, task.handle, fitting, self._store, self._engines, self._clock), True
+            return await deliver_answers(
+                task, task.handle, fitting, principal, self._store, self._engines, self._clock
+            ), True
         finally:
             self._poller.refresh_now(task.id)
 

@@ -217,6 +217,21 @@ def test_the_demo_tells_its_story_without_a_terminal(on: str, besides: str) -> N
     assert besides in done.stdout
 
 
+@pytest.mark.slow
+def test_the_release_demo_waits_for_somebody_elses_approval() -> None:
+    argv = [sys.executable, "-m", "scripts.demo", "--engine", "buildbot"]
+    done = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    story = ["stage 3 of 6: integration tests", "waits for somebody else's answer: Deploy version 1.4.0 to production?"]
+    story += ["stage 6 of 6: deploy to production", "completed"]
+    places = [done.stderr.find(words) for words in story]
+    assert -1 not in places, done.stderr
+    assert places == sorted(places)
+    assert '"version": "1.4.0"' in done.stdout
+
+
 @pytest.mark.parametrize("engine", ["temporal"], indirect=True)
 async def test_the_library_serves_workflows_beside_the_tools_of_the_server(
     orders: Stack, library: Any, shop: Any, tmp_path: Path

@@ -101,7 +101,7 @@ class HttpAdapter:
             seen = await look(self._client, definition, handle, ref.options)
             self._waits.drop(ref.handle)
             for key in responses.keys() & seen.questions.keys():
-                await send_answer(self._client, seen.questions[key], responses[key])
+                await send_answer(self._client, seen.questions[key], responses[key], ref.principal)
 
     async def cancel(self, ref: Ref) -> None:
         """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""

@@ -227,6 +227,9 @@ class Steps(BaseModel):
     status: Text = Field(description="The word for its status.")
     map: StatusMap | None = Field(default=None, description="What the words mean; default: as for the execution.")
     at: Text | None = Field(default=None, description="When it began or ended, as the API writes it.")
+    now: Text | None = Field(
+        default=None, description="The names of those that run now, a list: `message` is `stage 3 of 5: NAME` then."
+    )
 
 
 class Log(BaseModel):
@@ -264,7 +267,9 @@ class Look(BaseModel):
         description="By HTTP status: running, succeeded, failed, cancelled, or an expression in place of `status`.",
     )
     map: StatusMap = Field(default=StatusMap(), description="What the words mean.")
-    message: Text | None = Field(default=None, description="What people are told: the step, the reason.")
+    message: Text | None = Field(
+        default=None, description="What people are told while it runs; default: the steps that run now."
+    )
     progress: ProgressPart | None = Field(default=None, description="How much is done.")
     steps: Steps | None = Field(default=None, description="Its steps.")
     output: Value = Field(default=None, description="Its result, once it has succeeded.")

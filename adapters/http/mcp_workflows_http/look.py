@@ -190,20 +190,33 @@ def _without_stack_traces(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _execution(how: Look, status: Status, strange: str | None, handle: Handle, scope: Scope) -> Execution:
-    message = None if how.message is None else _lenient(lambda: scope.text(str(how.message)))
+    steps, progress = _steps(how, scope), _progress(how, scope)
+    message = _text(how.message, scope) or (_stage(how, progress, scope) if status is Status.RUNNING else None)
     if strange is not None:
         logger.warning("the status %r is in no map: it counts as running", strange)
         message = f"the API says {strange!r}, which the map of statuses does not name"
     return Execution(
         status=status,
-        message=message or None,
-        progress=_progress(how, scope),
+        message=message,
+        progress=progress,
         output=scope.value(how.output) if status is Status.SUCCEEDED else None,
         failure=_failure(how, scope) if status is Status.FAILED else None,
         execution_id=_text(how.execution_id, scope) or handle.name,
         url=_text(how.url, scope),
-        steps=_steps(how, scope),
+        steps=steps,
     )
+
+
+def _stage(how: Look, progress: Progress | None, scope: Scope) -> str | None:
+    """Return what people are told of the steps that run now: `stage 3 of 5: integration tests`."""
+    now = None if how.steps is None or how.steps.now is None else how.steps.now
+    running = [str(name) for name in as_list(_lenient(partial(scope.value, now))) or ()]
+    if not running or progress is None:
+        return ", ".join(running) or None
+    first, last = int(progress.value) + 1, int(progress.value) + len(running)
+    which = f"stage {first}" if first == last else f"stages {first} to {last}"
+    of = "" if progress.total is None else f" of {progress.total:g}"
+    return f"{which}{of}: {', '.join(running)}"
 
 
 def _steps(how: Look, scope: Scope) -> tuple[ExecutionStep, ...]:

@@ -77,8 +77,8 @@ def _schema(how: Ask, scope: Scope) -> Mapping[str, JSON]:
     return as_object(found) or _YES_OR_NO
 
 
-async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON) -> None:
-    """Deliver the response to an open question; one that was answered meanwhile is ignored.
+async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON, principal: JSON) -> None:
+    """Deliver the response of this principal to an open question; one that was answered meanwhile is ignored.
 
     Raises:
         EngineRefused: the API does not take it, or the question cannot be declined.
@@ -92,7 +92,7 @@ async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON)
     request = how.send if accepted else how.decline
     if request is None:
         raise EngineRefused("this question cannot be declined: cancel the task in its place")
-    scope = Scope(names=question.scope.names, own={"answer": given.get("content") or {}})
+    scope = Scope(names=question.scope.names, own={"answer": given.get("content") or {}, "principal": principal})
     reply = await client.send(request, scope)
     if reply.status in how.late:
         return

@@ -53,7 +53,7 @@ async def test_github_actions_from_dispatch_to_approval_and_end() -> None:
         ]
         replies[f"GET {RUNS}/42"], replies[f"GET {RUNS}/42/jobs"] = run, {"jobs": jobs}
         seen = await found.look(handle)
-        assert (seen.status, seen.message) == (Status.RUNNING, "build")
+        assert (seen.status, seen.message) == (Status.RUNNING, "stage 2 of 2: build")
         assert [(step.name, step.status) for step in seen.steps] == [
             ("test", Status.SUCCEEDED),
             ("build", Status.RUNNING),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Final
 
 from mcp_workflows.adapter import Allowance
@@ -76,8 +77,8 @@ class PollingPolicy:
             looks_per_second=min(self.looks_per_second, allowed),
             sweep_every=max(allowance.sweep_every, self.sweep_every),
             batch=max(allowance.batch, 1),
-            burst=max(0, int(min(allowance.burst, self.looks_per_second - allowed))),
-            by_quota=True,
+            burst=int(max(0.0, min(allowance.burst, self.looks_per_second - allowed))),
+            by_quota=isfinite(allowed),
         )
 
 

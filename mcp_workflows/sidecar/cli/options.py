@@ -85,6 +85,8 @@ def log(level: LogLevel) -> None:
     handler.addFilter(_has_no_payload)
     handler.addFilter(_is_within_limits)
     logging.basicConfig(handlers=[handler], level=level.upper())
+    if level != LogLevel.DEBUG:
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it has a line for each request
     atexit.register(LINES.tell)
 
 

@@ -254,3 +254,5 @@ async def test_a_burst_stays_below_the_configured_cap() -> None:
     assert PollingPolicy(looks_per_second=50).limits(generous).burst == 42
     assert PollingPolicy(looks_per_second=8).limits(generous).burst == 0
     assert PollingPolicy(looks_per_second=float("inf")).limits(generous).burst == 100
+    unlimited = Allowance(looks_per_second=float("inf"), sweep_every=1, batch=1, burst=100)
+    assert PollingPolicy(looks_per_second=50).limits(unlimited).burst == 0
