@@ -515,9 +515,12 @@ def one_workflow(adapter: object, written: str, found: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
-    """A workflow that ran on an engine lately."""
+    """A workflow that is on an engine, or ran there lately."""
 
     workflow: str
+    title: str | None = None
+    description: str | None = None
+    input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: the engine knows none
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the options that a tool for it needs
     last_seen: datetime | None = None
     executions: int = 0  # of those looked at

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from mcp_workflows.adapter import (
     JSON,
     Allowance,
+    Discovered,
     Execution,
     Finding,
     Notes,
@@ -35,6 +36,7 @@ from mcp_workflows_http.questions import send_answer
 from mcp_workflows_http.settings import HttpOptions, HttpSettings
 from mcp_workflows_http.start import start_execution
 from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
+from mcp_workflows_http.tooling.discover import discover
 from mcp_workflows_http.tooling.preview import preview
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
@@ -165,6 +167,15 @@ class FindingHttpAdapter(HttpAdapter):
         return None if found is None else found.text()
 
 
+class DiscoveringHttpAdapter(HttpAdapter):
+    """Adapter for a job API that lists its workflows; satisfies `Discovers` besides."""
+
+    async def discover(self) -> Sequence[Discovered]:
+        """Return the workflows, with what the API knows of their inputs; see `Discovers.discover`."""
+        assert self._settings.workflows is not None
+        return await discover(self._client, self._settings, self._settings.workflows)
+
+
 class SweepingHttpAdapter(HttpAdapter):
     """Adapter for a job API that lists the executions that run; satisfies `Sweeps` besides."""
 
@@ -189,6 +200,8 @@ def _kind(settings: HttpSettings) -> type[HttpAdapter]:
     parents: list[type[HttpAdapter]] = []
     if settings.find is not None:
         parents.append(FindingHttpAdapter)
+    if settings.workflows is not None:
+        parents.append(DiscoveringHttpAdapter)
     if settings.sweep is not None:
         parents.append(SweepingHttpAdapter)
     return type("HttpAdapter", (*parents, HttpAdapter), {"starts": settings.starts})

@@ -140,15 +140,20 @@ class NextPage(BaseModel):
     link: bool = Field(default=False, description="The `Link` header of the reply has its URL (rel=next).")
 
 
-class Listing(BaseModel):
-    """A list of executions."""
+class Pages(BaseModel):
+    """A list, in pages."""
 
     model_config = MODEL
 
-    request: Requested = Field(description="The request of the list, the youngest first.")
-    each: Text = Field(description="The executions in the reply, a list.")
+    request: Requested = Field(description="The request of the list; of executions, the youngest first.")
+    each: Text = Field(description="The items in the reply, a list.")
     next: NextPage | None = Field(default=None, description="How the next page is asked for; default: there is none.")
     pages: int = Field(default=10, ge=1, le=100, description="Pages that are read at most.")
+
+
+class Listing(Pages):
+    """A list of executions."""
+
     handle: Value = Field(description="The handle of an `item`, as `start.handle` has it.")
 
 
@@ -350,6 +355,43 @@ class Checking(BaseModel):
     advice: str | None = Field(default=None, description="What makes repeated starts safe, while they are not.")
 
 
+class Detail(BaseModel):
+    """A further request about a workflow."""
+
+    model_config = MODEL
+
+    request: Requested = Field(description="The request.")
+    yaml: bool = Field(default=False, description="The reply is YAML; its first document becomes the body.")
+
+
+class Inputs(BaseModel):
+    """The inputs of a workflow, where the API has no JSON Schema of them."""
+
+    model_config = MODEL
+
+    each: Text = Field(description="The inputs: a list, or an object by name.")
+    when: Text | None = Field(default=None, description="True if callers give the `input`; default: all.")
+    name: Text = Field(default="{{input.name}}", description="The name of an `input`.")
+    type: Text | None = Field(default=None, description="The word for its type; default: a text.")
+    types: Mapping[str, str] = Field(default={}, description="What these words are in JSON Schema; default: string.")
+    description: Text | None = Field(default=None, description="What it is.")
+    default: Value = Field(default=None, description="Its default.")
+    choices: Text | None = Field(default=None, description="The values that it may have, a list.")
+    required: Text | None = Field(default=None, description="True if it must be given.")
+
+
+class Workflows(Pages):
+    """The workflows there are, for `mcp-workflows import`."""
+
+    more: Mapping[str, Detail] = Field(default={}, description="Further requests for each; known as more.NAME.")
+    when: Text | None = Field(default=None, description="True if the `item` can be started; default: all can.")
+    workflow: Text = Field(description="The `workflow` of a tool for the `item`.")
+    title: Text | None = Field(default=None, description="Its title.")
+    description: Text | None = Field(default=None, description="What it does.")
+    options: Value = Field(default=None, description="The `options` of a tool for it.")
+    input: Inputs | Text | None = Field(default=None, description="Its inputs: a JSON Schema, or how they are listed.")
+
+
 class ApiDefinition(BaseModel):
     """A job API."""
 
@@ -368,6 +410,7 @@ class ApiDefinition(BaseModel):
     settling: Duration = Field(
         default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
     )
+    workflows: Workflows | None = Field(default=None, description="The workflows there are, for `import`.")
     check: Checking = Field(default=Checking(), description="Requests of `mcp-workflows check`.")
     throttled: Throttled = Field(default=Throttled(), description="How the API says that we call too often.")
 

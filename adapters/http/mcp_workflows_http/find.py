@@ -10,7 +10,7 @@ from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient, Reply
-from mcp_workflows_http.definition import Listing, Request
+from mcp_workflows_http.definition import Pages, Request
 from mcp_workflows_http.error_translation import look_error
 from mcp_workflows_http.expressions import Scope, as_list
 from mcp_workflows_http.handle import Handle, run_of
@@ -47,7 +47,7 @@ async def find(client: ApiClient, settings: HttpSettings, definition: str, start
     return oldest
 
 
-async def items(client: ApiClient, how: Listing, scope: Scope) -> AsyncGenerator[JSON]:
+async def items(client: ApiClient, how: Pages, scope: Scope) -> AsyncGenerator[JSON]:
     """Yield the items of all pages.
 
     Raises:
@@ -76,7 +76,7 @@ async def items(client: ApiClient, how: Listing, scope: Scope) -> AsyncGenerator
     raise EngineUnavailable(f"its list has more than {how.pages} pages, which are not read (pages)", silent=False)
 
 
-def _following(how: Listing, reply: Reply, page: Scope) -> Request | None:
+def _following(how: Pages, reply: Reply, page: Scope) -> Request | None:
     """Return the request of the next page; None: this was the last one."""
     if how.next is None:
         return None

@@ -81,7 +81,7 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
     else:
         reply = Reply(status=kept["status"], headers={}, content=str(kept["body"]).encode())
     scope |= {"reply": reply.as_json(), "more": {}}
-    is_gone = how.gone_if is not None and bool(_lenient(partial(scope.is_true, how.gone_if)))
+    is_gone = how.gone_if is not None and bool(lenient(partial(scope.is_true, how.gone_if)))
     if is_gone or (reply.status in how.gone and reply.status not in how.codes):
         settling = definition.settling.total_seconds()
         if not handle.is_younger_than(settling, datetime.now(UTC)):
@@ -90,7 +90,7 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
         return Seen(execution=seen, scope=scope, reply=reply)
     if not reply.ok and reply.status not in how.codes:
         raise look_error(reply)
-    scope |= {"entry": _lenient(partial(_entry, how, scope))}
+    scope |= {"entry": lenient(partial(_entry, how, scope))}
     status, strange = _status(how, reply, scope)
     scope |= {"status": status.value}
     scope = await _with_more(client, how, scope)
@@ -143,7 +143,7 @@ async def _with_more(client: ApiClient, how: Look, scope: Scope) -> Scope:
     """Send the further requests that are due; a refusal of one tells nothing about the execution."""
     more: dict[str, JSON] = {}
     for name, each in how.more.items():
-        if each.when is None or _lenient(partial(scope.is_true, each.when)):
+        if each.when is None or lenient(partial(scope.is_true, each.when)):
             reply = await _asked(client, how.model_copy(update={"request": each.request}), scope)
             if reply.is_throttled:
                 raise look_error(reply)
@@ -210,7 +210,7 @@ def _execution(how: Look, status: Status, strange: str | None, handle: Handle, s
 def _stage(how: Look, progress: Progress | None, scope: Scope) -> str | None:
     """Return what people are told of the steps that run now: `stage 3 of 5: integration tests`."""
     now = None if how.steps is None or how.steps.now is None else how.steps.now
-    running = [str(name) for name in as_list(_lenient(partial(scope.value, now))) or ()]
+    running = [str(name) for name in as_list(lenient(partial(scope.value, now))) or ()]
     if not running or progress is None:
         return ", ".join(running) or None
     first, last = int(progress.value) + 1, int(progress.value) + len(running)
@@ -225,9 +225,9 @@ def _steps(how: Look, scope: Scope) -> tuple[ExecutionStep, ...]:
     if steps is None:
         return ()
     found: list[ExecutionStep] = []
-    for item in as_list(_lenient(partial(scope.value, steps.each))) or ():
+    for item in as_list(lenient(partial(scope.value, steps.each))) or ():
         each = scope | {"item": item}
-        name, word = _text(steps.name, each), _lenient(partial(each.value, steps.status))
+        name, word = _text(steps.name, each), lenient(partial(each.value, steps.status))
         status = (steps.map or how.map).status(word_of(word)) or Status.RUNNING
         if name:
             found.append(ExecutionStep(name=name, status=status, at=_moment(_text(steps.at, each))))
@@ -254,8 +254,8 @@ def _progress(how: Look, scope: Scope) -> Progress | None:
     if how.progress is None:
         return None
     part = how.progress
-    value = _number(_lenient(lambda: scope.value(part.value)))
-    total = None if part.total is None else _number(_lenient(lambda: scope.value(str(part.total))))
+    value = _number(lenient(lambda: scope.value(part.value)))
+    total = None if part.total is None else _number(lenient(lambda: scope.value(str(part.total))))
     return None if value is None else Progress(value=value, total=total)
 
 
@@ -269,10 +269,10 @@ def _number(value: Any) -> float | None:  # any JSON value
 
 
 def _text(source: str | None, scope: Scope) -> str | None:
-    return None if source is None else _lenient(lambda: scope.text(source)) or None
+    return None if source is None else lenient(lambda: scope.text(source)) or None
 
 
-def _lenient(function: Callable[[], T]) -> T | None:
+def lenient(function: Callable[[], T]) -> T | None:
     """Return None where an expression does not work on this reply: it is for people only."""
     try:
         return function()

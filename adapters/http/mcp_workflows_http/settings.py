@@ -15,6 +15,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows_http.definition import MODEL, ApiDefinition
 from mcp_workflows_http.presets import with_preset
 
+_NOT_OF_A_TASK: Final = {"workflows", "check"}
 _LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
 
 
@@ -214,7 +215,7 @@ class HttpSettings(ApiDefinition):
     def definition(self) -> Mapping[str, JSON]:
         """The part that says how executions are looked at, as JSON: a task keeps it from its start on."""
         found: Mapping[str, JSON] = self.model_dump(
-            mode="json", by_alias=True, exclude_none=True, include=set(ApiDefinition.model_fields)
+            mode="json", by_alias=True, exclude_none=True, include=set(ApiDefinition.model_fields) - _NOT_OF_A_TASK
         )
         return found
 

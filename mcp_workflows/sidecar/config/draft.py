@@ -50,20 +50,22 @@ def draft(
             f"{_count(len(rest), 'workflow')} seen on engine {engine} and not configured yet, the most frequent first."
         )
         yield f"# {text}"
-        yield "# Put what you want under `tools`, without the #, and say what goes in: the engine knows no types."
+        todo = "" if all(found.input for found in rest) else ", and say what goes in: the engine knows no types"
+        yield f"# Put what you want under `tools`, without the #{todo}."
     for found in seen:
         if found.workflow in configured:
             yield f"# {_one_line(found.workflow)} is there already: {', '.join(configured[found.workflow])}"
     yield "tools:"
     names = set(taken)
     for found in new:
-        name = tool_name(found.workflow, names)
+        name = tool_name(found.title or found.workflow, names)
         names.add(name)
         yield ""
         if found in chosen:
             yield f"  {_scalar(name)}:"
             yield from (f"    {line}" for line in _entry(engine, found))
-            yield f"    # input: {_INPUT}  # TODO: what goes in, as JSON Schema"
+            if found.input is None:
+                yield f"    # input: {_INPUT}  # TODO: what goes in, as JSON Schema"
         else:
             yield f"  # {_scalar(name)}:  # {_seen(found)}"
             yield from (f"  #   {line}" for line in _entry(engine, found))
@@ -73,7 +75,11 @@ def _entry(engine: str, found: Discovered) -> Iterator[str]:
     yield f"engine: {_scalar(engine)}"
     yield f"workflow: {_scalar(found.workflow)}"
     yield from (f"{key}: {_scalar(value)}" for key, value in found.options.items())
-    yield 'description: "TODO: what it does, and when a model should call it."'
+    if found.title:
+        yield f"title: {_scalar(found.title)}"
+    yield f"description: {_scalar(found.description or 'TODO: what it does, and when a model should call it.')}"
+    if found.input is not None:
+        yield f"input: {_scalar(found.input)}"
 
 
 def _seen(found: Discovered) -> str:

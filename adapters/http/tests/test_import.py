@@ -1,0 +1,157 @@
+"""`mcp-workflows import`: the workflows of an API become drafts of tools, with the inputs that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_workflows_http import HttpAdapter, HttpSettings
+
+from adapters.http.tests.buildbot_engine import Buildbot
+from adapters.http.tests.scripted import scene
+from mcp_workflows.adapter import Discovered, Discovers
+
+DEPLOY = """
+on:
+  workflow_dispatch:
+    inputs:
+      version: {description: What to deploy, required: true, type: string}
+      environment: {type: choice, options: [staging, production], default: staging}
+      dry: {type: boolean, default: false}
+      mcp_key: {type: string}
+"""
+GITLAB_CI = """
+spec:
+  inputs:
+    environment: {description: Where to, options: [staging, production]}
+    replicas: {type: number, default: 2}
+---
+build: {script: make}
+"""
+
+
+async def drafts(preset: str, replies: Mapping[str, Any], **settings: Any) -> Sequence[Discovered]:
+    async with scene(preset, "any", **settings) as found:
+        found.vendor.replies.update(replies)
+        assert isinstance(found.adapter, Discovers)
+        return await found.adapter.discover()
+
+
+async def test_github_has_the_inputs_in_the_file_of_the_workflow() -> None:
+    repository = "/repos/acme/shop"
+    listed = [
+        {"id": 7, "name": "Deploy", "path": ".github/workflows/deploy.yml", "state": "active"},
+        {"id": 8, "name": "Tests", "path": ".github/workflows/tests.yml", "state": "active"},
+        {"id": 9, "name": "Old", "path": ".github/workflows/old.yml", "state": "disabled_manually"},
+    ]
+    replies = {
+        f"GET {repository}/actions/workflows": {"workflows": listed},
+        f"GET {repository}/contents/.github/workflows/deploy.yml": DEPLOY,
+        f"GET {repository}/contents/.github/workflows/tests.yml": "on: [push]",
+    }
+    [deploy] = await drafts("github-actions", replies, vars={"owner": "acme", "repo": "shop"})
+    assert (deploy.workflow, deploy.title) == ("7", "Deploy")
+    assert deploy.input == {
+        "type": "object",
+        "properties": {
+            "version": {"type": "string", "description": "What to deploy"},
+            "environment": {"type": "string", "enum": ["staging", "production"], "default": "staging"},
+            "dry": {"type": "boolean", "default": False},
+        },
+        "required": ["version"],
+    }
+
+
+async def test_a_github_workflow_without_inputs_takes_none() -> None:
+    replies = {
+        "GET /repos/acme/shop/actions/workflows": {
+            "workflows": [{"id": 7, "name": "Deploy", "path": "a.yml", "state": "active"}]
+        },
+        "GET /repos/acme/shop/contents/a.yml": "on: {workflow_dispatch:, push:}",
+    }
+    [deploy] = await drafts("github-actions", replies, vars={"owner": "acme", "repo": "shop"})
+    assert deploy.input == {"type": "object", "properties": {}}
+
+
+async def test_gitlab_has_the_inputs_in_the_head_of_its_file() -> None:
+    project = "/api/v4/projects/5"
+    replies = {
+        f"GET {project}": {"default_branch": "main", "name": "Shop", "description": "The shop"},
+        f"GET {project}/repository/files/.gitlab-ci.yml/raw": GITLAB_CI,
+    }
+    [found] = await drafts("gitlab-ci", replies, vars={"project": "5"})
+    assert (found.workflow, found.title, found.description) == ("main", "Shop", "The shop")
+    assert found.input == {
+        "type": "object",
+        "properties": {
+            "environment": {"type": "string", "description": "Where to", "enum": ["staging", "production"]},
+            "replicas": {"type": "number", "default": 2},
+        },
+        "required": ["environment"],
+    }
+
+
+async def test_jenkins_has_the_parameters_of_its_jobs() -> None:
+    parameters = [
+        {"name": "VERSION", "type": "StringParameterDefinition", "defaultParameterValue": {"value": "1.0"}},
+        {"name": "TARGET", "type": "ChoiceParameterDefinition", "choices": ["a", "b"], "description": "Where to"},
+        {"name": "MCP_KEY", "type": "StringParameterDefinition"},
+    ]
+    job = {"name": "deploy", "displayName": "Deploy", "property": [{}, {"parameterDefinitions": parameters}]}
+    [found] = await drafts("jenkins", {"GET /api/json": {"jobs": [job]}})
+    assert found.input == {
+        "type": "object",
+        "properties": {
+            "VERSION": {"type": "string", "default": "1.0"},
+            "TARGET": {"type": "string", "description": "Where to", "enum": ["a", "b"]},
+        },
+    }
+
+
+async def test_airflow_has_params_with_schemas() -> None:
+    replies = {
+        "GET /api/v2/dags": {"dags": [{"dag_id": "etl", "description": "Nightly"}]},
+        "GET /api/v2/dags/etl/details": {
+            "params": {"rows": {"value": 10, "schema": {"type": "integer"}, "description": "How many"}}
+        },
+    }
+    [found] = await drafts("airflow", replies)
+    assert (found.workflow, found.description) == ("etl", "Nightly")
+    assert found.input == {
+        "type": "object",
+        "properties": {"rows": {"type": "integer", "description": "How many", "default": 10}},
+    }
+
+
+async def test_prefect_has_a_json_schema() -> None:
+    schema = {"type": "object", "properties": {"rows": {"type": "integer"}}, "required": ["rows"]}
+    listed = [{"id": "5f", "name": "nightly", "description": None, "parameter_openapi_schema": schema}]
+    [found] = await drafts("prefect", {"POST /api/deployments/filter": listed})
+    assert (found.workflow, found.title, found.input) == ("5f", "nightly", schema)
+
+
+@pytest.mark.parametrize("broken", ["on: [", "a: &a [*a", "<html>", ""])
+async def test_a_file_that_cannot_be_read_leaves_the_workflow_out(broken: str) -> None:
+    replies = {
+        "GET /repos/acme/shop/actions/workflows": {
+            "workflows": [{"id": 7, "name": "Deploy", "path": "a.yml", "state": "active"}]
+        },
+        "GET /repos/acme/shop/contents/a.yml": broken,
+    }
+    assert await drafts("github-actions", replies, vars={"owner": "acme", "repo": "shop"}) == []
+
+
+@pytest.mark.process
+async def test_buildbot_has_the_properties_of_its_force_scheduler(tmp_path: Path) -> None:
+    with Buildbot(tmp_path) as engine:
+        settings = HttpSettings.model_validate({"preset": "buildbot", "url": engine.url})
+        async with HttpAdapter(settings) as adapter:
+            assert isinstance(adapter, Discovers)
+            found = {each.workflow: each.input for each in await adapter.discover()}
+    assert found.keys() == {"echo", "decline", "forever"}
+    assert found["echo"] == {
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": "text"}},
+    }
