@@ -21,6 +21,7 @@ from mcp_workflows.access.principal import (
     owner_id,
     person_of,
 )
+from mcp_workflows.access.signatures import check_signature
 
 __all__ = [
     "ALGORITHMS",
@@ -37,6 +38,7 @@ __all__ = [
     "Rule",
     "Verb",
     "account_of",
+    "check_signature",
     "is_loopback",
     "owner_id",
     "permits",

@@ -262,16 +262,34 @@ class Trusted:
     accounts: frozenset[str]  # its `email`, which must be verified: service accounts
 
 
+class Signature(StrEnum):
+    """The way in which the caller of a route proves that it knows the secret."""
+
+    HUB = "hub"  # X-Hub-Signature-256: the HMAC of the body, as GitHub does it
+    GITLAB = "gitlab"  # X-Gitlab-Token: the secret itself
+    STANDARD = "standard"  # standardwebhooks.com: webhook-id, webhook-timestamp, webhook-signature
+    BEARER = "bearer"  # Authorization: Bearer, with the secret itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSecret:
+    """The secret that is good for a route; whoever knows it is one account."""
+
+    signature: Signature
+    secret: str = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One inbound HTTP address of an engine: `POST /engines/ENGINE/PATH`, JSON in, JSON out.
 
-    The core checks the token, the size and that it is JSON; then it calls `receive` with the body and the account that
-    sent it. Errors tell the sender: `EngineRefused` 400, `ExecutionNotFound` 404, `EngineUnavailable` 503 (try again).
+    The core checks the token or the signature, the size and that it is JSON; then it calls `receive` with the body and
+    the account that sent it. Errors tell the sender: `EngineRefused` 400, `ExecutionNotFound` 404, `EngineUnavailable`
+    503 (try again).
     """
 
     path: str  # one word: `input`
-    trusted: Trusted
+    trusted: Trusted | SharedSecret
     receive: Callable[[JSON, str], Awaitable[JSON]]
 
 

@@ -1,4 +1,4 @@
-"""Webhooks: workflows call their engine over HTTP, `POST /engines/ENGINE/PATH`, JSON in and out, with a token.
+"""Webhooks: workflows and engines call over HTTP, `POST /engines/ENGINE/PATH`, JSON in and out, with a token or signed.
 
 An untrusted caller learns nothing, not even the names of engines: unknown addresses refuse as known ones do. See
 docs/decisions/0015.
@@ -21,8 +21,8 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from mcp_workflows.access import ALGORITHMS, Issuer, KeySet, account_of
-from mcp_workflows.adapter import JSON, Route, Trusted
+from mcp_workflows.access import ALGORITHMS, Issuer, KeySet, account_of, check_signature
+from mcp_workflows.adapter import JSON, Route, SharedSecret, Trusted
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
     AccessError,
@@ -115,9 +115,8 @@ class Webhooks:
             return _NOWHERE.response()
         called = f"a call of {f'{engine}/{path}'[:100]!r}"
         route = routes.get(engine, {}).get(path)
-        everybody = [each.trusted for paths in routes.values() for each in paths.values()]
         try:
-            account = await self._admit(request, [route.trusted] if route else everybody)
+            account, body = await self._admitted(request, route, routes)
         except AccessError as error:
             logger.warning("%s was refused: %s", called, error)
             return _NOT_LET_IN[type(error)].response()
@@ -125,13 +124,32 @@ class Webhooks:
             logger.warning("%s by %s was refused: there is no such address", called, account)
             return _NOWHERE.response()
         try:
-            return await _received(engines, engine, route, await _read(request), account)
+            body = await _read(request) if body is None else body
+            return await _received(engines, engine, route, _json(body), account)
         except BodyRefused as error:
             logger.warning("%s by %s was refused: %s", called, account, error)
             return error.answer.response()
         except EngineError as error:
             logger.warning("%s by %s failed: %s", called, account, error)
             return next(answer for kind, answer in _FAILED.items() if isinstance(error, kind)).response(error)
+
+    async def _admitted(
+        self, request: Request, route: Route | None, routes: Mapping[str, Mapping[str, Route]]
+    ) -> tuple[str, bytes | None]:
+        """Return the account of the caller; the body as well, if it had to be read for that.
+
+        Raises:
+            AccessError: the caller may not call this route, or none of all, if there is no such route.
+        """
+        if route is not None and isinstance(route.trusted, SharedSecret):
+            try:
+                body = await _read(request)
+            except BodyRefused as error:  # a stranger hears no more than from any other address
+                raise TokenRefused(str(error)) from None
+            check_signature(route.trusted, request.headers, body)
+            return route.trusted.signature.value, body
+        known = [route] if route else [each for paths in routes.values() for each in paths.values()]
+        return await self._admit(request, [each.trusted for each in known if isinstance(each.trusted, Trusted)]), None
 
     async def _admit(self, request: Request, trusting: Sequence[Trusted]) -> str:
         """Return the account of the caller, if one of these routes trusts it."""
@@ -144,6 +162,8 @@ class Webhooks:
                 return await self._account(token.strip(), trusted)
             except AccessError as error:
                 refused.append(error)
+        if not refused:
+            raise TokenRefused("no token is good here")
         raise min(refused, key=lambda error: list(_NOT_LET_IN).index(type(error)))
 
     async def _account(self, token: str, trusted: Trusted) -> str:
@@ -166,7 +186,7 @@ async def _received(engines: Engines, engine: str, route: Route, body: JSON, acc
     return Response(answered, media_type="application/json")
 
 
-async def _read(request: Request) -> JSON:
+async def _read(request: Request) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > MAX_BODY:
         raise BodyRefused(_TOO_LARGE)
@@ -175,9 +195,12 @@ async def _read(request: Request) -> JSON:
         raise BodyRefused(_NOT_JSON)
     try:
         with anyio.fail_after(READ_WITHIN):
-            body = await _bounded(request)
+            return await _bounded(request)
     except TimeoutError:
         raise BodyRefused(_TOO_SLOW) from None
+
+
+def _json(body: bytes) -> JSON:
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError:

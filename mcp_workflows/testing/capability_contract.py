@@ -20,6 +20,7 @@ from mcp_workflows.adapter import (
     Hints,
     Ref,
     Routes,
+    SharedSecret,
     Status,
     Sweeps,
     Terminates,
@@ -77,6 +78,9 @@ class CapabilityLaws:
         assert all(ROUTE.fullmatch(path) for path in paths)
         assert len(set(paths)) == len(paths)
         for trusted in {route.trusted for route in routes}:
+            if isinstance(trusted, SharedSecret):
+                assert trusted.secret
+                continue
             assert trusted.keys_url.startswith(("https://", "http://"))
             assert trusted.issuer
             assert trusted.audience

@@ -28,6 +28,7 @@ from mcp_workflows.adapter import (
     Use,
 )
 from mcp_workflows.adapter.bulk_status import Listings
+from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.errors import EngineError, EngineRefused
 from mcp_workflows_google.answer import answer
 from mcp_workflows_google.bulk_status import describe_many, listings
@@ -35,8 +36,8 @@ from mcp_workflows_google.client import Client, open_client
 from mcp_workflows_google.describe import Console, describe_execution
 from mcp_workflows_google.find import KeySearch, find
 from mcp_workflows_google.gates import GateSettings
-from mcp_workflows_google.hints import ChangeHints
 from mcp_workflows_google.inbound import receive_claim, receive_question
+from mcp_workflows_google.names import ExecutionName
 from mcp_workflows_google.notes import EmptyNotes, ExecutionNotes
 from mcp_workflows_google.options import GoogleOptions
 from mcp_workflows_google.projects import Projects
@@ -141,7 +142,7 @@ class GoogleAdapter:
     async def describe(self, ref: Ref) -> Execution:
         """Call GetExecution and add the open questions from the notes; see `Adapter.describe`."""
         session = self._session
-        self._hints.register(ref.handle)
+        self._hints.register(ExecutionName.parse(ref.handle).note_prefix, ref.handle)
         return await describe_execution(
             session.client, self._notes, session.projects, session.console, ref, grace=self._settings.grace
         )
@@ -253,7 +254,8 @@ class GoogleAdapter:
 
     def _register(self, handle: str) -> None:
         self._session.listings.started(handle)
-        self._hints.register(handle)
+        # it may contain the project's number where a request from the workflow contains the id
+        self._hints.register(ExecutionName.parse(handle).note_prefix, handle)
 
     @property
     def _session(self) -> _Session:

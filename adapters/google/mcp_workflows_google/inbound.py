@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from mcp_workflows.adapter import JSON, TERMINAL
+from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound
 from mcp_workflows_google.callback import check_callback
 from mcp_workflows_google.client import Client
-from mcp_workflows_google.hints import ChangeHints
 from mcp_workflows_google.names import KEY_LABEL, ExecutionName
 from mcp_workflows_google.notes import ExecutionNotes, utc_now
 from mcp_workflows_google.outcome import status_of
@@ -42,7 +42,7 @@ async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeH
         if status_of((await _shown(client, name, full=False)).state) in TERMINAL:
             raise EngineRefused("this execution has ended: it can ask nothing")
     await notes.add_question(name, callback.id, asked.question(utc_now()), until=asked.until(utc_now()))
-    hints.notify(name)
+    hints.notify(name.note_prefix)
     return {"kept": True}
 
 

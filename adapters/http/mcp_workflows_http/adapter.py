@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -20,16 +20,20 @@ from mcp_workflows.adapter import (
     Notes,
     Preset,
     Ref,
+    Route,
+    SharedSecret,
     Start,
     StartGuarantee,
 )
-from mcp_workflows.errors import EngineUnavailable
+from mcp_workflows.adapter.change_hints import ChangeHints
+from mcp_workflows.errors import EngineUnavailable, MappingError
 from mcp_workflows_http.bulk_status import listings
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient
+from mcp_workflows_http.expressions import Scope
 from mcp_workflows_http.find import find
 from mcp_workflows_http.frozen import Definitions
-from mcp_workflows_http.handle import Handle
+from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.look import Waits, look
 from mcp_workflows_http.presets import presets
 from mcp_workflows_http.questions import send_answer
@@ -62,6 +66,7 @@ class HttpAdapter:
         self._definitions = Definitions(settings)
         self._client = ApiClient(settings)
         self._waits = Waits()
+        self.changes = ChangeHints()
 
     def remember(self, notes: Notes) -> None:
         """Keep definitions there; see `Remembers.remember`."""
@@ -82,11 +87,13 @@ class HttpAdapter:
         async with self._in_time():
             await self._definitions.keep()
             handle = await start_execution(self._client, self._settings, self._definitions.now, start)
+        self.changes.register(handle.name, handle.text())
         return handle.text()
 
     async def describe(self, ref: Ref) -> Execution:
         """Look once, as the definition of its start says; see `Adapter.describe`."""
         handle = Handle.parse(ref.handle)
+        self.changes.register(handle.name, ref.handle)
         if kept := self._waits.get(ref.handle):
             return kept
         async with self._in_time():
@@ -176,6 +183,40 @@ class DiscoveringHttpAdapter(HttpAdapter):
         return await discover(self._client, self._settings, self._settings.workflows)
 
 
+class CalledHttpAdapter(HttpAdapter):
+    """Adapter for a job API that calls when an execution changes; satisfies `Routes` and `Hints` besides."""
+
+    def routes(self) -> Sequence[Route]:
+        """Return the route that the API calls; see `Routes.routes`."""
+        how, secret = self._settings.webhook, self._settings.webhook_secret
+        assert how is not None
+        assert secret is not None
+        trusted = SharedSecret(signature=how.signature, secret=secret.get_secret_value())
+        return [Route(path="webhook", trusted=trusted, receive=self._receive)]
+
+    async def hints(self, changed: Callable[[str], None]) -> None:
+        """Report the executions that the API calls about; see `Hints.hints`."""
+
+        def called(handle: str) -> None:
+            self._waits.drop(handle)
+            changed(handle)
+
+        with self.changes.listen(called):
+            await anyio.sleep_forever()
+
+    async def _receive(self, body: JSON, account: str) -> JSON:
+        """Take a call; one about anything but an execution that is known here is ignored."""
+        how = self._settings.webhook
+        assert how is not None
+        try:
+            run = Scope(names={"event": body}).value(how.handle)
+        except MappingError:
+            run = None
+        if run is not None:
+            self.changes.notify(Handle.name_of(run_of(run)))
+        return {}
+
+
 class SweepingHttpAdapter(HttpAdapter):
     """Adapter for a job API that lists the executions that run; satisfies `Sweeps` besides."""
 
@@ -202,6 +243,8 @@ def _kind(settings: HttpSettings) -> type[HttpAdapter]:
         parents.append(FindingHttpAdapter)
     if settings.workflows is not None:
         parents.append(DiscoveringHttpAdapter)
+    if settings.webhook_secret is not None:
+        parents.append(CalledHttpAdapter)
     if settings.sweep is not None:
         parents.append(SweepingHttpAdapter)
     return type("HttpAdapter", (*parents, HttpAdapter), {"starts": settings.starts})

@@ -13,7 +13,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mcp_workflows import Duration
-from mcp_workflows.adapter import StartGuarantee, Status
+from mcp_workflows.adapter import Signature, StartGuarantee, Status
 from mcp_workflows_http.expressions import Text, Value, as_list
 
 T = TypeVar("T")
@@ -345,6 +345,19 @@ class Throttled(BaseModel):
     until: str | None = Field(default=None, description="A header with the time (seconds since 1970) until which.")
 
 
+class Webhook(BaseModel):
+    """The calls of the API about its executions. A call only makes us look."""
+
+    model_config = MODEL
+
+    signature: Signature = Field(
+        default=Signature.BEARER,
+        description="The proof that the caller knows `webhook_secret`: hub (X-Hub-Signature-256), gitlab "
+        "(X-Gitlab-Token), standard (standardwebhooks.com), bearer.",
+    )
+    handle: Value = Field(description="The handle of the execution, in the body of the call, `event`.")
+
+
 class Checking(BaseModel):
     """Requests of `mcp-workflows check`, which change nothing."""
 
@@ -411,6 +424,9 @@ class ApiDefinition(BaseModel):
         default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
     )
     workflows: Workflows | None = Field(default=None, description="The workflows there are, for `import`.")
+    webhook: Webhook | None = Field(
+        default=None, description="The calls of the API to `/engines/ENGINE/webhook`, once `webhook_secret` is set."
+    )
     check: Checking = Field(default=Checking(), description="Requests of `mcp-workflows check`.")
     throttled: Throttled = Field(default=Throttled(), description="How the API says that we call too often.")
 

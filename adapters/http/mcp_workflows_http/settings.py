@@ -15,7 +15,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows_http.definition import MODEL, ApiDefinition
 from mcp_workflows_http.presets import with_preset
 
-_NOT_OF_A_TASK: Final = {"workflows", "check"}
+_NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}
 _LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
 
 
@@ -181,6 +181,9 @@ class HttpSettings(ApiDefinition):
     )
     url: str = Field(description="The URL of the API: https://jobs.example.com/api.")
     auth: Auth | None = Field(default=None, description="Who we are there; default: nobody.")
+    webhook_secret: SecretStr | None = Field(
+        default=None, description="The secret of the API's webhook; default: the API does not call."
+    )
     vars: Mapping[str, str] = Field(default={}, description="Values for expressions: {{vars.owner}}.")
     headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
     timeout: Duration = Field(default=timedelta(seconds=8), description="Of one look or start, all its requests.")
@@ -198,6 +201,12 @@ class HttpSettings(ApiDefinition):
     @classmethod
     def _url_is_one(cls, url: str) -> str:
         return _a_url(url).rstrip("/")
+
+    @model_validator(mode="after")
+    def _webhook_has_both(self) -> Self:
+        if self.webhook_secret is not None and (self.webhook is None or not self.webhook_secret.get_secret_value()):
+            raise ValueError("webhook_secret needs webhook, and a value")
+        return self
 
     @field_validator("proxy")
     @classmethod

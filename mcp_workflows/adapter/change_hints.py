@@ -1,4 +1,4 @@
-"""Change hints: a request from a workflow shows that its execution has changed."""
+"""Change hints: an engine calls us about an execution, which is then worth a look."""
 
 from __future__ import annotations
 
@@ -7,29 +7,26 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
-from mcp_workflows_google.names import ExecutionName
-
 _REMEMBERED: Final = 20_000  # handles
 
 
 class ChangeHints:
-    """Maps the names that executions give themselves to handles, and notifies listeners of changes."""
+    """Maps the names that the engine's calls use for executions to handles, and notifies listeners of changes."""
 
     def __init__(self) -> None:
-        self._handles: OrderedDict[str, str] = OrderedDict()  # by `ExecutionName.note_prefix`
+        self._handles: OrderedDict[str, str] = OrderedDict()
         self._listeners: list[Callable[[str], None]] = []
 
-    def register(self, handle: str) -> None:
-        """Remember a handle: it may contain the project's number where a request from the workflow contains the id."""
-        note = ExecutionName.parse(handle).note_prefix
-        self._handles[note] = handle
-        self._handles.move_to_end(note)
+    def register(self, name: str, handle: str) -> None:
+        """Remember the handle of an execution that was started or looked at."""
+        self._handles[name] = handle
+        self._handles.move_to_end(name)
         if len(self._handles) > _REMEMBERED:
             self._handles.popitem(last=False)
 
-    def notify(self, name: ExecutionName) -> None:
-        """Notify the listeners that an execution has changed."""
-        handle = self._handles.get(name.note_prefix)
+    def notify(self, name: str) -> None:
+        """Notify the listeners that an execution may have changed; one that nobody here knows is ignored."""
+        handle = self._handles.get(name)
         for listener in self._listeners if handle else ():
             listener(str(handle))
 

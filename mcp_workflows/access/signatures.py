@@ -1,0 +1,74 @@
+"""Signatures of webhooks: the sender proves that it knows the secret, and that the body is its own."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from mcp_workflows.adapter import SharedSecret, Signature
+from mcp_workflows.errors import TokenRefused
+
+_FRESH: Final = 300.0  # seconds between the clocks of sender and receiver, as standardwebhooks.com has it
+_PREFIX: Final = "whsec_"  # of a secret that is written in base64
+
+
+def check_signature(shared: SharedSecret, headers: Mapping[str, str], body: bytes) -> None:
+    """Check that whoever knows the secret has sent this body; header names are in lower case.
+
+    Raises:
+        TokenRefused: it did not, or not lately.
+    """
+    if not _CHECKS[shared.signature](shared.secret, headers, body):
+        raise TokenRefused(f"its signature ({shared.signature.value}) is missing or wrong")
+
+
+def _hub(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return _same(headers.get("x-hub-signature-256", ""), f"sha256={digest}")
+
+
+def _gitlab(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    return _same(headers.get("x-gitlab-token", ""), secret)
+
+
+def _bearer(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return kind.lower() == "bearer" and _same(token.strip(), secret)
+
+
+def _standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    sent_at = headers.get("webhook-timestamp", "")
+    if not sent_at.isdecimal() or abs(time.time() - int(sent_at)) > _FRESH:
+        return False
+    signed = f"{headers.get('webhook-id', '')}.{sent_at}.".encode() + body
+    digest = base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest()).decode()
+    found = headers.get("webhook-signature", "").split()
+    return any(_same(each, f"v1,{digest}") for each in found)
+
+
+def _key(secret: str) -> bytes:
+    try:
+        return (
+            base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+            if secret.startswith(_PREFIX)
+            else secret.encode()
+        )
+    except binascii.Error:
+        return secret.encode()
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+_CHECKS: Final[Mapping[Signature, Callable[[str, Mapping[str, str], bytes], bool]]] = {
+    Signature.HUB: _hub,
+    Signature.GITLAB: _gitlab,
+    Signature.STANDARD: _standard,
+    Signature.BEARER: _bearer,
+}
