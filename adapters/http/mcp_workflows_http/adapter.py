@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import ClassVar, Final, Self, cast
+from typing import ClassVar, Final, Self, TypeVar, cast
 
 import anyio
 from pydantic import BaseModel
@@ -49,6 +49,9 @@ _BATCH: Final = 1000  # executions of one sweep
 _SHARE_OF_LOOKS: Final = 0.8  # of the calls; the rest is for starts, answers and lists
 
 
+T = TypeVar("T", bound="HttpAdapter")
+
+
 class HttpAdapter:
     """Adapter for a job API; satisfies `Adapter` and the protocols that its definition makes possible."""
 
@@ -59,7 +62,7 @@ class HttpAdapter:
 
     def __new__(cls, settings: HttpSettings) -> Self:
         """Return an adapter with exactly the capabilities that the definition has."""
-        return super().__new__(cast("type[Self]", _kind(settings)))
+        return super().__new__(_kind(cls, settings))
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
@@ -236,8 +239,8 @@ class SweepingHttpAdapter(HttpAdapter):
         return await self._listings.describe_many(refs)
 
 
-def _kind(settings: HttpSettings) -> type[HttpAdapter]:
-    """Return a class with the capabilities and the guarantee of this definition: the core asks the class."""
+def _kind(cls: type[T], settings: HttpSettings) -> type[T]:
+    """Return the class with the capabilities and the guarantee of this definition: the core asks the class."""
     parents: list[type[HttpAdapter]] = []
     if settings.find is not None:
         parents.append(FindingHttpAdapter)
@@ -247,4 +250,5 @@ def _kind(settings: HttpSettings) -> type[HttpAdapter]:
         parents.append(CalledHttpAdapter)
     if settings.sweep is not None:
         parents.append(SweepingHttpAdapter)
-    return type("HttpAdapter", (*parents, HttpAdapter), {"starts": settings.starts})
+    found = (*parents, cls) if cls is HttpAdapter else (cls, *parents)
+    return cast("type[T]", type(cls.__name__, found, {"starts": settings.starts}))
