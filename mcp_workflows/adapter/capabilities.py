@@ -600,6 +600,11 @@ class HasPresets(Protocol):
         """Return the presets by name."""
         ...
 
+    @staticmethod
+    def preset_schema() -> Mapping[str, JSON]:
+        """Return the JSON Schema of a preset, for files of users' own."""
+        ...
+
 
 @runtime_checkable
 class Embeds(Protocol):

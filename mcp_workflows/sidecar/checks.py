@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,12 +21,13 @@ from mcp_workflows.access.authn.settings import AuthSettings
 from mcp_workflows.access.authn.verifier import verifier
 from mcp_workflows.adapter import GATE_WORDS, Adapter, Checks, Exposed, Exposes, Finding, Verifies
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines
+from mcp_workflows.engines.registry import CALL_TIMEOUT, Engines, NotesOf
 from mcp_workflows.errors import EngineError, WorkflowsError
 from mcp_workflows.receiver.webhooks import addresses
 from mcp_workflows.sidecar.config.models import AuditSettings, Config, Engine, StoreSettings
 from mcp_workflows.sidecar.config.yaml import Where
 from mcp_workflows.sidecar.discovery import MarkedWorkflow, compose
+from mcp_workflows.store.key_value import notes_in
 from mcp_workflows.tools.tool import Kind, Tool
 
 _PAGES = 3  # times the patience for one call, because reading all pages takes several calls
@@ -168,12 +170,13 @@ async def check(config: Config, *, tasks: bool = False, patience: float = CALL_T
             row = replace(row, finding=replace(row.finding, hint=hint))
         rows[row.kind, row.name] = row
 
-    async with anyio.create_task_group() as group:
+    async with AsyncExitStack() as stack, anyio.create_task_group() as group:
+        notes = await _notes(config.store, stack) if tasks else None
         group.start_soon(_check_store, config.store, patience, found)
         group.start_soon(_check_issuers, config, patience, found)
         for engine in config.engines.values():
             its_tools = [tool for tool in config.tools if tool.engine == engine.name]
-            group.start_soon(_check_engine, engine, its_tools, patience, found, discoveries, config.place)
+            group.start_soon(_check_engine, engine, its_tools, patience, found, discoveries, config.place, notes)
     store = rows[ItemKind.STORE, _scheme(config.store.url)]
     issuers = [row for (kind, _), row in rows.items() if kind is ItemKind.ISSUER]
     audit = _audit_rows(config.audit)
@@ -183,6 +186,14 @@ async def check(config: Config, *, tasks: bool = False, patience: float = CALL_T
     live, live_rows = await _check_tasks(config, store, patience) if tasks else (None, ())
     found_rows = (rows[key] for key in others)
     return CheckReport(rows=[store, *issuers, *audit, *live_rows, *found_rows, *discoveries.rows(config)], tasks=live)
+
+
+async def _notes(settings: StoreSettings, stack: AsyncExitStack) -> NotesOf | None:
+    """Return what adapters have noted; None if the store cannot be opened, which its own check tells."""
+    try:
+        return notes_in(await stack.enter_async_context(settings.open()))
+    except WorkflowsError:
+        return None
 
 
 def _scheme(url: str) -> str:
@@ -256,12 +267,13 @@ async def _check_engine(
     found: Callable[[Row], None],
     discoveries: Discoveries,
     place: Place,
+    notes: NotesOf | None,
 ) -> None:
     """Check the engine and, if it answers, all of its tools and its marked workflows concurrently."""
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
-        async with Engines({engine.name: adapter}, patience=patience) as engines:
+        async with Engines({engine.name: adapter}, patience=patience, notes=notes) as engines:
             if called_at := addresses(engine.name, engines.routes.get(engine.name, {})):
                 details["called_at"] = ", ".join(called_at)
             finding = (await engines.check())[engine.name] if isinstance(adapter, Checks) else None

@@ -37,9 +37,9 @@ from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.look import Waits, look
 from mcp_workflows_http.presets import presets
 from mcp_workflows_http.questions import send_answer
-from mcp_workflows_http.settings import HttpOptions, HttpSettings
+from mcp_workflows_http.settings import HttpOptions, HttpSettings, preset_schema
 from mcp_workflows_http.start import start_execution
-from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
+from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up, unmapped_finding
 from mcp_workflows_http.tooling.discover import discover
 from mcp_workflows_http.tooling.preview import preview
 
@@ -101,6 +101,8 @@ class HttpAdapter:
             return kept
         async with self._in_time():
             seen = await look(self._client, await self._definitions.get(handle.definition), handle, ref.options)
+            if seen.unmapped is not None:
+                await self._definitions.note_unmapped(seen.unmapped)
         if seen.wait and not seen.execution.terminal:
             self._waits.keep(ref.handle, seen.execution, seen.wait)
         return seen.execution
@@ -128,7 +130,9 @@ class HttpAdapter:
 
     async def check_engine(self) -> Finding:
         """Check that the API answers; see `Checks.check_engine`."""
-        return await check_engine(self._client, self._settings)
+        finding = await check_engine(self._client, self._settings)
+        words = await self._definitions.unmapped() if finding.ok else ()
+        return unmapped_finding(self._settings, words) or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
         """Check a workflow, as far as the API can tell without a start; see `Checks.check`."""
@@ -138,6 +142,11 @@ class HttpAdapter:
     def presets() -> Mapping[str, Preset]:
         """Return the definitions of well-known APIs; see `HasPresets.presets`."""
         return presets()
+
+    @staticmethod
+    def preset_schema() -> Mapping[str, JSON]:
+        """Return the JSON Schema of a preset; see `HasPresets.preset_schema`."""
+        return preset_schema()
 
     @property
     def allowance(self) -> Allowance:

@@ -5,11 +5,12 @@ Redirects are not followed, and nothing is sent again: a POST that may have arri
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -36,6 +37,8 @@ _PATIENCE: Final = 2.0  # seconds that a call waits for its turn
 _LONGEST_PAUSE: Final = 3600.0  # seconds, whatever the API says
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _UNAUTHORIZED: Final = 401
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_END: Final = 65_536  # bytes at the end of a log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +233,28 @@ class ApiClient:
             raise ValueError(f"the API named a URL of another origin, {_origin(url)}, where nothing is sent")
         return url
 
-    async def send(self, request: Request, scope: Scope) -> Reply:
-        """Send a request once.
+    async def log(self, request: Request, scope: Scope, follow: Sequence[str]) -> Reply:
+        """Return the end of a log; one redirect is followed to these hosts, without credentials.
+
+        Raises:
+            EngineRefused: the redirect leads elsewhere.
+            EngineUnavailable: no reply.
+        """
+        reply = await self.send(request, scope, end_only=True)
+        if not follow or reply.status not in _REDIRECTS:
+            return reply
+        try:
+            url = urljoin(self._settings.url, reply.headers.get("location", ""))
+            there, follows = _origin(url), await may_follow(url, follow)
+        except ValueError:
+            raise EngineRefused("it redirects to something that is no URL") from None
+        if not follows:
+            raise EngineRefused(f"it redirects to {there}, which look.log.follow does not name")
+        client = await self._client()
+        return await self._replied(client, client.build_request("GET", url), end_only=True)
+
+    async def send(self, request: Request, scope: Scope, *, end_only: bool = False) -> Reply:
+        """Send a request once. `end_only`: the end of a long reply is enough.
 
         Raises:
             EngineRefused: it cannot be made of these values.
@@ -240,12 +263,12 @@ class ApiClient:
         prepared = self.prepare(request, scope)
         client = await self._client()
         await self._pace.turn()
-        reply = await self._sent(client, prepared, renewed=False)
+        reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
         if reply.status == _UNAUTHORIZED and self._credentials.renewable:  # a definite no: it may be sent again
-            reply = await self._sent(client, prepared, renewed=True)
+            reply = await self._sent(client, prepared, renewed=True, end_only=end_only)
         return reply
 
-    async def _sent(self, client: httpx2.AsyncClient, prepared: Prepared, *, renewed: bool) -> Reply:
+    async def _sent(self, client: httpx2.AsyncClient, prepared: Prepared, *, renewed: bool, end_only: bool) -> Reply:
         headers = {**prepared.headers, **await self._credentials.headers(client, renewed=renewed)}
         built = client.build_request(
             prepared.method,
@@ -258,10 +281,13 @@ class ApiClient:
             if prepared.multipart is None
             else {name: (None, text) for name, text in prepared.multipart.items()},
         )
+        return await self._replied(client, built, end_only=end_only)
+
+    async def _replied(self, client: httpx2.AsyncClient, request: httpx2.Request, *, end_only: bool) -> Reply:
         try:
-            response = await client.send(built, stream=True)
+            response = await client.send(request, stream=True)
             try:
-                content = await self._bounded(response)
+                content = await (_end(response) if end_only else self._bounded(response))
             finally:
                 await response.aclose()
         except httpx2.TransportError as error:
@@ -293,6 +319,30 @@ class ApiClient:
                     headers={"user-agent": AGENT, "accept": "application/json"},
                 )
             return self._opened
+
+
+async def _end(response: httpx2.Response) -> bytes:
+    """Return the last bytes of a body, of whatever length: the time-out of the look bounds it."""
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        del content[:-_END]
+    return bytes(content)
+
+
+async def may_follow(url: str, hosts: Sequence[str]) -> bool:
+    """Return True if a redirect may be followed there; a name behind an asterisk may not have a private address."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme in {"http", "https"} and (host in hosts or parts.netloc in hosts):
+        return True
+    if parts.scheme != "https" or not any(each.startswith("*.") and host.endswith(each[1:]) for each in hosts):
+        return False
+    try:
+        found = await anyio.getaddrinfo(host, parts.port or 443)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address[0].partition("%")[0]).is_global for *_, address in found)
 
 
 def _tls(settings: HttpSettings) -> ssl.SSLContext:

@@ -26,6 +26,7 @@ def _sorted(values: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(sorted(set(values)))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
+Host = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9.-]+(:\d+)?$")]
 Codes = Annotated[tuple[Code, ...], AfterValidator(_sorted)]
 
 
@@ -244,6 +245,11 @@ class Log(BaseModel):
 
     request: Requested = Field(description="The request for it; its reply is a text.")
     text: Text | None = Field(default=None, description="The text in the reply; default: all of it.")
+    follow: tuple[Host, ...] = Field(
+        default=(),
+        description="Hosts to which one redirect is followed, without credentials: logs.example.com, or "
+        "*.blob.core.windows.net, which must not have a private address.",
+    )
     lines: int = Field(default=50, ge=1, le=500, description="Lines at its end that are shown.")
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pydantic import ValidationError
 
-from mcp_workflows.adapter import Notes, digest
+from mcp_workflows.adapter import JSON, Notes, digest
 from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_http.definition import ApiDefinition
 from mcp_workflows_http.settings import HttpSettings
 
 KEPT: Final = timedelta(days=400)  # longer than tasks live
+_UNMAPPED: Final = "unmapped/"
+_TELL_AFTER: Final = timedelta(days=1)
+_TELL_FOR: Final = timedelta(days=30)
 _AGAIN: Final = timedelta(days=1)  # until it is kept anew
 
 
@@ -26,6 +29,7 @@ class Definitions:
         self._known: dict[str, ApiDefinition] = {self.now: settings}
         self._notes: Notes | None = None
         self._kept_until = datetime.now(UTC)
+        self._unmapped = set[str]()
 
     def remember(self, notes: Notes) -> None:
         """Use this store."""
@@ -41,6 +45,19 @@ class Definitions:
         if self._notes is not None and now >= self._kept_until:
             await self._notes.put(_place(self.now), dict(self._written), until=now + KEPT)
             self._kept_until = now + _AGAIN
+
+    async def note_unmapped(self, word: str) -> None:
+        """Note that the API used a status that no map names; `check --store` tells after a day."""
+        if self._notes is not None and word not in self._unmapped:
+            now = datetime.now(UTC)
+            await self._notes.add(f"{_UNMAPPED}{word}", now.timestamp(), until=now + _TELL_FOR)
+            self._unmapped.add(word)
+
+    async def unmapped(self) -> Sequence[str]:
+        """Return the statuses that have been in no map for a day."""
+        found: Mapping[str, JSON] = {} if self._notes is None else await self._notes.under(_UNMAPPED)
+        before = (datetime.now(UTC) - _TELL_AFTER).timestamp()
+        return [place.removeprefix(_UNMAPPED) for place, since in found.items() if float(str(since)) < before]
 
     async def get(self, name: str) -> ApiDefinition:
         """Return the definition of this digest; that of now if it is not known any more.

@@ -39,6 +39,7 @@ class Seen:
     scope: Scope
     reply: Reply
     questions: Mapping[str, OpenQuestion] = field(default_factory=dict[str, "OpenQuestion"])
+    unmapped: str | None = None  # the word for the status that no map names
     wait: float = 0.0  # seconds until the API wants to be asked again
 
 
@@ -102,7 +103,7 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
         requests = {key: question.request for key, question in questions.items()}
         execution = replace(execution, status=Status.INPUT_REQUIRED, requests=requests)
     wait = min(retry_after(reply, time.time()) or 0.0, how.wait_at_most.total_seconds())
-    return Seen(execution=execution, scope=scope, reply=reply, questions=questions, wait=wait)
+    return Seen(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
 
 
 async def _asked(client: ApiClient, how: Look, scope: Scope) -> Reply:
@@ -167,7 +168,7 @@ async def _log_tail(client: ApiClient, how: Look, scope: Scope) -> str:
     if log is None:
         return ""
     try:
-        reply = await client.send(log.request, scope)
+        reply = await client.log(log.request, scope, log.follow)
         text = reply.text if log.text is None else (scope | {"reply": reply.as_json()}).text(log.text)
     except (EngineError, MappingError):
         return ""

@@ -21,14 +21,14 @@ def preset_names() -> Sequence[str]:
     return sorted(each.name.removesuffix(".yaml") for each in _FOLDER.iterdir() if each.name.endswith(".yaml"))
 
 
-def read_preset(name: str) -> Mapping[str, JSON]:
-    """Return a preset, by its name or as a file.
+def read_preset(name: str, folder: Path = Path()) -> Mapping[str, JSON]:
+    """Return a preset, by its name or as a file, whose path is relative to the folder.
 
     Raises:
         ValueError: there is none, or it is no YAML.
     """
     if name.endswith((".yaml", ".yml")):
-        place: Any = Path(name)
+        place: Any = folder / name
     elif name in preset_names():
         place = _FOLDER / f"{name}.yaml"
     else:
@@ -57,7 +57,7 @@ def _preset(name: str) -> Preset:
     return Preset(text=text, **about)
 
 
-def with_preset(written: object) -> object:
+def with_preset(written: object, folder: Path) -> object:
     """Return the settings over those of their preset, key by key."""
     if not isinstance(written, dict):
         return written
@@ -65,7 +65,7 @@ def with_preset(written: object) -> object:
     name = settings.get("preset")
     if not isinstance(name, str):
         return settings
-    preset = {key: value for key, value in read_preset(name).items() if key != _ABOUT}
+    preset = {key: value for key, value in read_preset(name, folder).items() if key != _ABOUT}
     return _merged(preset, settings)
 
 

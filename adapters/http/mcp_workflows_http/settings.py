@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
@@ -176,7 +176,8 @@ class HttpSettings(ApiDefinition):
 
     preset: str | None = Field(
         default=None,
-        description="A definition that comes with the adapter (`mcp-workflows preset list`), or a file, ./my-api.yaml; "
+        description="A definition that comes with the adapter (`mcp-workflows preset list`), or a file beside this "
+        "one, ./my-api.yaml; "
         "what is set here overrides it, key by key.",
     )
     url: str = Field(description="The URL of the API: https://jobs.example.com/api.")
@@ -194,8 +195,9 @@ class HttpSettings(ApiDefinition):
 
     @model_validator(mode="before")
     @classmethod
-    def _over_its_preset(cls, written: Any) -> Any:  # any value: pydantic judges it afterwards
-        return with_preset(written)
+    def _over_its_preset(cls, written: Any, info: ValidationInfo) -> Any:  # any value: pydantic judges it afterwards
+        context: Mapping[str, Path] = info.context or {}
+        return with_preset(written, context.get("folder", Path()))
 
     @field_validator("url")
     @classmethod
@@ -246,3 +248,14 @@ class HttpOptions(BaseModel):
     options: Mapping[str, Any] = Field(  # any JSON values
         default={}, description="Values for the requests of the API's definition: {{options.NAME}} there."
     )
+
+
+def preset_schema() -> Mapping[str, JSON]:
+    """Return the JSON Schema of a preset: any settings, none required, and what it says of itself."""
+    schema: dict[str, Any] = HttpSettings.model_json_schema()  # any JSON values
+    schema["properties"]["about"] = {
+        "type": "object",
+        "description": "What the preset says of itself: its engine, how it was proved, since which version.",
+        "properties": {name: {"type": "string"} for name in ("title", "verified", "since", "notes")},
+    }
+    return {**schema, "title": "Preset", "required": []}

@@ -20,6 +20,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from adapters.http.tests.jobs_api import DEFINITION, FIND, TOKEN, JobsApi, jobs_api
 from mcp_workflows.adapter import Execution, Ref, Start, Status
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows.store.key_value import notes_in
+from mcp_workflows.store.protocol import open_store
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +71,19 @@ async def test_a_word_that_no_map_names_is_running_and_said() -> None:
         seen = await found.look(await found.start("odd"))
     assert seen.status is Status.RUNNING
     assert seen.message == "the API says 'sleeping', which the map of statuses does not name"
+
+
+async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/tasks.db") as store, here() as found:
+        found.adapter.remember(notes_in(store)("jobs"))
+        await found.look(await found.start("odd"))
+        assert (await found.adapter.check_engine()).ok
+        monkeypatch.setattr("mcp_workflows_http.frozen._TELL_AFTER", timedelta(0))
+        finding = await found.adapter.check_engine()
+    assert finding.text == "its status 'sleeping' has been in no map for a day: a task with it goes on for ever"
+    assert not finding.ok
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
-from mcp_workflows_http import HttpSettings
+from mcp_workflows_http import HttpAdapter, HttpSettings
 from mcp_workflows_http.presets import preset_names, presets, read_preset
 from pydantic import ValidationError
+
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.load import load_config
 
 URL = "https://jobs.example.com"
 
@@ -88,6 +93,36 @@ def test_a_wrong_definition_is_told_with_its_place(written: Any, place: tuple[st
 def test_no_secret_is_in_a_definition() -> None:
     found = settings(preset="respond-async", auth={"bearer": "s3cret"})
     assert "s3cret" not in str(found.definition) + repr(found)
+
+
+def test_a_file_of_ones_own_is_beside_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(read("respond-async"))
+    file = folder / "workflows.yaml"
+    file.write_text(
+        "engines: {jobs: {adapter: http, preset: ./mine.yaml, url: 'https://jobs.example.com'}}\n"
+        "tools: {run: {engine: jobs, workflow: run}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert [tool.name for tool in load_config(file, {}).tools] == ["run"]
+    file.write_text(file.read_text().replace("mine", "yours"))
+    with pytest.raises(ConfigError, match=r"workflows.yaml:1: .*yours.yaml cannot be read: No such file"):
+        load_config(file, {})
+
+
+def read(name: str) -> str:
+    return presets()[name].text
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_each_fits_the_schema_that_is_published(name: str) -> None:
+    jsonschema_rs.validate(dict(HttpAdapter.preset_schema()), json.loads(json.dumps(read_preset(name))))
+
+
+def test_the_schema_knows_every_key() -> None:
+    with pytest.raises(jsonschema_rs.ValidationError, match="'lok' was unexpected"):
+        jsonschema_rs.validate(dict(HttpAdapter.preset_schema()), {"lok": {}})
 
 
 def test_a_preset_has_no_credentials() -> None:

@@ -1,7 +1,8 @@
-"""The commands `mcp-workflows preset list` and `preset show`: settings for well-known engines."""
+"""The commands `mcp-workflows preset list`, `preset show` and `preset schema`: settings for well-known engines."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from mcp_workflows.errors import OperatorError
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.config.problems import did_you_mean, names
 
-preset_app = typer.Typer(name="preset", help="Settings for well-known engines: list, show.", no_args_is_help=True)
+preset_app = typer.Typer(name="preset", help="Settings for known engines: list, show, schema.", no_args_is_help=True)
 app.add_typer(preset_app)
 
 
@@ -27,6 +28,15 @@ def list_presets() -> None:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         say("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+@preset_app.command("schema")
+def show_schema(adapter: Annotated[str, typer.Argument(metavar="ADAPTER")] = "http") -> None:
+    """Print the JSON Schema of a preset, for the editor in which you write one of your own."""
+    kind = load_adapter(adapter)
+    if not issubclass(kind, HasPresets):
+        raise OperatorError(f"the adapter {adapter!r} has no presets")
+    say(json.dumps(kind.preset_schema(), indent=2))
 
 
 @preset_app.command("show")

@@ -129,10 +129,12 @@ class Report:
     ) -> M | None:
         """Return the value as an instance of a model, or None after adding its problems.
 
+        Validators find the folder of the file in the context: paths in a file are relative to it.
+
         Unknown keys that have been `reported` are not reported again.
         """
         try:
-            return model.model_validate(value)
+            return model.model_validate(value, context={"folder": self._source.origin(where)[0].path.parent})
         except ValidationError as error:
             wrong = [each for each in error.errors(include_url=False) if not _is_reported(each, reported)]
             found = [(self._locate(details, where), details) for details in wrong]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from mcp_workflows.adapter import Finding, Start, StartGuarantee
@@ -32,6 +33,15 @@ async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
     return Finding(
         ok=True, text=f"{settings.url} answers ({reply.status}); {_promise(settings)}", hint=_advice(settings)
     )
+
+
+def unmapped_finding(settings: HttpSettings, words: Sequence[str]) -> Finding | None:
+    """Return a finding about words for statuses that the API uses and the map still does not name."""
+    unnamed = ", ".join(repr(word) for word in words if settings.look.map.status(word) is None)
+    if not unnamed:
+        return None
+    text = f"its status {unnamed} has been in no map for a day: a task with it goes on for ever"
+    return Finding(ok=False, text=text, hint="say in look.map what it means")
 
 
 def _promise(settings: HttpSettings) -> str:
