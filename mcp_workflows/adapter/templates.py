@@ -13,16 +13,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, cast
+from functools import cached_property, lru_cache
+from typing import Any, Final, cast
 
 import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions
+from jmespath.visitor import TreeInterpreter
 
 from mcp_workflows.adapter.display_text import cleaned, is_blank, quoted
 from mcp_workflows.errors import ConfigError, MappingError
 
+_INTERPRETER: Final = TreeInterpreter()  # it remembers its methods; `jmespath.search` makes one each time
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _ARGUMENT = re.compile(r"(?:args\.)?([A-Za-z_][A-Za-z0-9_]*)")
 _FUNCTIONS = frozenset(Functions.FUNCTION_TABLE)
@@ -212,6 +214,13 @@ def _render_string(text: str, data: Mapping[str, Any]) -> Any:
     return _PLACEHOLDER.sub(lambda match: _as_text(_find(match.group(1).strip(), data)), text)
 
 
+@lru_cache(maxsize=4096)
+def _parsed(expression: str) -> Any:
+    """Return the syntax tree of an expression."""
+    return jmespath.compile(expression).parsed
+
+
+@lru_cache(maxsize=4096)
 def _is_placeholder(text: str) -> bool:
     """True if it is one placeholder and nothing else."""
     whole = _PLACEHOLDER.fullmatch(text)
@@ -223,7 +232,7 @@ def _find(expression: str, data: Mapping[str, Any]) -> Any:
     if argument and expression not in SCOPES:
         return data["args"].get(argument[1], _ABSENT) if data["args"] else _ABSENT
     try:
-        found = jmespath.search(expression, data)
+        found = _INTERPRETER.visit(_parsed(expression), data)
     except JMESPathError as error:
         raise MappingError(f"{{{{{expression}}}}}: {str(error).splitlines()[0]}") from None
     if found is not None:
