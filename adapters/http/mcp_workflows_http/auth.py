@@ -6,7 +6,6 @@ import base64
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -15,10 +14,10 @@ import jwt
 from pydantic import SecretStr
 
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_http.cloud_tokens import RENEWED_BEFORE, Token, azure_token, google_token
 from mcp_workflows_http.expressions import as_object
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 
-_RENEWED_BEFORE: Final = 60.0  # seconds before its end
 _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
 _CLOCKS_DIFFER: Final = 60  # seconds
 _PROOF_LASTS: Final = 540  # seconds; GitHub takes at most 600
@@ -30,12 +29,6 @@ _CREDENTIAL: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Token:
-    text: str
-    until: float  # of the monotonic clock
-
-
 class Credentials:
     """The headers that say who we are."""
 
@@ -43,14 +36,16 @@ class Credentials:
         """`url`: of the API."""
         self._auth = auth
         self._url = url
-        self._token: _Token | None = None
+        self._token: Token | None = None
         self._renewing = anyio.Lock()
 
     @property
     def renewable(self) -> bool:
         """True if a token that is not accepted can be had again."""
         auth = self._auth
-        return auth is not None and any((auth.oauth, auth.github_app, auth.login, auth.bearer_file))
+        return auth is not None and any(
+            (auth.oauth, auth.github_app, auth.login, auth.bearer_file, auth.google, auth.azure)
+        )
 
     @property
     def shown(self) -> Mapping[str, str]:
@@ -110,11 +105,15 @@ class Credentials:
                 self._token = await self._new_token(auth, client)
             return self._token.text
 
-    async def _new_token(self, auth: Auth, client: httpx2.AsyncClient) -> _Token:
+    async def _new_token(self, auth: Auth, client: httpx2.AsyncClient) -> Token:
         if auth.oauth is not None:
             return await _asked("oauth", client.post, **_of_client(auth.oauth))
         if auth.github_app is not None:
             return await _asked("github_app", client.post, **_of_app(auth.github_app, self._url))
+        if auth.google is not None:
+            return await google_token(auth.google.scope)
+        if auth.azure is not None:
+            return await azure_token(auth.azure.scope)
         assert auth.login is not None
         given = {"username": auth.login.user, "password": auth.login.password.get_secret_value()}
         return await _asked("login", client.post, url=f"{self._url}{auth.login.path}", json=given)
@@ -142,7 +141,7 @@ def _of_app(app: GitHubApp, url: str) -> Mapping[str, Any]:
     return {"url": f"{url}/app/installations/{app.installation_id}/access_tokens", "headers": headers}
 
 
-async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **request: Any) -> _Token:
+async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **request: Any) -> Token:
     """Ask for a token, and read it.
 
     Raises:
@@ -159,4 +158,4 @@ async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **r
         raise EngineRefused(f"auth.{what}: it answered {response.status_code}, without a token")
     lasts: Any = found.get("expires_in")
     seconds = float(lasts) if isinstance(lasts, (int, float)) else _SHORTEST
-    return _Token(text=text, until=time.monotonic() + max(seconds - _RENEWED_BEFORE, seconds / 2))
+    return Token(text=text, until=time.monotonic() + max(seconds - RENEWED_BEFORE, seconds / 2))

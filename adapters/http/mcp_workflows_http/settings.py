@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from mcp_workflows_http.definition import MODEL, ApiDefinition
 from mcp_workflows_http.presets import with_preset
 
 _NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}
+_LIBRARIES: Final = {"google": "google.auth", "azure": "azure.identity"}
 _LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
 
 
@@ -111,6 +113,14 @@ class Login(BaseModel):
         return self.password
 
 
+class CloudIdentity(BaseModel):
+    """The identity that a cloud gives to a workload, a machine or a person who has logged in there."""
+
+    model_config = MODEL
+
+    scope: str = Field(min_length=1, description="What the token is for, as the API's documentation says.")
+
+
 class Auth(BaseModel):
     """The credentials for the API; one of these."""
 
@@ -123,6 +133,20 @@ class Auth(BaseModel):
     oauth: ClientCredentials | None = Field(default=None, description="OAuth 2 client credentials.")
     github_app: GitHubApp | None = Field(default=None, description="A GitHub App.")
     login: Login | None = Field(default=None, description="A user and a password for which the API gives out a token.")
+
+    google: CloudIdentity | None = Field(
+        default=None, description="Google's default credentials, workload identity too; needs the extra `google`."
+    )
+    azure: CloudIdentity | None = Field(
+        default=None, description="Azure's default credentials, managed identity too; needs the extra `azure`."
+    )
+
+    @model_validator(mode="after")
+    def _has_its_library(self) -> Self:
+        for name, library in _LIBRARIES.items():
+            if getattr(self, name) is not None and not _is_installed(library):
+                raise ValueError(f"{name} needs a library: pip install 'mcp-workflows-http[{name}]'")
+        return self
 
     @field_validator("bearer")
     @classmethod
@@ -229,6 +253,13 @@ class HttpSettings(ApiDefinition):
             mode="json", by_alias=True, exclude_none=True, include=set(ApiDefinition.model_fields) - _NOT_OF_A_TASK
         )
         return found
+
+
+def _is_installed(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
 
 
 def _a_url(url: str) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from mcp_workflows_http import HttpSettings
+from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from adapters.http.tests.scripted import Scene, Vendor, scene
 from mcp_workflows.adapter import Start
-from mcp_workflows.errors import EngineRefused
+from mcp_workflows.errors import EngineRefused, EngineUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -77,3 +81,64 @@ async def test_a_login_gives_a_token() -> None:
         assert not (await found.adapter.check_engine()).ok
         assert found.vendor.last("POST").body == {"username": "mcp", "password": "pw-1234"}
         assert headers_of(found.vendor, "/api/v2/version") == ["Bearer jwt-1"]
+
+
+async def test_google_gives_a_workload_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene("respond-async", "reports") as there:
+        federated = tmp_path / "federation.json"
+        (tmp_path / "workload.jwt").write_text("token-of-the-cluster")
+        federation = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/k",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"{there.vendor.url}/v1/token",
+            "credential_source": {"file": str(tmp_path / "workload.jwt")},
+        }
+        federated.write_text(json.dumps(federation))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(federated))
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "acme")
+        given = {"access_token": "ya29-1", "expires_in": 3600, "token_type": "Bearer", "issued_token_type": "x"}
+        there.vendor.replies["POST /v1/token"] = given
+        identity = {"google": {"scope": "https://www.googleapis.com/auth/cloud-platform"}}
+        async with scene("respond-async", "reports", auth=identity) as found:
+            await started(found)
+            await started(found)
+            assert headers_of(found.vendor, "/reports") == ["Bearer ya29-1"] * 2
+        [asked] = there.vendor.asked
+        assert "token-of-the-cluster" in asked.body
+
+
+async def test_azure_gives_a_workload_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = int(datetime.now(UTC).timestamp()) + 3600
+    async with scene("respond-async", "reports") as there:
+        there.vendor.replies["GET /msi/token"] = {
+            "access_token": "eyJ-1",
+            "expires_on": str(ends),
+            "token_type": "Bearer",
+        }
+        monkeypatch.setenv("IDENTITY_ENDPOINT", f"{there.vendor.url}/msi/token")
+        monkeypatch.setenv("IDENTITY_HEADER", "of this machine")
+        async with scene("respond-async", "reports", auth={"azure": {"scope": "api://jobs/.default"}}) as found:
+            await started(found)
+            assert headers_of(found.vendor, "/reports") == ["Bearer eyJ-1"]
+        assert there.vendor.asked[0].query["resource"] == "api://jobs"
+
+
+async def test_without_an_identity_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/at-all.json")
+    async with scene("respond-async", "reports", auth={"google": {"scope": "jobs"}}) as found:
+        with pytest.raises(EngineUnavailable, match=r"^auth\.google: no token can be had \(\w+\)$") as raised:
+            await started(found)
+        assert raised.value.sent is False
+        assert headers_of(found.vendor, "/reports") == []
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(library: str) -> None:
+        raise ModuleNotFoundError(library)
+
+    monkeypatch.setattr("mcp_workflows_http.settings.find_spec", find_spec)
+    with pytest.raises(ValidationError, match=r"azure needs a library: pip install 'mcp-workflows-http\[azure\]'"):
+        HttpSettings.model_validate(
+            {"preset": "azure-lro", "url": "https://jobs", "auth": {"azure": {"scope": "api://jobs/.default"}}}
+        )

@@ -15,7 +15,7 @@ from mcp_workflows.sidecar.config.load import load_config
 
 PAGE = Path(__file__).parents[3] / "docs" / "http.md"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-ENVIRONMENT = dict.fromkeys(("JOBS_TOKEN", "BUILDBOT_PASSWORD", "GITHUB_TOKEN", "GITHUB_WEBHOOK_SECRET"), "t")
+ENVIRONMENT = dict.fromkeys(["JOBS_TOKEN", "BUILDBOT_PASSWORD", "GITHUB_TOKEN", "GITHUB_WEBHOOK_SECRET"], "t")
 
 
 @pytest.mark.parametrize("block", BLOCKS)
