@@ -201,6 +201,8 @@ def wire_is_pure(module: Module) -> Iterator[str]:
 def no_engine_sdk(module: Module) -> Iterator[str]:
     """The core imports no engine SDK; an adapter no other engine's."""
     own = module.package.removeprefix(f"{CORE}_")
+    if module.name == f"{CORE}_http.google_identity":  # who a workload is, for any API that takes Google's tokens
+        return
     foreign = [place for engine, places in ENGINE_SDKS.items() if not own.startswith(engine) for place in places]
     yield from (f"imports {name}" for name in imports(module) if within(name, foreign))
 
@@ -446,7 +448,7 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 50,
     "telemetry": 165,
-    "adapter": 1740,  # webhooks with a shared secret; who answers; presets are a capability; steps
+    "adapter": 1745,  # webhooks with a shared secret; who answers; presets are a capability; steps
     "task": 210,
     "wire": 550,
     "access": 1578,  # signatures of webhooks

@@ -6,18 +6,21 @@ import base64
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import httpx2
 import jwt
 from pydantic import SecretStr
 
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows_http.cloud_tokens import RENEWED_BEFORE, Token, azure_token, google_token
 from mcp_workflows_http.expressions import as_object
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 
+_RENEWED_BEFORE: Final = 60.0  # seconds before its end
 _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
 _CLOCKS_DIFFER: Final = 60  # seconds
 _PROOF_LASTS: Final = 540  # seconds; GitHub takes at most 600
@@ -29,6 +32,17 @@ _CREDENTIAL: Final = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Token:
+    text: str
+    until: float  # of the monotonic clock
+
+    @classmethod
+    def lasting(cls, text: str, seconds: float) -> _Token:
+        """Return a token that is renewed a little before its end."""
+        return cls(text=text, until=time.monotonic() + max(seconds - _RENEWED_BEFORE, seconds / 2))
+
+
 class Credentials:
     """The headers that say who we are."""
 
@@ -36,7 +50,7 @@ class Credentials:
         """`url`: of the API."""
         self._auth = auth
         self._url = url
-        self._token: Token | None = None
+        self._token: _Token | None = None
         self._renewing = anyio.Lock()
 
     @property
@@ -105,15 +119,15 @@ class Credentials:
                 self._token = await self._new_token(auth, client)
             return self._token.text
 
-    async def _new_token(self, auth: Auth, client: httpx2.AsyncClient) -> Token:
+    async def _new_token(self, auth: Auth, client: httpx2.AsyncClient) -> _Token:
         if auth.oauth is not None:
             return await _asked("oauth", client.post, **_of_client(auth.oauth))
         if auth.github_app is not None:
             return await _asked("github_app", client.post, **_of_app(auth.github_app, self._url))
         if auth.google is not None:
-            return await google_token(auth.google.scope)
+            return await _of_cloud("google", auth.google.scope)
         if auth.azure is not None:
-            return await azure_token(auth.azure.scope)
+            return await _of_cloud("azure", auth.azure.scope)
         assert auth.login is not None
         given = {"username": auth.login.user, "password": auth.login.password.get_secret_value()}
         return await _asked("login", client.post, url=f"{self._url}{auth.login.path}", json=given)
@@ -141,7 +155,7 @@ def _of_app(app: GitHubApp, url: str) -> Mapping[str, Any]:
     return {"url": f"{url}/app/installations/{app.installation_id}/access_tokens", "headers": headers}
 
 
-async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **request: Any) -> Token:
+async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **request: Any) -> _Token:
     """Ask for a token, and read it.
 
     Raises:
@@ -158,4 +172,18 @@ async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **r
         raise EngineRefused(f"auth.{what}: it answered {response.status_code}, without a token")
     lasts: Any = found.get("expires_in")
     seconds = float(lasts) if isinstance(lasts, (int, float)) else _SHORTEST
-    return Token(text=text, until=time.monotonic() + max(seconds - RENEWED_BEFORE, seconds / 2))
+    return _Token.lasting(text, seconds)
+
+
+async def _of_cloud(cloud: str, scope: str) -> _Token:
+    """Return a token of a cloud's own library, which knows every place where an identity comes from.
+
+    Raises:
+        EngineUnavailable: there is none now; nothing was sent to the API.
+    """
+    library = await anyio.to_thread.run_sync(import_module, f"{__package__}.{cloud}_identity")
+    try:
+        text, ends = await anyio.to_thread.run_sync(library.token, scope, abandon_on_cancel=True)
+    except library.ERRORS as error:
+        raise EngineUnavailable(f"auth.{cloud}: no token can be had ({type(error).__name__})", sent=False) from None
+    return _Token.lasting(text, ends - time.time())
