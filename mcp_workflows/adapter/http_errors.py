@@ -33,7 +33,18 @@ _FIRST: Final = 5  # so many of several errors are shown
 
 _STACK_TRACE: Final = re.compile(r"Traceback \(most recent call last\)|^\s+at \S+\(|^\s+File \"", re.MULTILINE)
 _CREDENTIAL: Final = re.compile(r"\b(Bearer|Basic) +\S+", re.IGNORECASE)
-_REASONS: Final = ("detail", "error_description", "message", "msg", "error", "errors", "title", "reason")
+_REASONS: Final = (
+    "detail",
+    "error_description",
+    "message",
+    "msg",
+    "error",
+    "errors",
+    "title",
+    "reason",
+    "details",
+    "exception_message",
+)
 
 
 class AdapterVerb(StrEnum):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter.http_errors import MAX_BODY, reason_in
 from mcp_workflows.errors import EngineRefused, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition, Ask, Place
@@ -99,4 +100,5 @@ async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON,
     if not reply.ok:
         raise change_error(reply)
     if how.refused is not None and (scope | {"reply": reply.as_json()}).is_true(how.refused):
-        raise EngineRefused("the API refused the answer")
+        reason = reason_in(reply.content[:MAX_BODY])
+        raise EngineRefused(f"the API refused the answer{f': {reason}' if reason else ''}")
