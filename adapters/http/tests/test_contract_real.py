@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from mcp_workflows_http import HttpAdapter, HttpSettings
 
 from adapters.http.tests.buildbot_engine import Buildbot
+from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
-from mcp_workflows.adapter import Adapter
-from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
+from mcp_workflows.testing import AdapterContract, Role, Subject
 
 pytestmark = pytest.mark.process
 
@@ -28,28 +25,6 @@ def buildbot(tmp_path_factory: pytest.TempPathFactory) -> Generator[Buildbot]:
 def toil(tmp_path_factory: pytest.TempPathFactory) -> Generator[Toil]:
     with Toil(tmp_path_factory.mktemp("toil")) as engine:
         yield engine
-
-
-def adapter_of(**settings: Any) -> HttpAdapter:
-    return HttpAdapter(HttpSettings.model_validate(settings))
-
-
-@asynccontextmanager
-async def subject_of(url: str, roles: dict[str, Any], **settings: Any) -> AsyncGenerator[Subject]:
-    async with lossy_proxy(int(urlsplit(url).port or 0)) as lossy:
-
-        @asynccontextmanager
-        async def losing_replies(adapter: Adapter) -> AsyncGenerator[None]:
-            async with lossy.losing():
-                yield
-
-        yield Subject(
-            new_adapter=lambda: adapter_of(url=f"http://127.0.0.1:{lossy.port}", **settings),
-            unreachable=lambda: adapter_of(url="http://127.0.0.1:1", auth={"bearer": "s3cret"}, **settings),
-            secret="s3cret",
-            losing_replies=losing_replies,
-            **roles,
-        )
 
 
 class TestBuildbot(AdapterContract):

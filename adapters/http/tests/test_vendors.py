@@ -202,21 +202,24 @@ async def test_airflow_from_start_to_a_person_and_a_cancellation() -> None:
 async def test_prefect_from_a_known_key_to_a_pause() -> None:
     async with scene("prefect", "d-1") as found:
         replies = found.vendor.replies
-        run = {"id": "r-1", "name": "wise-owl", "deployment_id": "d-1", "parameters": {"a": 1}}
+        run = {"id": "r-1", "name": "wise-owl", "deployment_id": "d-1", "parameters": {"a": 1, "b": "the default"}}
         replies["POST /api/deployments/d-1/create_flow_run"] = JSONResponse(run, status_code=201)
         handle = await found.start(order("d-1", {"a": 1}))
+        run["labels"] = found.vendor.last("POST").body["labels"]
         replies["POST /api/deployments/d-1/create_flow_run"] = run
         state = {"type": "PAUSED", "name": "Paused", "id": "s-1"}
         keys = {"state_details": {"run_input_keyset": {"schema": "paused-1-schema"}}}
         replies["GET /api/flow_runs/r-1"] = {**run, "state": {**state, **keys}}
         schema = '{"type": "object", "properties": {"ok": {"type": "boolean"}}}'
-        replies["GET /api/flow_runs/r-1/input/paused-1-schema"] = JSONResponse(schema)
         with pytest.raises(StartConflict):
             await found.start(order("d-1", {"a": 2}))
+        assert await found.start(order("d-1", {"a": 1})) != ""
+        assert not (await found.look(handle)).requests, "it has not saved its schema yet"
+        replies["GET /api/flow_runs/r-1/input/paused-1-schema"] = JSONResponse(schema)
         [(key, question)] = (await found.look(handle)).requests.items()
         assert question.params["requestedSchema"]["properties"] == {"ok": {"type": "boolean"}}
-        replies["POST /api/flow_runs/r-1/resume"] = {"status": "REJECT"}
-        with pytest.raises(EngineRefused, match="the API refused the answer"):
+        replies["POST /api/flow_runs/r-1/resume"] = {"status": "REJECT", "details": {"reason": "not ok"}}
+        with pytest.raises(EngineRefused, match="the API refused the answer: not ok"):
             await found.adapter.answer(
                 Ref(workflow="d-1", handle=handle), {key: {"action": "accept", "content": {"ok": True}}}
             )
