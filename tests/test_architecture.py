@@ -448,7 +448,7 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 50,
     "telemetry": 165,
-    "adapter": 1745,  # webhooks with a shared secret; who answers; presets are a capability; steps
+    "adapter": 1757,  # webhooks with a shared secret; who answers; presets are a capability; steps
     "task": 210,
     "wire": 550,
     "access": 1578,  # signatures of webhooks

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mcp_workflows.adapter import Execution, Failure, Status
+from mcp_workflows.adapter import Execution, ExecutionStep, Failure, Status
 from mcp_workflows_google.error_payload import ErrorText, read_payload
 from mcp_workflows_google.redaction import redact, shorten
 from mcp_workflows_google.resources import ExecutionResource, Step
@@ -67,7 +67,7 @@ def running_execution(resource: ExecutionResource) -> Execution:
     if words is None and resource.state not in STATES:
         words = f"in a state that this version does not know ({resource.state})"
     if words is None:
-        return Execution(status=Status.RUNNING, message=describe_steps(resource.steps))
+        return Execution(status=Status.RUNNING, message=describe_steps(resource.steps), steps=_steps(resource.steps))
     message = f"{words}: {shorten(redact(resource.state_error))}" if resource.state_error else words
     return Execution(status=Status.RUNNING, message=message)
 
@@ -84,9 +84,19 @@ def describe_steps(steps: Sequence[Step]) -> str | None:
     own = [each for each in steps if each.routine not in _OURS]
     if not own:
         return next((_describe_own_step(each) for each in steps), None)
-    names = [*dict.fromkeys(each.step if each.routine == "main" else f"{each.step} in {each.routine}" for each in own)]
+    names = [*dict.fromkeys(_name(each) for each in own)]
     shown, more = names[:_MOST_STEPS], len(names) - _MOST_STEPS
     return shorten(", ".join(shown)) + (f" and {more} more" if more > 0 else "")
+
+
+def _name(step: Step) -> str:
+    return step.step if step.routine == "main" else f"{step.step} in {step.routine}"
+
+
+def _steps(steps: Sequence[Step]) -> tuple[ExecutionStep, ...]:
+    """Return the steps that run now: Google does not tell those that have ended."""
+    own = (each for each in steps if each.routine not in _OURS)
+    return tuple(ExecutionStep(name=name, status=Status.RUNNING) for name in dict.fromkeys(map(_name, own)))
 
 
 def calls_us(step: Step) -> bool:

@@ -42,6 +42,7 @@ async def test_a_running_one_tells_its_step(stub: Injecting, adapter: GoogleAdap
     found = await seen(adapter, stub, State.ACTIVE, status=steps)
     assert found.status is Status.RUNNING
     assert "packing" in str(found.message)
+    assert "packing" in [step.name for step in found.steps]
     assert views(stub) == [View.FULL]
 
 

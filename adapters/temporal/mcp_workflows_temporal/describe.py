@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC
 from functools import partial
 
 from mcp_workflows_temporal_worker.contract import MEMO_INPUT, MEMO_STATUS
@@ -12,7 +13,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse as Described
 from temporalio.converter import DataConverter
 
-from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
+from mcp_workflows.adapter import JSON, MAX_STEPS, Execution, ExecutionStep, Failure, InputRequest, Status
 from mcp_workflows_temporal.client import Frontend, Handle
 from mcp_workflows_temporal.diagnosis import status_message
 from mcp_workflows_temporal.gate_rules import GateRequests
@@ -54,6 +55,19 @@ async def describe(
         status=Status.INPUT_REQUIRED if requests else execution.status,
         message="; ".join(filter(None, (text, gates.message))) or None,
         requests=requests,
+        steps=_steps(found),
+    )
+
+
+def _steps(found: Described) -> tuple[ExecutionStep, ...]:
+    """Return the pending activities, which are in the reply; one that is tried again has no time, as it changes."""
+    return tuple(
+        ExecutionStep(
+            name=each.activity_type.name,
+            status=Status.RUNNING,
+            at=each.last_started_time.ToDatetime(UTC) if each.attempt == 1 and each.last_started_time.seconds else None,
+        )
+        for each in found.pending_activities[:MAX_STEPS]
     )
 
 

@@ -100,6 +100,16 @@ async def test_the_last_step_stays_readable_after_the_end(scene: Scene) -> None:
         assert (await scene.ended(ref)).message == "asked"
 
 
+async def test_a_pending_activity_is_a_step(scene: Scene) -> None:
+    async with scene.worker(activities=()):
+        ref = await scene.start("Charges", "declined")
+        with anyio.fail_after(PATIENCE):
+            while not (steps := (await scene.adapter.describe(ref)).steps):
+                await anyio.sleep(0.05)
+    assert [step.status for step in steps] == [Status.RUNNING]
+    assert "charge" in steps[0].name.lower()
+
+
 async def test_a_cancelled_execution_is_cancelled(scene: Scene) -> None:
     async with scene.worker():
         ref = await scene.start("Waits")
