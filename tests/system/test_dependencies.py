@@ -43,6 +43,7 @@ DISTRIBUTIONS = {  # of modules that are not called like what brings them
     "opentelemetry": "opentelemetry-api",
     "pytest": "pytest",
 }
+NAMESPACES = {"azure", "google"}  # of many distributions each
 FOR_TESTS = {"pytest"}  # `mcp_workflows.testing` is imported by tests alone
 
 
@@ -65,7 +66,7 @@ def imported(project: str) -> Iterator[str]:
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for top in (name.partition(".")[0] for name in names):
-                if top not in sys.stdlib_module_names and not top.startswith(OURS) and top != "google":
+                if top not in sys.stdlib_module_names and not top.startswith(OURS) and top not in NAMESPACES:
                     yield DISTRIBUTIONS.get(top, top)
 
 
