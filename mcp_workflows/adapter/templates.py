@@ -27,9 +27,11 @@ from mcp_workflows.errors import ConfigError, MappingError
 _INTERPRETER: Final = TreeInterpreter()  # it remembers its methods; `jmespath.search` makes one each time
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _ARGUMENT = re.compile(r"(?:args\.)?([A-Za-z_][A-Za-z0-9_]*)")
+_NAMES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _FUNCTIONS = frozenset(Functions.FUNCTION_TABLE)
 
 SCOPES = frozenset({"args", "principal", "task", "answer", "output"})
+_NOTHING: Final = dict.fromkeys(SCOPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +141,15 @@ class Template:
         Raises:
             MappingError: an expression does not work on these values.
         """
-        words: list[str] = []
-        data, found = _data(scope), 0
-        for placeholder in _PLACEHOLDER.finditer(self.source):
-            value = _find(placeholder.group(1).strip(), data)
-            words += [cleaned(self.source[found : placeholder.start()]), _quoted(value)]
-            found = placeholder.end()
-        return "".join([*words, cleaned(self.source[found:])])
+        data = _data(scope)
+        return "".join(
+            cleaned(each) if isinstance(each, str) else _quoted(each.find(data)) for each in _pieces(self.source)
+        )
 
 
 def _data(scope: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the data that expressions search: bare names mean arguments."""
-    return {**scope.get("args", {}), **dict.fromkeys(SCOPES), **scope}
+    return {**scope.get("args", {}), **_NOTHING, **scope}
 
 
 def _strings(value: Any) -> list[str]:
@@ -209,42 +208,79 @@ def _render_list(items: list[Any]) -> list[Any]:
 
 
 def _render_string(text: str, data: Mapping[str, Any]) -> Any:
-    if _is_placeholder(text):
-        return _find(_PLACEHOLDER.findall(text)[0].strip(), data)
-    return _PLACEHOLDER.sub(lambda match: _as_text(_find(match.group(1).strip(), data)), text)
+    pieces = _pieces(text)
+    if len(pieces) == 1 and isinstance(pieces[0], _Expression):
+        return pieces[0].find(data)
+    return "".join(each if isinstance(each, str) else _as_text(each.find(data)) for each in pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """The expression of a placeholder, parsed once."""
+
+    source: str
+    argument: str | None  # the argument that it names plainly
+    names: Sequence[str] | None  # if it is only names and dots, which needs no interpreter
+    tree: Any  # of JMESPath
+
+    def find(self, data: Mapping[str, Any]) -> Any:
+        """Return its value.
+
+        Raises:
+            MappingError: it does not work on these values.
+        """
+        if self.argument is not None:
+            return data["args"].get(self.argument, _ABSENT) if data["args"] else _ABSENT
+        found = self._searched(data) if self.names is None else self._followed(data)
+        if found is not None:
+            return found
+        scope, _, name = self.source.partition(".")
+        known = data.get(scope) if scope in SCOPES else None
+        return _NULL if scope == "principal" or (isinstance(known, Mapping) and name in known) else _ABSENT
+
+    def _followed(self, found: Any) -> Any:
+        try:
+            for name in self.names or ():
+                found = found.get(name)
+        except AttributeError:  # nothing, or no object: JMESPath has null there
+            return None
+        return found
+
+    def _searched(self, data: Mapping[str, Any]) -> Any:
+        try:
+            return _INTERPRETER.visit(self.tree, data)
+        except JMESPathError as error:
+            raise MappingError(f"{{{{{self.source}}}}}: {str(error).splitlines()[0]}") from None
 
 
 @lru_cache(maxsize=4096)
-def _parsed(expression: str) -> Any:
-    """Return the syntax tree of an expression."""
-    return jmespath.compile(expression).parsed
+def _expression(source: str) -> _Expression:
+    source = source.strip()
+    argument = _ARGUMENT.fullmatch(source)
+    return _Expression(
+        source=source,
+        argument=argument[1] if argument and source not in SCOPES else None,
+        names=source.split(".") if _NAMES.fullmatch(source) else None,
+        tree=jmespath.compile(source).parsed,
+    )
 
 
 @lru_cache(maxsize=4096)
+def _pieces(text: str) -> Sequence[str | _Expression]:
+    """Return the texts and the expressions of a text in their order."""
+    found = [_expression(each) if number % 2 else each for number, each in enumerate(_PLACEHOLDER.split(text))]
+    return tuple(each for each in found if each != "")
+
+
 def _is_placeholder(text: str) -> bool:
     """True if it is one placeholder and nothing else."""
-    whole = _PLACEHOLDER.fullmatch(text)
-    return whole is not None and _PLACEHOLDER.findall(text) == [whole.group(1)]
-
-
-def _find(expression: str, data: Mapping[str, Any]) -> Any:
-    argument = _ARGUMENT.fullmatch(expression)
-    if argument and expression not in SCOPES:
-        return data["args"].get(argument[1], _ABSENT) if data["args"] else _ABSENT
-    try:
-        found = _INTERPRETER.visit(_parsed(expression), data)
-    except JMESPathError as error:
-        raise MappingError(f"{{{{{expression}}}}}: {str(error).splitlines()[0]}") from None
-    if found is not None:
-        return found
-    scope, _, name = expression.partition(".")
-    known = data.get(scope) if scope in SCOPES else None
-    return _NULL if scope == "principal" or (isinstance(known, Mapping) and name in known) else _ABSENT
+    pieces = _pieces(text)
+    return len(pieces) == 1 and isinstance(pieces[0], _Expression)
 
 
 def _is_gap(expression: str, data: Mapping[str, Any]) -> bool:
     """True if a text would have a gap here: a claim is missing or empty. An anonymous caller's null is no gap."""
-    found = _find(expression, data)
+    found = _expression(expression).find(data)
     fields: Mapping[str, Any] = data["principal"] or {}
     return _as_text(found) == "" and not (found is _NULL and expression.partition(".")[2] in fields)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -160,8 +160,7 @@ class Prepared:
     """A request that is ready to be sent, without credentials."""
 
     method: str
-    url: str
-    query: tuple[tuple[str, str], ...]
+    url: str  # with its query
     headers: Mapping[str, str]
     body: JSON = None
     form: Mapping[str, Any] | None = None
@@ -216,7 +215,6 @@ class ApiClient:
             return Prepared(
                 method=request.method.value,
                 url=self._url(request, scope),
-                query=_query({name: scope.value(value) for name, value in request.query.items()}),
                 headers={**self._settings.headers, **_headers(request, scope)},
                 body=None if request.body is None else scope.value(request.body),
                 form=None if request.form is None else _fields("form", scope.value(request.form)),
@@ -226,12 +224,14 @@ class ApiClient:
             raise EngineRefused(f"its request cannot be made: {error}", final=True) from None
 
     def _url(self, request: Request, scope: Scope) -> str:
+        query = urlencode(_query({name: scope.value(value) for name, value in request.query.items()}))
         if request.path is not None:
-            return self._settings.url + scope.path(request.path)
-        url = urljoin(f"{self._settings.url}/", scope.text(request.url or ""))
-        if _origin(url) != _origin(self._settings.url):
-            raise ValueError(f"the API named a URL of another origin, {_origin(url)}, where nothing is sent")
-        return url
+            url = self._settings.url + scope.path(request.path)
+        else:
+            url = urljoin(f"{self._settings.url}/", scope.text(request.url or ""))
+            if _origin(url) != _origin(self._settings.url):
+                raise ValueError(f"the API named a URL of another origin, {_origin(url)}, where nothing is sent")
+        return f"{url}{'&' if '?' in url else '?'}{query}" if query else url
 
     async def log(self, request: Request, scope: Scope, follow: Sequence[str]) -> Reply:
         """Return the end of a log; one redirect is followed to these hosts, without credentials.
@@ -273,7 +273,6 @@ class ApiClient:
         built = client.build_request(
             prepared.method,
             prepared.url,
-            params=prepared.query or None,
             headers=headers,
             json=prepared.body,
             data=prepared.form,
@@ -308,6 +307,8 @@ class ApiClient:
         return bytes(content)
 
     async def _client(self) -> httpx2.AsyncClient:
+        if self._opened is not None:
+            return self._opened
         async with self._opening:
             if self._opened is None:
                 verify = await anyio.to_thread.run_sync(_tls, self._settings)  # reads files

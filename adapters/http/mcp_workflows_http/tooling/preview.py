@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlencode
 
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows_http.client import ApiClient, Prepared
@@ -23,7 +22,7 @@ def preview(client: ApiClient, settings: HttpSettings, start: Start) -> Mapping[
     headers = {**prepared.headers, **client.shown_credentials}
     shown: Mapping[str, JSON] = {
         "method": prepared.method,
-        "url": _url(prepared),
+        "url": prepared.url,
         "headers": headers,
         "json": prepared.body,
         "form": prepared.form,
@@ -31,10 +30,6 @@ def preview(client: ApiClient, settings: HttpSettings, start: Start) -> Mapping[
         "curl": shlex.join(_curl(prepared, headers)),
     }
     return {name: value for name, value in shown.items() if value is not None}
-
-
-def _url(prepared: Prepared) -> str:
-    return f"{prepared.url}?{urlencode(prepared.query)}" if prepared.query else prepared.url
 
 
 def _curl(prepared: Prepared, headers: Mapping[str, str]) -> Iterator[str]:
@@ -47,4 +42,4 @@ def _curl(prepared: Prepared, headers: Mapping[str, str]) -> Iterator[str]:
         yield from ("--data-urlencode", f"{name}={text}")
     for name, text in (prepared.multipart or {}).items():
         yield from ("--form-string", f"{name}={text}")
-    yield _url(prepared)
+    yield prepared.url
