@@ -165,6 +165,7 @@ class Execution:
     execution_id: str | None = None  # as people type it in the engine's own UI or CLI
     url: str | None = None  # the engine's own page of it
     steps: tuple[ExecutionStep, ...] = ()  # in their order; if the engine can tell
+    has_log: bool = False  # `HasLogs.log` can tell its end
 
     @property
     def terminal(self) -> bool:

@@ -366,6 +366,19 @@ class Waits(Protocol):
 
 
 @runtime_checkable
+class HasLogs(Protocol):
+    """Optional: can show the log of an execution; `Execution.has_log` says which ones have one."""
+
+    async def log(self, ref: Ref) -> str:
+        """Return the end of its log, at most 64 KiB, without secrets and stack traces; empty: there is none yet.
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
+        """
+        ...
+
+
+@runtime_checkable
 class Terminates(Protocol):
     """Optional: can end an execution without asking it."""
 

@@ -42,11 +42,11 @@ from mcp_workflows.receiver.subscriptions import ProgressReports, TaskSubscripti
 from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms
-from mcp_workflows.tasks.results import limit_result, task_of
+from mcp_workflows.tasks.results import limit_result, read_of
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
-from mcp_workflows.wire.commands import Cancel, Created, Described, Finished, Get, Outcome, Read, Update
+from mcp_workflows.wire.commands import Cancel, Created, Described, Finished, Get, Outcome, Update
 from mcp_workflows.wire.params import mapping_of
 
 logger = logging.getLogger(__name__)
@@ -274,12 +274,12 @@ class Middleware:
 
     async def _read(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
-        task_id = task_of(uri) if isinstance(uri, str) else None
-        if task_id is None:
+        command = read_of(uri) if isinstance(uri, str) else None
+        if command is None:
             return await call_next(ctx)
         principal = self.callers.principal(ctx)
         self._meters.count_poll(principal)
-        document = await self.offer.task_service.read(Read(task_id=task_id), principal)
+        document = await self.offer.task_service.read(command, principal)
         return self._envelope.around(ctx, _render(ctx, document))
 
     async def _listen(self, ctx: Context, call_next: CallNext) -> HandlerResult:

@@ -16,10 +16,10 @@ import anyio
 from mcp_workflows.access import Principal
 from mcp_workflows.access.audit import Audit, silent
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
-from mcp_workflows.adapter import JSON, digest
+from mcp_workflows.adapter import JSON, HasLogs, digest
 from mcp_workflows.engines.polling.policy import DEFAULT_POLICY, PollingPolicy
 from mcp_workflows.engines.polling.poller import Listener, Poller
-from mcp_workflows.engines.registry import Engines
+from mcp_workflows.engines.registry import Engines, ref_of
 from mcp_workflows.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -264,6 +264,20 @@ class TaskRepository:
         with anyio.CancelScope(deadline=by), suppress(StoreError):
             task = await self._store.get(task.id, task.owner) or task
         return self._poller.latest(task), trouble
+
+    async def log(self, task: Task) -> str:
+        """Return the end of the log of its execution; empty if there is none yet.
+
+        Raises:
+            RequestError: the engine cannot tell it now.
+        """
+        try:
+            async with self._engines.calling(task.engine) as adapter:
+                if task.handle is None or not isinstance(adapter, HasLogs):
+                    return ""
+                return await adapter.log(ref_of(task, task.handle))
+        except EngineError as error:
+            raise RequestError(INTERNAL_ERROR, f"engine {task.engine} cannot show the log now: {error}") from None
 
     def unsaved(self, task: Task) -> str | None:
         """Return the reason why this state is not in the store and would be lost by a restart, or None."""

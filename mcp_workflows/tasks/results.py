@@ -14,8 +14,9 @@ from mcp_workflows.adapter import JSON, Execution, Failure
 from mcp_workflows.errors import LimitReached
 from mcp_workflows.tools.json_schema import violations
 from mcp_workflows.tools.sizes import size_of
+from mcp_workflows.wire.commands import Part, Read
 
-URI_SCHEME = "mcp-workflows"
+_PREFIX: Final = "mcp-workflows://tasks/"
 RETRY_AFTER: Final = "mcp-workflows/retryAfterMs"  # in `_meta`
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` makes one for each text
 _SHOWN: Final = 2000  # characters of a failure that is too large to be kept
@@ -126,17 +127,17 @@ def _promised(whole: JSON, large: Large, schema: Mapping[str, JSON]) -> JSON:
     return whole if violations(schema, stand_in) else stand_in
 
 
-def result_uri(task_id: str) -> str:
-    """Return the address of a task's whole result."""
-    return f"{URI_SCHEME}://tasks/{task_id}/result"
+def uri_of(task_id: str, part: Part = Part.RESULT) -> str:
+    """Return the address of a part of a task; without one, of its whole result."""
+    return f"{_PREFIX}{task_id}/{part.value}"
 
 
-def task_of(uri: str) -> str | None:
-    """Return the task id in such an address, or None if it is not one of ours."""
-    prefix, suffix = f"{URI_SCHEME}://tasks/", "/result"
-    if not uri.startswith(prefix) or not uri.endswith(suffix) or len(uri) <= len(prefix) + len(suffix):
+def read_of(uri: str) -> Read | None:
+    """Return the command to read such an address, or None if it is not one of ours."""
+    task_id, _, part = uri.removeprefix(_PREFIX).rpartition("/")
+    if not uri.startswith(_PREFIX) or not task_id or part not in set(Part):
         return None
-    return uri[len(prefix) : -len(suffix)]
+    return Read(task_id=task_id, part=Part(part))
 
 
 def document(value: JSON) -> str:

@@ -18,7 +18,7 @@ from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import NO_RIGHTS, Authorization, Rights, TaskAccess, not_found
 from mcp_workflows.tasks.call import ToolCalls
 from mcp_workflows.tasks.repository import TaskRepository, expired
-from mcp_workflows.tasks.view import protocol_error, whole_result
+from mcp_workflows.tasks.view import log_document, protocol_error, whole_result
 from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import (
     Acknowledged,
@@ -29,6 +29,7 @@ from mcp_workflows.wire.commands import (
     List,
     Listed,
     Listen,
+    Part,
     Read,
     TaskView,
     Update,
@@ -231,16 +232,26 @@ class TaskService:
         return (await self._access.authorize(task_id, principal))[0]
 
     async def read(self, command: Read, principal: Principal) -> Document:
-        """`resources/read` of a task's whole result, with the same authorization."""
+        """`resources/read` of a task's whole result, or of its log, with the same authorization."""
         by = self._repository.deadline()
         task, rights = await self._access.authorize(command.task_id, principal, by=by)
         task, _ = await self._repository.current(task, by=by)
         if not rights.reads(task):
             raise not_found()
-        if task.execution.status not in {Status.SUCCEEDED, Status.FAILED} or protocol_error(task.execution):
+        if command.part is Part.LOG:
+            document = await self._log(task)
+        elif task.execution.status not in {Status.SUCCEEDED, Status.FAILED} or protocol_error(task.execution):
             raise RequestError(INVALID_PARAMS, "Resource not found: the task has no result (yet)")
+        else:
+            document = whole_result(task)
         self._access.record(Event.RETRIEVE, principal, task)
-        return whole_result(task)
+        return document
+
+    async def _log(self, task: Task) -> Document:
+        text = await self._repository.log(task) if task.seen.has_log else ""
+        if not text:
+            raise RequestError(INVALID_PARAMS, "Resource not found: the task has no log (yet)")
+        return log_document(task, text)
 
     async def rereads(self, task: TaskView, principal: Principal) -> bool:
         """Return True if the owner may get the rendered result of an ended task again; record it."""

@@ -15,14 +15,15 @@ from mcp_workflows.tasks.results import (
     document,
     failure_result,
     fitted,
-    result_uri,
     tool_error,
     tool_result,
+    uri_of,
 )
-from mcp_workflows.wire.commands import Document, ProtocolError, TaskView
+from mcp_workflows.wire.commands import Document, Part, ProtocolError, TaskView
 
 META_PREFIX = "mcp-workflows/"
 META_STEPS = f"{META_PREFIX}steps"
+META_LOG = f"{META_PREFIX}log"
 
 
 def view(task: Task, pace: timedelta) -> TaskView:
@@ -52,7 +53,7 @@ def _result(task: Task) -> Mapping[str, JSON] | None:
     """Return the `CallToolResult` if the task ended with one, within the tool's limit."""
     match task.execution.status:
         case Status.SUCCEEDED | Status.FAILED:
-            large = Large(uri=result_uri(task.id), limit=task.max_result, name=f"{task.tool} result")
+            large = Large(uri=uri_of(task.id), limit=task.max_result, name=f"{task.tool} result")
             return fitted(_whole(task), large, task.output_schema)
         case Status.RUNNING | Status.INPUT_REQUIRED | Status.CANCELLED:
             return None
@@ -84,7 +85,12 @@ def protocol_error(execution: Execution) -> ProtocolError | None:
 
 def whole_result(task: Task) -> Document:
     """Return the result as a resource, however large."""
-    return Document(uri=result_uri(task.id), mime_type="application/json", text=document(_whole(task)))
+    return Document(uri=uri_of(task.id), mime_type="application/json", text=document(_whole(task)))
+
+
+def log_document(task: Task, text: str) -> Document:
+    """Return the end of a log as a resource."""
+    return Document(uri=uri_of(task.id, Part.LOG), mime_type="text/plain", text=text)
 
 
 def _whole(task: Task) -> dict[str, JSON]:
@@ -105,6 +111,7 @@ def _meta(task: Task, seen: Execution) -> Mapping[str, JSON]:
         "executionId": seen.execution_id,
         "url": seen.url,
         "steps": steps,
+        "log": uri_of(task.id, Part.LOG) if seen.has_log else None,
     }
     return {META_PREFIX + name: value for name, value in found.items() if value is not None}
 

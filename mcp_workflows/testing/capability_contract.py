@@ -17,6 +17,7 @@ from mcp_workflows.adapter import (
     Execution,
     Explains,
     Exposes,
+    HasLogs,
     Hints,
     Ref,
     Routes,
@@ -40,6 +41,7 @@ from mcp_workflows.testing.subject import (
     until_ended,
 )
 
+MAX_LOG = 65_536  # bytes
 ROUTE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -66,6 +68,21 @@ class CapabilityLaws:
         if not isinstance(adapter, Terminates):
             skip_without("Terminates")
         await expect_not_found(adapter.terminate(_nobodys(subject), "no reason"), "terminate")
+
+    # --- HasLogs
+
+    async def test_a_log_is_a_text_that_tells_no_secret(self, subject: Subject, adapter: Adapter) -> None:
+        """Law: log returns the end of the log of a running or ended execution; empty: there is none yet."""
+        if not isinstance(adapter, HasLogs):
+            skip_without("HasLogs")
+        start = new_start(subject.finishes)
+        ref = ref_of(start, await adapter.start(start))
+        await adapter.log(ref)
+        await until_ended(subject, adapter, ref)
+        text = await adapter.log(ref)
+        assert len(text.encode()) <= MAX_LOG
+        assert_clean(subject, text)
+        await expect_not_found(adapter.log(_nobodys(subject)), "log")
 
     # --- Routes
 
@@ -255,6 +272,8 @@ class CapabilityLaws:
             calls: list[Awaitable[object]] = []
             if isinstance(nobody, Terminates):
                 calls.append(nobody.terminate(ref, "no reason"))
+            if isinstance(nobody, HasLogs):
+                calls.append(nobody.log(ref))
             if isinstance(nobody, Adopts):
                 calls.append(nobody.adopt(subject.unknown_handle))
             if isinstance(nobody, Explains):

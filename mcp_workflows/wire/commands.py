@@ -73,11 +73,19 @@ class Listen:
     task_ids: Sequence[str]
 
 
+class Part(StrEnum):
+    """A part of a task that is a resource."""
+
+    RESULT = "result"  # the whole, however large
+    LOG = "log"  # the end of the log of its execution
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """`resources/read` of the whole result of a task."""
+    """`resources/read` of a part of a task."""
 
     task_id: str
+    part: Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +165,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The whole result of a task as a resource."""
+    """A part of a task as a resource."""
 
     uri: str
     mime_type: str

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_workflows import Tool
-from mcp_workflows.tasks.results import result_uri
+from mcp_workflows.tasks.results import uri_of
 from tests.receiver.v2025_11_25.test_tasks import session
 from tests.support.served import Site, peer, site
 
@@ -37,7 +37,7 @@ def _sent(method: str, task_id: str) -> tuple[str, Mapping[str, Any]]:
     if method.startswith("task_"):
         return "tools/call", {"name": method, "arguments": {"taskId": task_id}}
     if method == "resources/read":
-        return method, {"uri": result_uri(task_id)}
+        return method, {"uri": uri_of(task_id)}
     return method, {"taskId": task_id, "inputResponses": {}}
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import httpx2
 
-from mcp_workflows.tasks.results import result_uri
+from mcp_workflows.tasks.results import uri_of
 from tests.support.here import OLD, Elder, Scene, data_of, hello, over_http, scene
 from tests.support.oidc import AUDIENCE, CLIENTS, INTROSPECTOR, SECRET, Granted, Provider, Providers
 from tests.support.served import TASKS, VERSION, Peer, Reply
@@ -197,7 +197,7 @@ async def lists(caller: Caller, era: str, _: str) -> Reply:
 
 async def reads(caller: Caller, era: str, task_id: str) -> Reply:
     """`resources/read` of its result."""
-    return await caller.asks(era, "resources/read", {"uri": result_uri(task_id)})
+    return await caller.asks(era, "resources/read", {"uri": uri_of(task_id)})
 
 
 async def listens(caller: Caller, era: str, task_id: str) -> Reply:

@@ -41,7 +41,7 @@ from mcp_workflows.tasks.maintenance import EVERY, ClockCheck
 from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.testing import make_task
-from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Read, TaskView, Update
+from mcp_workflows.wire.commands import Call, Cancel, Created, Get, Part, Read, TaskView, Update
 
 pytestmark = pytest.mark.anyio
 
@@ -629,7 +629,8 @@ VERBS: Mapping[str, Callable[[TaskService, str, Principal], Any]] = {  # Any: wh
     "update": lambda service, task_id, who: service.update(Update(task_id=task_id, responses={}), who),
     "cancel": lambda service, task_id, who: service.cancel(Cancel(task_id=task_id), who),
     "withdraw": lambda service, task_id, who: service.withdraw(Cancel(task_id=task_id), who),
-    "read": lambda service, task_id, who: service.read(Read(task_id=task_id), who),
+    "read": lambda service, task_id, who: service.read(Read(task_id=task_id, part=Part.RESULT), who),
+    "read log": lambda service, task_id, who: service.read(Read(task_id=task_id, part=Part.LOG), who),
     "owned": lambda service, task_id, who: service.owned(task_id, who),
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_workflows.adapter import Failure
-from mcp_workflows.tasks.results import Large, checked, failure_result, fitted, result_uri, task_of, tool_result
+from mcp_workflows.tasks.results import Large, checked, failure_result, fitted, read_of, tool_result, uri_of
+from mcp_workflows.wire.commands import Part, Read
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -100,13 +101,15 @@ def test_a_large_result_keeps_the_promise_of_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "task_id"),
+    ("uri", "read"),
     [
-        (result_uri("abc"), "abc"),
+        (uri_of("abc"), Read(task_id="abc", part=Part.RESULT)),
+        ("mcp-workflows://tasks/abc/log", Read(task_id="abc", part=Part.LOG)),
         ("mcp-workflows://tasks//result", None),
+        ("mcp-workflows://tasks/abc/question", None),
         ("mcp-workflows://tasks/abc", None),
         ("file:///tasks/abc/result", None),
     ],
 )
-def test_only_our_addresses_name_a_task(uri: str, task_id: str | None) -> None:
-    assert task_of(uri) == task_id
+def test_only_our_addresses_name_a_part_of_a_task(uri: str, read: Read | None) -> None:
+    assert read_of(uri) == read

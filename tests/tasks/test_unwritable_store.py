@@ -18,7 +18,7 @@ from mcp_workflows.engines.polling.policy import DEFAULT_POLICY
 from mcp_workflows.errors import RequestError, StoreUnavailable
 from mcp_workflows.store.sqlite.store import SQLiteStore
 from mcp_workflows.task import Task
-from mcp_workflows.tasks.results import result_uri
+from mcp_workflows.tasks.results import uri_of
 from mcp_workflows.wire.commands import Cancel, Update
 from tests.support.client_2025 import Session, session
 from tests.support.places import Place, place
@@ -204,7 +204,7 @@ async def test_every_way_to_read_a_task_goes_on_in_both_revisions(disk: Disk) ->
         disk.refuse()
         for seen in (await client.get(first), await elder_get(elder, second)):
             assert (seen["status"], seen["statusMessage"].startswith(disk.said)) == ("completed", True)
-        read = (await client.send("resources/read", {"uri": result_uri(third)})).body
+        read = (await client.send("resources/read", {"uri": uri_of(third)})).body
         assert '"a"' in str(read), read
         assert (await elder.request("tasks/result", {"taskId": third})).result["structuredContent"] == {"a": 1}
         looked = (await plain.call("task_status", {"taskId": asks})).result["structuredContent"]

@@ -16,7 +16,7 @@ from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.errors import INVALID_PARAMS, TokenRefused
 from mcp_workflows.receiver.companions.definitions import companions
 from mcp_workflows.tasks.cursors import read_cursor, write_cursor
-from mcp_workflows.tasks.results import task_of
+from mcp_workflows.tasks.results import read_of
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as modern
 from mcp_workflows.wire.commands import Call
@@ -138,8 +138,8 @@ def test_arguments_of_companions_are_understood_or_complained_about(fuzz: Fuzz) 
 @lengths(200)
 def test_a_uri_names_a_task_or_none(fuzz: Fuzz) -> None:
     def check(uri: str) -> None:
-        found = task_of(uri)
-        assert found is None or found in uri
+        found = read_of(uri)
+        assert found is None or found.task_id in uri
 
     fuzz(check, TEXT | TEXT.map(lambda text: f"mcp-workflows://tasks/{text}/result"))
 

@@ -34,7 +34,7 @@ from mcp_workflows_http.expressions import Scope
 from mcp_workflows_http.find import find
 from mcp_workflows_http.frozen import Definitions
 from mcp_workflows_http.handle import Handle, run_of
-from mcp_workflows_http.look import Waits, look
+from mcp_workflows_http.look import Waits, log_end, look
 from mcp_workflows_http.presets import presets
 from mcp_workflows_http.questions import send_answer
 from mcp_workflows_http.settings import HttpOptions, HttpSettings, preset_schema
@@ -195,6 +195,19 @@ class DiscoveringHttpAdapter(HttpAdapter):
         return await discover(self._client, self._settings, self._settings.workflows)
 
 
+class LoggingHttpAdapter(HttpAdapter):
+    """Adapter for a job API that shows logs; satisfies `HasLogs` besides."""
+
+    async def log(self, ref: Ref) -> str:
+        """Return the end of its log; see `HasLogs.log`."""
+        handle = Handle.parse(ref.handle)
+        async with self._in_time():
+            definition = await self._definitions.get(handle.definition)
+            seen = await look(self._client, definition, handle, ref.options, with_log=False)
+            how = definition.look.log
+            return "" if how is None else await log_end(self._client, how, seen.scope)
+
+
 class CalledHttpAdapter(HttpAdapter):
     """Adapter for a job API that calls when an execution changes; satisfies `Routes` and `Hints` besides."""
 
@@ -253,6 +266,8 @@ def _kind(cls: type[T], settings: HttpSettings) -> type[T]:
     parents: list[type[HttpAdapter]] = []
     if settings.find is not None:
         parents.append(FindingHttpAdapter)
+    if settings.look.log is not None:
+        parents.append(LoggingHttpAdapter)
     if settings.workflows is not None:
         parents.append(DiscoveringHttpAdapter)
     if settings.webhook_secret is not None:

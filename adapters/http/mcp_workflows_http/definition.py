@@ -338,6 +338,9 @@ class Cancel(BaseModel):
     model_config = MODEL
 
     request: Requested = Field(description="The request that asks for it.")
+    when: Text | None = Field(
+        default=None, description="True once it can be cancelled; until then it is looked at again, several times."
+    )
     late: Codes = Field(default=(404, 409, 410), description="HTTP status: it has ended already.")
 
 

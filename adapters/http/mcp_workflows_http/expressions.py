@@ -36,7 +36,7 @@ ORDER: Final = frozenset(
 )
 """The names of an order to start."""
 
-EXECUTION: Final = frozenset({"workflow", "options", "vars", "handle", "key"})
+EXECUTION: Final = frozenset({"workflow", "options", "vars", "handle", "key", "age"})
 """The names of an execution."""
 
 REPLY: Final = frozenset({"reply", "more", "entry"})

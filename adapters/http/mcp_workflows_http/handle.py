@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -81,7 +82,13 @@ class Handle:
     def scope(self, options: Mapping[str, JSON]) -> Scope:
         """Return what expressions know of it."""
         return Scope(
-            names={"handle": self.run, "workflow": self.workflow, "options": options_of(options), "vars": self.vars}
+            names={
+                "handle": self.run,
+                "age": time.time() - self.at,
+                "workflow": self.workflow,
+                "options": options_of(options),
+                "vars": self.vars,
+            }
         )
 
     def is_younger_than(self, seconds: float, now: datetime) -> bool:

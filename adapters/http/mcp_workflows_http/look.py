@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Progress, Status
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient, Reply, retry_after
-from mcp_workflows_http.definition import ApiDefinition, Look, word_of
+from mcp_workflows_http.definition import ApiDefinition, Log, Look, word_of
 from mcp_workflows_http.error_translation import look_error, said
 from mcp_workflows_http.expressions import Scope, as_list, as_object
 from mcp_workflows_http.handle import Handle
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|^.*\s+File ".*", line \d+|^\s+at \S+ ?\(')
 _MILLISECONDS: Final = 1e11  # as seconds this is the year 5138
 _MOST_KEPT: Final = 10_000  # looks
-_LONGEST_LOG: Final = 4000  # characters
+_LONGEST_TAIL: Final = 4000  # characters of a log in a failure
 _LONGEST_WORD: Final = 100  # characters of a strange word that are shown
 
 
@@ -68,8 +68,15 @@ class Waits:
         self._kept.pop(handle, None)
 
 
-async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, options: Mapping[str, JSON]) -> Seen:
-    """Look once, with all requests that the definition asks for.
+async def look(
+    client: ApiClient,
+    definition: ApiDefinition,
+    handle: Handle,
+    options: Mapping[str, JSON],
+    *,
+    with_log: bool = True,
+) -> Seen:
+    """Look once, with all requests that the definition asks for. `with_log`: a failure has the end of the log.
 
     Raises:
         ExecutionNotFound: there is none, and it is not too young to be seen.
@@ -96,8 +103,10 @@ async def look(client: ApiClient, definition: ApiDefinition, handle: Handle, opt
     scope |= {"status": status.value}
     scope = await _with_more(client, how, scope)
     execution = _execution(how, status, strange, handle, scope)
-    if execution.failure is not None and (tail := await _log_tail(client, how, scope)):
-        execution = replace(execution, failure=Failure(text=f"{execution.failure.text}\n{tail}"))
+    if execution.failure is not None and how.log is not None and with_log:
+        lines = (await log_end(client, how.log, scope)).splitlines()[-how.log.lines :]
+        tail = "\n".join(lines)[-_LONGEST_TAIL:]
+        execution = replace(execution, failure=Failure(text=f"{execution.failure.text}\n{tail}".strip()))
     questions: Mapping[str, OpenQuestion] = {}
     if status is Status.RUNNING and (questions := open_questions(definition, scope, execution.url)):
         requests = {key: question.request for key, question in questions.items()}
@@ -162,11 +171,8 @@ def _entry(how: Look, scope: Scope) -> JSON:
     return next((each for each in found if (scope | {"entry": each}).is_true(entry.where)), None)
 
 
-async def _log_tail(client: ApiClient, how: Look, scope: Scope) -> str:
-    """Return the last lines of its log; empty if they cannot be had now: how it ended is known all the same."""
-    log = how.log
-    if log is None:
-        return ""
+async def log_end(client: ApiClient, log: Log, scope: Scope) -> str:
+    """Return the end of its log; empty if it cannot be had now: how it ended is known all the same."""
     try:
         reply = await client.log(log.request, scope, log.follow)
         text = reply.text if log.text is None else (scope | {"reply": reply.as_json()}).text(log.text)
@@ -174,8 +180,7 @@ async def _log_tail(client: ApiClient, how: Look, scope: Scope) -> str:
         return ""
     if not reply.ok:
         return ""
-    lines = _without_stack_traces(text.splitlines())
-    return client.masked("\n".join(lines[-log.lines :])[-_LONGEST_LOG:])
+    return client.masked("\n".join(_without_stack_traces(text.splitlines())))
 
 
 def _without_stack_traces(lines: Sequence[str]) -> Sequence[str]:
@@ -205,6 +210,7 @@ def _execution(how: Look, status: Status, strange: str | None, handle: Handle, s
         execution_id=_text(how.execution_id, scope) or handle.name,
         url=_text(how.url, scope),
         steps=steps,
+        has_log=how.log is not None,
     )
 
 

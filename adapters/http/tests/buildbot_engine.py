@@ -28,7 +28,7 @@ c = BuildmasterConfig = {{
     "builders": [
         builder("echo", step("say", "echo hi")),
         builder("decline", step("charge", "echo the card was declined; exit 1", haltOnFailure=True)),
-        builder("forever", step("wait", "sleep 600")),
+        builder("forever", step("wait", "echo it waits; echo password=hunter22; sleep 600")),
     ],
     "schedulers": [
         schedulers.ForceScheduler(

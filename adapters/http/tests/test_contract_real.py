@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
+import anyio
 import pytest
 
 from adapters.http.tests.buildbot_engine import Buildbot
 from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
+from mcp_workflows.adapter import Adapter, Status
 from mcp_workflows.testing import AdapterContract, Role, Subject
+from mcp_workflows.testing.subject import new_start, ref_of, until_ended
 
 pytestmark = pytest.mark.process
 
@@ -45,6 +48,15 @@ class TestBuildbot(AdapterContract):
         }
         async with subject_of(buildbot.url, roles, preset="buildbot", look=output) as subject:
             yield subject
+
+    async def test_a_build_that_is_cancelled_as_it_begins_ends(self, subject: Subject, adapter: Adapter) -> None:
+        """Buildbot 4.3 never ends one whose request is cancelled between its claim and its first step."""
+        for milliseconds in range(0, 200, 10):
+            start = new_start(subject.endless)
+            ref = ref_of(start, await adapter.start(start))
+            await anyio.sleep(milliseconds / 1000)
+            await adapter.cancel(ref)
+            assert (await until_ended(subject, adapter, ref)).status is Status.CANCELLED
 
 
 class TestToil(AdapterContract):

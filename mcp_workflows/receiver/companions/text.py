@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from mcp_workflows.adapter import JSON, InputRequest, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fractions
 from mcp_workflows.receiver.companions.definitions import Name
-from mcp_workflows.tasks.view import META_STEPS
+from mcp_workflows.tasks.view import META_LOG, META_STEPS
 from mcp_workflows.tools.questions import example_of, short_key
 from mcp_workflows.wire.commands import CallOutcome, Finished, Listed, Outcome, ProtocolError, TaskView, Unfinished
 from mcp_workflows.wire.params import STATUS, progress_text
@@ -48,11 +48,17 @@ def render_task(task: TaskView, *, lead: str = "") -> dict[str, Any]:
         "error": task.error and _error(task.error),
     }
     found: dict[str, Any] = {
-        "content": [_text(f"{lead} {text}".strip()), *result.get("content", [])],
+        "content": [_text(f"{lead} {text}".strip()), *result.get("content", []), *_links(task)],
         "structuredContent": {**_without_none(structured), "next": follow_up},
         "isError": task.error is not None or bool(result.get("isError")),
     }
     return {**found, "_meta": result["_meta"]} if result.get("_meta") else found
+
+
+def _links(task: TaskView) -> list[dict[str, str]]:
+    uri = str(task.meta.get(META_LOG, ""))
+    link = {"type": "resource_link", "uri": uri, "name": f"{task.tool} log", "mimeType": "text/plain"}
+    return [link] if uri else []
 
 
 def render_list(page: Listed) -> dict[str, Any]:
