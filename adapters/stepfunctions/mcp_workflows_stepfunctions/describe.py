@@ -34,7 +34,13 @@ def running_execution(history: History, gates: Mapping[str, Gate]) -> Execution:
     asked = requests(history, gates)
     parts = [text for text in (history.state, *problems(history, gates)) if text]
     status = Status.INPUT_REQUIRED if asked else Status.RUNNING
-    return Execution(status=status, message="; ".join(parts) or None, progress=history.progress, requests=asked)
+    return Execution(
+        status=status,
+        message="; ".join(parts) or None,
+        progress=history.progress,
+        requests=asked,
+        steps=history.steps,
+    )
 
 
 def ended_execution(status: str, reply: Mapping[str, Any]) -> Execution:

@@ -8,11 +8,12 @@ Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_Histo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from mcp_workflows.adapter import JSON, Progress
+from mcp_workflows.adapter import JSON, MAX_STEPS, ExecutionStep, Progress, Status
 from mcp_workflows_stepfunctions.definition import WAITS_FOR_TOKEN
 from mcp_workflows_stepfunctions.history_scopes import Kind, Scope, StateSequence
 from mcp_workflows_stepfunctions.mcp_input import Question, find_question, read_parameters
@@ -23,6 +24,8 @@ Event = Mapping[str, Any]  # Any: an event of boto3, or of an export
 _BEGINNING: Final = 0  # the id that the first event names as the one before it
 _ENTERED, _EXITED = "StateEntered", "StateExited"
 _SCHEDULED: Final = "TaskScheduled"
+_FAILED: Final = ("Failed", "TimedOut")
+_SUCCEEDED: Final = "Succeeded"
 _CLOSING: Final = ("Succeeded", "Failed", "TimedOut", "Aborted", "Exited", "Entered", "Scheduled")
 """The ends of event types that end a wait: all but Started and Submitted."""
 
@@ -50,6 +53,7 @@ class History:
         )
         self.unread: str | None = None  # the reason why the definition could not be read
         self._waiting: dict[int, TokenWait] = {}
+        self._steps: dict[int, ExecutionStep] = {}  # states by the event that entered them
         self._root = Scope(kind=Kind.EXECUTION)
         self._sequences: dict[int, StateSequence] = {_BEGINNING: StateSequence(scope=self._root)}  # by event
         self._scopes: dict[int, Scope] = {}  # open Parallels and Maps, by the event that started them
@@ -68,6 +72,11 @@ class History:
         outermost = min(running, key=lambda scope: len(list(scope.ancestry)))
         return Progress(value=len(outermost.done), total=outermost.total)
 
+    @property
+    def steps(self) -> tuple[ExecutionStep, ...]:
+        """The states entered last, in their order."""
+        return tuple(self._steps.values())
+
     def feed(self, events: Iterable[Event]) -> None:
         """Take in events by ascending id; skip those taken in before."""
         for event in events:
@@ -80,17 +89,36 @@ class History:
         sequence, kind = self._sequence_before(event), str(event["type"])
         if kind.endswith(_CLOSING):
             self._close(sequence)
+        if kind.endswith((*_FAILED, _SUCCEEDED)):
+            sequence.has_failed = not kind.endswith(_SUCCEEDED)
         if kind.endswith(_ENTERED):
             self.state = sequence.state = _details(event, "stateEnteredEventDetails").get("name")
             sequence.kind = kind.removesuffix("Entered")
+            self._enter(sequence, event)
             self._forget_events(sequence)
         elif kind.endswith(_EXITED):
             sequence.kind = ""
+            self._leave(sequence, event)
             self._forget_events(sequence)
         elif kind == _SCHEDULED:
             self._forget_events(sequence, keep=1)  # earlier attempts
             self._wait(sequence, event)
         self._record(event, sequence)
+
+    def _enter(self, sequence: StateSequence, event: Event) -> None:
+        self._leave(sequence, event)
+        sequence.entered, sequence.has_failed = event["id"], False
+        self._steps[event["id"]] = ExecutionStep(name=sequence.state or "", status=Status.RUNNING, at=_time(event))
+        if len(self._steps) > MAX_STEPS:
+            del self._steps[next(iter(self._steps))]
+
+    def _leave(self, sequence: StateSequence, event: Event) -> None:
+        """Note the end of the present state; after a failure that was caught, it has failed."""
+        entered = sequence.entered
+        if entered is not None and entered in self._steps:
+            status = Status.FAILED if sequence.has_failed else Status.SUCCEEDED
+            self._steps[entered] = replace(self._steps[entered], status=status, at=_time(event))
+        sequence.entered = None
 
     def _wait(self, sequence: StateSequence, event: Event) -> None:
         found = _details(event, "taskScheduledEventDetails")
@@ -119,6 +147,7 @@ class History:
                 self._end(earlier)
         length = _details(event, "mapStateStartedEventDetails").get("length")
         total = length if isinstance(length, int) else None
+        owner.has_failed = False
         scope = Scope(kind=kind, name=owner.state, outer=owner.scope, owner=owner, total=total)
         owner.scope.inner[event["id"]] = self._scopes[event["id"]] = scope
         self._record(event, owner)
@@ -129,6 +158,7 @@ class History:
         if scope is None or scope.owner is None:
             return self._step(event)
         self._end(scope)
+        scope.owner.has_failed = True
         return self._record(event, scope.owner)
 
     def _scope_exited(self, event: Event) -> None:
@@ -142,6 +172,7 @@ class History:
             self._discard(passes.pop(event_id))
             del self._scopes[event_id]
         scope.owner.kind = ""
+        self._leave(scope.owner, event)
         self._forget_events(scope.owner)
         return self._record(event, scope.owner)
 
@@ -275,6 +306,12 @@ class History:
 
 def _scope_kind(event: Event, *ends: str) -> Kind:
     return Kind(next(event["type"].removesuffix(end) for end in ends if event["type"].endswith(end)))
+
+
+def _time(event: Event) -> datetime | None:
+    """Return the time of an event; an export has it as a text."""
+    at = event.get("timestamp")
+    return at if isinstance(at, datetime) else None
 
 
 def _index(details: Mapping[str, Any]) -> int:

@@ -71,5 +71,7 @@ class StateSequence:
     scope: Scope
     state: str | None = None  # the present state, or the last one
     kind: str = ""  # of the present state, as in event types: TaskState, ParallelState
+    entered: int | None = None  # the event with which the present state was entered
+    has_failed: bool = False  # the last try of the present state
     wait: int | None = None  # the event of its open wait for a task token
     ids: list[int] = field(default_factory=list[int], repr=False)  # the ids of its events that later ones may name

@@ -366,7 +366,7 @@ def test_however_a_history_is_cut_into_pages_it_comes_to_the_same(seed: int) -> 
     for page in pages(told.events[:upto], lambda: dice.randrange(30)):
         paged.feed(page)
         paged.feed(page)  # what is known already counts as nothing
-    for each in ("waiting", "state", "progress", "ended", "last_id"):
+    for each in ("waiting", "state", "steps", "progress", "ended", "last_id"):
         assert getattr(paged, each) == getattr(whole, each)
 
 

@@ -160,3 +160,27 @@ def test_an_export_is_replayed_as_clients_saw_it(run: Runs) -> None:
         (Status.SUCCEEDED, None, []),
     ]
     assert replay(exported, {})[-1].execution.output == YES
+
+
+def test_the_steps_are_the_states_that_were_entered(run: Runs) -> None:
+    caught = {**asking("A?"), "Catch": [{"ErrorEquals": ["Broken"], "Next": "B"}], "Next": "B"}
+    caught.pop("End", None)
+    machine = {
+        "StartAt": "First",
+        "States": {"First": {"Type": "Pass", "Next": "A"}, "A": caught, "B": asking("B?")},
+    }
+    it = run(machine)
+    [first] = it.asked()
+    assert [(step.name, step.status) for step in it.fold().steps] == [
+        ("First", Status.SUCCEEDED),
+        ("A", Status.RUNNING),
+    ]
+    it.fail(first, "Broken")
+    it.until(lambda found: found.state == "B" and bool(found.waiting))
+    steps = it.fold().steps
+    assert [(step.name, step.status) for step in steps] == [
+        ("First", Status.SUCCEEDED),
+        ("A", Status.FAILED),
+        ("B", Status.RUNNING),
+    ]
+    assert None not in {step.at for step in steps}

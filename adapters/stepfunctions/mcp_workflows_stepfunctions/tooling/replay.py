@@ -6,6 +6,7 @@ History, questions and gates are read by the same code as in a look.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from mcp_workflows.adapter import JSON, Execution, Gate, Replayed
@@ -57,11 +58,12 @@ def _changes(events: Sequence[Event], gates: Mapping[str, Gate]) -> Iterator[Rep
     for event in events:
         history.feed([event])
         seen = _seen(history, event, gates)
-        if seen != last:
+        told = replace(seen, steps=())  # the message names the state, too
+        if told != last:
             yield Replayed(event=str(event["id"]), execution=seen)
         if seen.terminal:
             return
-        last = seen
+        last = told
 
 
 def _seen(history: History, event: Event, gates: Mapping[str, Gate]) -> Execution:
