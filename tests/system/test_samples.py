@@ -225,7 +225,7 @@ def test_the_release_demo_waits_for_somebody_elses_approval() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     story = ["stage 3 of 6: integration tests", "waits for somebody else's answer: Deploy version 1.4.0 to production?"]
-    story += ["stage 6 of 6: deploy to production", "completed"]
+    story += ["production approval: succeeded", "stage 6 of 6: deploy to production", "completed"]
     places = [done.stderr.find(words) for words in story]
     assert -1 not in places, done.stderr
     assert places == sorted(places)

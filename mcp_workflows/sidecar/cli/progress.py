@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mcp_workflows.adapter import Progress as Steps
+from mcp_workflows.adapter import Status
 from mcp_workflows.client import TaskState
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.wire.params import status_message
@@ -19,6 +20,7 @@ from mcp_workflows.wire.params import status_message
 MAX_WAITING = 20  # lines: after a long prompt, the last so many are shown
 INTERRUPTED = 130  # the exit code by which shells report Ctrl-C
 _PAGE = "mcp-workflows/url"
+_STEPS = "mcp-workflows/steps"
 
 
 class Screen:
@@ -46,8 +48,12 @@ class Screen:
         self.task_id, self.followed = state.task_id, not state.ended
         self.heard_at = anyio.current_time()
         self._once(f"task {state.task_id}")
+        meta = state.meta or {}
+        for step in meta.get(_STEPS) or ():
+            if step["status"] != Status.RUNNING:
+                self._once(f"{'':<15} {step['name']}: {step['status']}")
         self._line(f"{state.status:<15} {state.status_message or ''}".rstrip())
-        if page := (state.meta or {}).get(_PAGE):
+        if page := meta.get(_PAGE):
             self._once(f"{'see':<15} {page}")
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
