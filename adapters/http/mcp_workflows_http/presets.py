@@ -53,8 +53,9 @@ def presets() -> Mapping[str, Preset]:
 
 def _preset(name: str) -> Preset:
     about = cast("Mapping[str, str]", read_preset(name)[_ABOUT])
+    told = {key: about[key] for key in ("title", "verified", "since", "notes")}
     text = (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    return Preset(text=text, **about)
+    return Preset(text=text, **told)
 
 
 def with_preset(written: object, folder: Path) -> object:

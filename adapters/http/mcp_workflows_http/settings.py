@@ -287,6 +287,9 @@ def preset_schema() -> Mapping[str, JSON]:
     schema["properties"]["about"] = {
         "type": "object",
         "description": "What the preset says of itself: its engine, how it was proved, since which version.",
-        "properties": {name: {"type": "string"} for name in ("title", "verified", "since", "notes")},
+        "properties": {
+            **{name: {"type": "string"} for name in ("title", "verified", "since", "notes")},
+            "example": {"type": "object", "description": "The settings of an engine, and a `workflow`."},
+        },
     }
     return {**schema, "title": "Preset", "required": []}

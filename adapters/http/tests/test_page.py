@@ -1,4 +1,4 @@
-"""docs/http.md: its blocks are read as they stand, and its part about presets is made from their files."""
+"""docs/http.md and the pages of presets: their blocks are read as they stand, and the pages are made from the files."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from mcp_workflows_http.presets import presets, read_preset
+from mcp_workflows_http.presets import preset_names, presets, read_preset
 from ruamel.yaml import YAML
 
 from mcp_workflows.adapter import StartGuarantee
 from mcp_workflows.sidecar.config.load import load_config
+from scripts import preset_pages
 
 PAGE = Path(__file__).parents[3] / "docs" / "http.md"
-BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-ENVIRONMENT = dict.fromkeys(["JOBS_TOKEN", "BUILDBOT_PASSWORD", "GITHUB_TOKEN", "GITHUB_WEBHOOK_SECRET"], "t")
+BLOCKS, EXAMPLES = (
+    re.findall(r"^```yaml\n(.*?)^```", (PAGE.parent / name).read_text(), re.MULTILINE | re.DOTALL)
+    for name in ("http.md", "http-examples.md")
+)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_block_is_a_configuration(tmp_path: Path, block: str) -> None:
-    file = tmp_path / "workflows.yaml"
+def tools_of(folder: Path, block: str) -> object:
+    """The tools of a configuration whose variables are set."""
+    file = folder / "workflows.yaml"
     file.write_text(block)
-    assert load_config(file, ENVIRONMENT).tools
+    return load_config(file, dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "t")).tools
+
+
+@pytest.mark.parametrize("block", [*BLOCKS, *EXAMPLES])
+def test_a_block_is_a_configuration(tmp_path: Path, block: str) -> None:
+    assert tools_of(tmp_path, block)
 
 
 def written_by_hand(block: str) -> int:
@@ -42,9 +50,18 @@ def test_it_takes_few_keys() -> None:
     assert written_by_hand(of_a_preset) <= 9  # with one argument; two of them are its schema
 
 
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_has_a_page_made_from_its_file(tmp_path: Path, name: str) -> None:
+    """`python -m scripts.preset_pages` writes them."""
+    text = (preset_pages.FOLDER / f"{name}.md").read_text()
+    assert text == preset_pages.page(name)
+    assert tools_of(tmp_path, text.split("```")[1].removeprefix("yaml"))
+
+
 def test_the_presets_are_those_that_are_shipped() -> None:
     text = PAGE.read_text()
     for name, preset in presets().items():
         starts = StartGuarantee(str(read_preset(name)["starts"]))
-        assert f"| `{name}` | {preset.title} | `{starts.value}` | {preset.verified}, {preset.since} |" in text
-        assert f"### {name}\n\n{preset.notes.strip()}\n" in text
+        place = f"| [`{name}`](presets/{name}.md) | {preset.title} | `{starts.value}` |"
+        assert f"{place} {preset.verified}, {preset.since} |" in text
+    assert {file.stem for file in preset_pages.FOLDER.glob("*.md")} == set(preset_names())
