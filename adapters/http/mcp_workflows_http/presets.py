@@ -7,12 +7,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, cast
 
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from mcp_workflows.adapter import JSON, Preset, closest
+from mcp_workflows_http.expressions import as_object
 
 _FOLDER: Final = files("mcp_workflows_http") / "preset_files"
+_ENDINGS: Final = (".yaml", ".yml")  # of a file of the user's own
 _ABOUT: Final = "about"  # what a preset says of itself: its engine, since when, and how it was proved
 
 
@@ -27,7 +31,7 @@ def read_preset(name: str, folder: Path = Path()) -> Mapping[str, JSON]:
     Raises:
         ValueError: there is none, or it is no YAML.
     """
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith(_ENDINGS):
         place: Any = folder / name
     elif name in preset_names():
         place = _FOLDER / f"{name}.yaml"
@@ -70,6 +74,41 @@ def with_preset(written: object, folder: Path) -> object:
     return _merged(preset, settings)
 
 
+def told_by_preset(error: ValidationError, written: object, folder: Path) -> ValidationError:
+    """Return the error with the file and the line of what stands in a preset file of the user's own."""
+    settings = as_object(cast("JSON", written)) or {}
+    name = settings.get("preset")
+    if not isinstance(name, str) or not name.endswith(_ENDINGS):
+        return error
+    preset: Any = YAML().load((folder / name).read_text(encoding="utf-8"))  # pyright: ignore[reportUnknownMemberType]
+    details: list[InitErrorDetails] = []
+    for each in error.errors(include_url=False):
+        place, known = each["loc"], len(_followed(settings, each["loc"]))
+        steps = _followed(preset, place)
+        told: InitErrorDetails = {"type": each["type"], "loc": place, "input": each["input"]}
+        if len(steps) > known:
+            line = steps[-1][0].lc.key(steps[-1][1])[0] + 1
+            what = _WORDS.get(each["type"], each["msg"].removeprefix("Value error, "))
+            text = f"{name}:{line}: {'.'.join(map(str, place))}: {what}"
+            told["type"] = PydanticCustomError("preset", "{text}", {"text": text})
+        elif "ctx" in each:
+            told["ctx"] = each["ctx"]
+        details.append(told)
+    return ValidationError.from_exception_data(error.title, details)
+
+
+def _followed(value: Any, place: Sequence[str | int]) -> Sequence[tuple[Any, str | int]]:  # any YAML value
+    """Return each mapping on the way to a place, with the key that is followed there."""
+    steps: list[tuple[Any, str | int]] = []
+    for key in place:
+        found = as_object(value) or {}
+        if key in found:
+            steps.append((found, key))
+            value = found[str(key)]
+    return steps
+
+
+_WORDS: Final = {"extra_forbidden": "unknown key", "missing": "is missing"}
 _WHOLE: Final = frozenset({"request", "handle", "output", "json", "same", "auth"})  # replaced as a whole
 
 

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
 from mcp_workflows_http.definition import MODEL, ApiDefinition
-from mcp_workflows_http.presets import with_preset
+from mcp_workflows_http.presets import told_by_preset, with_preset
 
 _NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}
 _LIBRARIES: Final = {"google": "google.auth", "azure": "azure.identity"}
@@ -217,11 +228,15 @@ class HttpSettings(ApiDefinition):
     tls: Tls = Field(default=Tls(), description="Certificates.")
     rate: Rate | None = Field(default=None, description="The API's rate limit.")
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _over_its_preset(cls, written: Any, info: ValidationInfo) -> Any:  # any value: pydantic judges it afterwards
+    def _over_its_preset(cls, written: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         context: Mapping[str, Path] = info.context or {}
-        return with_preset(written, context.get("folder", Path()))
+        folder = context.get("folder", Path())
+        try:
+            return handler(with_preset(written, folder))
+        except ValidationError as error:
+            raise told_by_preset(error, written, folder) from None
 
     @field_validator("url")
     @classmethod

@@ -127,3 +127,21 @@ def test_the_schema_knows_every_key() -> None:
 
 def test_a_preset_has_no_credentials() -> None:
     assert not [name for name in preset_names() if "auth" in read_preset(name)]
+
+
+def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "start: {request: POST /jobs, handle: '{{reply.body.id}}'}\n"
+        "look:\n  request: /jobs\n  status: '{{reply.body.state'\n  mapp: {}\n  message: '{{replyy.body}}'\n"
+    )
+    file = tmp_path / "workflows.yaml"
+    file.write_text(f"engines: {{jobs: {{adapter: http, preset: ./mine.yaml, url: '{URL}'}}}}\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(file, {})
+    told = str(raised.value).splitlines()
+    for line, text in (
+        (4, "look.status: "),
+        (5, "look.mapp: unknown key"),
+        (6, "look.message: no expression has 'replyy'"),
+    ):
+        assert any(f"workflows.yaml:1: engines.jobs: ./mine.yaml:{line}: {text}" in each for each in told), told
