@@ -15,8 +15,9 @@ from mcp_workflows_temporal.client import Call
 from mcp_workflows_temporal.connection import Place
 
 from adapters.temporal.tests.scene import PATIENCE
-from adapters.temporal.tests.tls_proxy import Authority, TLSProxy, tls_proxy
+from adapters.temporal.tests.tls_proxy import TLSProxy, tls_proxy
 from mcp_workflows.errors import ConfigError, EngineUnavailable
+from tests.support.authority import Authority
 from tests.support.dev_server import DevServer
 
 

@@ -1,4 +1,4 @@
-"""TLS in front of a real Temporal: a certificate authority, and a proxy that ends TLS and notes who came."""
+"""TLS in front of a real Temporal: a proxy that ends TLS and notes who came."""
 
 from __future__ import annotations
 
@@ -7,63 +7,17 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from hpack import Decoder
 
 from scripts.processes import free_port
+from tests.support.authority import Authority
 
 PREFACE = 24  # bytes that open an HTTP/2 connection (RFC 9113, section 3.4)
 FRAME_HEAD = 9
 HEADERS, PADDED, PRIORITY = 0x1, 0x8, 0x20
-
-
-class Authority:
-    """A certificate authority of the test's own."""
-
-    def __init__(self, folder: Path, name: str = "test ca") -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
-        self.file = folder / f"{name.replace(' ', '-')}.pem"
-        certificate = self._certificate(
-            self._name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=None)
-        )
-        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-    def issue(self, name: str) -> tuple[bytes, bytes]:
-        """A certificate for this name and localhost, and its key, as PEM."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName("temporal.internal")])
-        certificate = self._certificate(_name(name), key.public_key(), hosts)
-        written = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        return certificate.public_bytes(serialization.Encoding.PEM), written
-
-    def issue_into(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """The same, as files."""
-        folder.mkdir(exist_ok=True)
-        for file, content in zip(("tls.crt", "tls.key"), self.issue(name), strict=True):
-            (folder / file).write_bytes(content)
-        return folder / "tls.crt", folder / "tls.key"
-
-    def _certificate(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, extension: x509.ExtensionType
-    ) -> x509.Certificate:
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
-        builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=1))
-        return builder.add_extension(extension, critical=False).sign(self._key, hashes.SHA256())
-
-
-def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
 @dataclass(slots=True)
