@@ -299,3 +299,15 @@ async def test_check_tells_whether_it_answers_and_lets_us_in() -> None:
     async with here(auth={"bearer": "wrong"}, check={"engine": "/jobs/x"}) as found:
         finding = await found.adapter.check_engine()
     assert (finding.ok, finding.hint) == (False, "check auth")
+
+
+@pytest.mark.parametrize(
+    ("look", "text"),
+    [
+        ("/jobs/{{handle}}", "workflow echo its executions can be searched"),  # 404: nobody started it
+        ("/pages/{{handle}}", "workflow echo: a look at 0 gets a page that is no JSON (404)"),
+    ],
+)
+async def test_check_looks_at_an_execution_that_nobody_started(look: str, text: str) -> None:
+    async with here(starts="findable", find=FIND, look={"request": look, "codes": {200: "running"}}) as found:
+        assert (await found.adapter.check("echo", {})).text == text

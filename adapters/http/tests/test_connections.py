@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from mcp_workflows_http import HttpAdapter
@@ -26,6 +26,9 @@ DEFINITION: dict[str, Any] = {
     "look": {"request": "/jobs/{{handle}}", "status": "{{reply.body.id}}", "map": {"running": "7"}},
 }
 REPLY = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{"id": "7"}'
+
+
+Handler: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager

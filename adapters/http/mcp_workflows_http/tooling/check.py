@@ -10,13 +10,15 @@ from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Method, Request
 from mcp_workflows_http.error_translation import said
-from mcp_workflows_http.expressions import Scope
+from mcp_workflows_http.expressions import Scope, names_in
 from mcp_workflows_http.find import items
+from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.settings import HttpSettings
 from mcp_workflows_http.start import order_scope
 
 _NOT_LET_IN = frozenset({401, 403, 407})
 _SERVER_ERROR = 500
+_NOBODYS = "0"  # an id; some APIs take numbers only
 
 
 async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
@@ -72,6 +74,8 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
                 (scope | {"item": item}).is_true(settings.find.where)
                 break
             texts.append("its executions can be searched")
+        if (told := await _look_at_nobodys(client, settings, start)) is not None:
+            return Finding(ok=False, text=f"workflow {start.workflow}: {told}", hint="check look")
     except (EngineUnavailable, MappingError) as error:
         return Finding(ok=False, text=f"workflow {start.workflow}: {error}")
     except EngineError as error:  # a value that only a call has
@@ -79,6 +83,17 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
     if not texts:
         return Finding(ok=None, text=f"workflow {start.workflow}: this API cannot tell without a start")
     return Finding(ok=True, text=f"workflow {start.workflow} {', '.join(texts)}")
+
+
+async def _look_at_nobodys(client: ApiClient, settings: HttpSettings, start: Start) -> str | None:
+    """Look at an execution that nobody started, which only reads; return what is wrong with the answer."""
+    request = settings.look.request
+    if request.method is not Method.GET or "handle" not in names_in(request.path):
+        return None  # a URL of the API's own cannot be made up
+    reply = await client.send(request, Handle.of(_NOBODYS, start, settings, "").scope(start.options))
+    if reply.status in _NOT_LET_IN or reply.status >= _SERVER_ERROR:
+        return f"a look at {_NOBODYS} fails: {said(reply)}"
+    return None if reply.is_json else f"a look at {_NOBODYS} gets a page that is no JSON ({reply.status})"
 
 
 def made_up(workflow: str, options: dict[str, object]) -> Start:
