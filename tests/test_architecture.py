@@ -448,7 +448,7 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 50,
     "telemetry": 165,
-    "adapter": 1787,  # webhooks with a shared secret; who answers; presets; steps; logs; parsed templates
+    "adapter": 1800,  # webhooks with a shared secret; who answers; presets; steps; logs; parsed templates; sweeps
     "task": 210,
     "wire": 550,
     "access": 1578,  # signatures of webhooks

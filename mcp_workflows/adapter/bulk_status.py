@@ -1,7 +1,7 @@
-"""A cheap look at many executions, for engines that list running ones: one call for every 1000 of a workflow.
+"""A cheap look at many executions, for engines that list running ones: few calls for all of a workflow.
 
 Such a list lags behind and has neither questions nor steps; an execution that is not in it (any more) is described on
-its own.
+its own. Where a list tells which executions may ask a person, each of these is described when that changes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -26,7 +27,7 @@ KEPT_FOR: Final = 60.0  # seconds since the list of a workflow that is no longer
 _HEADROOM: Final = 0.8  # of what the quota allows
 _WITHIN: Final = 5.0  # seconds of one sweep; of the other workflows the last list counts
 _AT_ONCE: Final = 500  # executions gone through without a pause
-_REMEMBERED: Final = 20_000  # starts of our own that a list may not show yet
+_REMEMBERED: Final = 20_000  # executions that a list may not show yet
 
 RUNNING: Final = Execution(status=Status.RUNNING)  # one for all: 10,000 would be a lot of garbage
 
@@ -45,23 +46,45 @@ class ListEntry:
     name: str
 
 
-Lister: TypeAlias = Callable[[str], Awaitable[Collection[str]]]
-"""Returns the names of all running executions of a workflow; may raise `ListingRefusedError` or an `EngineError`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningNames:
+    """The names of all running executions of a workflow, and the number of calls that it took to list them.
+
+    `asking` has a text for each of them that may ask a person; the text changes when the questions may have changed.
+    """
+
+    names: AbstractSet[str]
+    calls: int
+    asking: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def in_pages(cls, names: AbstractSet[str]) -> Self:
+        """Return a list of which each call showed `PAGE` names."""
+        return cls(names=names, calls=max(1, -(-len(names) // PAGE)))
+
+    def execution(self, name: str) -> Execution:
+        """Return what the list tells of an execution that runs."""
+        asks = self.asking.get(name)
+        return RUNNING if asks is None else Execution(status=Status.INPUT_REQUIRED, message=asks)
+
+
+Lister: TypeAlias = Callable[[str], Awaitable[RunningNames]]
+"""Lists the running executions of a workflow; may raise `ListingRefusedError` or an `EngineError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
     """The running executions of a workflow at one time (seconds of the event loop's clock)."""
 
-    running: frozenset[str] | None  # None: listing is not allowed
+    running: RunningNames
     began: float
-    pages: int
+    is_refused: bool = False  # listing is not allowed: all of them may run
 
 
 class Listings:
     """Lists of running executions by workflow, each as often as the quota of all of them together allows.
 
-    `listed` returns the list entry of a handle (None: it is in no list), `refill` the pages per second that the quota
+    `listed` returns the list entry of a handle (None: it is in no list), `refill` the calls per second that the quota
     allows now.
     """
 
@@ -71,14 +94,14 @@ class Listings:
         self._refill = refill
         self._known: dict[str, _Listing] = {}
         self._refused: set[str] = set()  # workflows that cannot be listed, as the log says
-        self._started: OrderedDict[str, float] = OrderedDict()
+        self._ran: OrderedDict[str, float] = OrderedDict()
         self._listing = anyio.Lock()
 
-    def started(self, handle: str) -> None:
-        """Note that we have just started it: older lists do not have it yet."""
-        self._started[handle] = anyio.current_time()
-        if len(self._started) > _REMEMBERED:
-            self._started.popitem(last=False)
+    def note_running(self, handle: str, at: float | None = None) -> None:
+        """Note that it ran at that time (now): lists that began before may not have it yet."""
+        self._ran[handle] = anyio.current_time() if at is None else at
+        if len(self._ran) > _REMEMBERED:
+            self._ran.popitem(last=False)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """Return the executions that still run, by handle.
@@ -92,11 +115,11 @@ class Listings:
                 by_workflow[listed.workflow].append((ref.handle, listed.name))
         await self._refresh(by_workflow.keys())
         return {
-            handle: RUNNING
+            handle: known.running.execution(name)
             for workflow, handles in by_workflow.items()
             if (known := self._known.get(workflow))
             async for handle, name in gently(handles)
-            if known.running is None or name in known.running or self._started.get(handle, 0.0) > known.began
+            if known.is_refused or name in known.running.names or self._ran.get(handle, 0.0) > known.began
         }
 
     async def _refresh(self, workflows: Collection[str]) -> None:
@@ -105,23 +128,20 @@ class Listings:
         async with self._listing:
             self._forget(workflows)
             for workflow in sorted(workflows, key=self._age, reverse=True):
-                if anyio.current_time() > deadline or self._age(workflow) < self._every():
+                if anyio.current_time() > deadline or self._age(workflow) < self._every:
                     break
                 await self._list(workflow)
 
     async def _list(self, workflow: str) -> None:
         """List a workflow; one that cannot be listed does not block the others."""
-        began = anyio.current_time()
-        running: frozenset[str] | None = frozenset()
+        began, running, is_refused = anyio.current_time(), RunningNames(names=frozenset(), calls=1), False
         try:
-            running = frozenset(await self._lister(workflow))
+            running = await self._lister(workflow)
             self._refused.discard(workflow)
-        except ListingRefusedError as error:
-            running = None
+        except (ListingRefusedError, EngineRefused) as error:
+            is_refused = isinstance(error, ListingRefusedError)
             self._say_once(workflow, str(error))
-        except EngineRefused as error:
-            self._say_once(workflow, str(error))
-        self._known[workflow] = _Listing(running=running, began=began, pages=max(1, -(-len(running or ()) // PAGE)))
+        self._known[workflow] = _Listing(running=running, began=began, is_refused=is_refused)
 
     def _say_once(self, workflow: str, why: str) -> None:
         if workflow not in self._refused:
@@ -138,10 +158,16 @@ class Listings:
         known = self._known.get(workflow)
         return float("inf") if known is None else anyio.current_time() - known.began
 
+    @property
+    def every(self) -> float:
+        """Seconds between two lists, of one workflow after the other."""
+        return self._every / max(1, len(self._known))
+
+    @property
     def _every(self) -> float:
-        """Return the seconds between two lists of a workflow: all pages of all workflows fit the quota."""
-        pages = sum(listing.pages for listing in self._known.values())
-        return max(LISTING_EVERY, pages / (_HEADROOM * self._refill()))
+        """Seconds between two lists of a workflow: all calls for all workflows fit the quota."""
+        calls = sum(listing.running.calls for listing in self._known.values())
+        return max(LISTING_EVERY, calls / (_HEADROOM * self._refill()))
 
 
 async def gently(items: Iterable[T]) -> AsyncGenerator[T]:

@@ -253,7 +253,7 @@ class GoogleAdapter:
         return embedded_files()
 
     def _register(self, handle: str) -> None:
-        self._session.listings.started(handle)
+        self._session.listings.note_running(handle)
         # it may contain the project's number where a request from the workflow contains the id
         self._hints.register(ExecutionName.parse(handle).note_prefix, handle)
 

@@ -6,10 +6,10 @@ https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.lo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mcp_workflows.adapter import JSON, Execution, Ref
-from mcp_workflows.adapter.bulk_status import ListEntry, Listings, gently
+from mcp_workflows.adapter.bulk_status import ListEntry, Listings, RunningNames, gently
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.client import Client
 from mcp_workflows_google.input_requests import with_questions
@@ -22,10 +22,10 @@ _RUNNING = ("ACTIVE", "QUEUED")
 def listings(client: Client) -> Listings:
     """Return the running executions by workflow, one list for each state: `OR` is not documented."""
 
-    async def running(workflow: str) -> Collection[str]:
+    async def running(workflow: str) -> RunningNames:
         named = WorkflowName.parse(workflow, Place(project="", location=""))
         lists = [await client.executions(named, only=f'state="{state}"') for state in _RUNNING]
-        return {note_prefix_of(row.name) for rows in lists async for row in gently(rows)}
+        return RunningNames.in_pages({note_prefix_of(row.name) for rows in lists async for row in gently(rows)})
 
     return Listings(running, _listed, lambda: client.refill("list_executions") / len(_RUNNING))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import ClassVar, Final, Self, TypeVar, cast
@@ -24,6 +25,7 @@ from mcp_workflows.adapter import (
     SharedSecret,
     Start,
     StartGuarantee,
+    Status,
 )
 from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.errors import EngineUnavailable, MappingError
@@ -46,7 +48,6 @@ from mcp_workflows_http.tooling.preview import preview
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
 _SWEEP_EVERY: Final = 5.0  # seconds at least between two sweeps
 _BATCH: Final = 1000  # executions of one sweep
-_SHARE_OF_LOOKS: Final = 0.8  # of the calls; the rest is for starts, answers and lists
 
 
 T = TypeVar("T", bound="HttpAdapter")
@@ -59,6 +60,7 @@ class HttpAdapter:
     Options: ClassVar[type[BaseModel]] = HttpOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
     first_settings: ClassVar[Mapping[str, str]] = {"preset": "respond-async", "url": "https://jobs.example.com"}
+    share_of_looks: ClassVar[float] = 0.8  # of the calls; the rest is for starts, answers and searches
 
     def __new__(cls, settings: HttpSettings) -> Self:
         """Return an adapter with exactly the capabilities that the definition has."""
@@ -151,8 +153,8 @@ class HttpAdapter:
     @property
     def allowance(self) -> Allowance:
         """This process's share of the API's rate limit; see `Limited.allowance`."""
-        requests = 1 + len(self._settings.look.more)
-        refill = self._client.refill * _SHARE_OF_LOOKS
+        requests = 1 + sum(more.when is None and more.each is None for more in self._settings.look.more.values())
+        refill = self._client.refill * self.share_of_looks
         return Allowance(
             looks_per_second=refill / requests,
             sweep_every=_SWEEP_EVERY,
@@ -245,6 +247,14 @@ class CalledHttpAdapter(HttpAdapter):
 class SweepingHttpAdapter(HttpAdapter):
     """Adapter for a job API that lists the executions that run; satisfies `Sweeps` besides."""
 
+    share_of_looks: ClassVar[float] = 0.5  # lists take some more
+
+    @property
+    def allowance(self) -> Allowance:
+        """As much as `HttpAdapter.allowance`; a sweep for each list, since clients are told how old that is."""
+        allowed = super().allowance
+        return replace(allowed, sweep_every=max(allowed.sweep_every, self._listings.every))
+
     def __init__(self, settings: HttpSettings) -> None:
         super().__init__(settings)
         assert settings.sweep is not None
@@ -253,8 +263,16 @@ class SweepingHttpAdapter(HttpAdapter):
     async def start(self, start: Start) -> str:
         """Start it; older lists do not have it yet."""
         handle = await super().start(start)
-        self._listings.started(handle)
+        self._listings.note_running(handle)
         return handle
+
+    async def describe(self, ref: Ref) -> Execution:
+        """Look once; a list that began before says no more of it."""
+        began = anyio.current_time()
+        seen = await super().describe(ref)
+        if seen.status is Status.RUNNING:
+            self._listings.note_running(ref.handle, began)
+        return seen
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
         """Return the executions that still run; see `Sweeps.describe_many`."""

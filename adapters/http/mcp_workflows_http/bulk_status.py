@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import Final
 
 from mcp_workflows.adapter import Status
-from mcp_workflows.adapter.bulk_status import ListEntry, Listings
-from mcp_workflows.errors import EngineUnavailable, ExecutionNotFound, MappingError
+from mcp_workflows.adapter.bulk_status import ListEntry, Listings, RunningNames
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Sweep, word_of
 from mcp_workflows_http.expressions import Scope
-from mcp_workflows_http.find import items
+from mcp_workflows_http.find import pages
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.settings import HttpSettings
+
+_SHARE: Final = 0.4  # of the calls; looks and starts get the rest
 
 
 def listings(client: ApiClient, settings: HttpSettings, sweep: Sweep) -> Listings:
     """Return the lists of running executions, by workflow."""
 
-    async def lister(workflow: str) -> Collection[str]:
+    async def lister(workflow: str) -> RunningNames:
         scope = Scope(names={"workflow": workflow, "vars": settings.vars, "options": {}})
+        names, asking, calls = set[str](), dict[str, str](), 0
         try:
-            return {
-                Handle.name_of(run_of(each.value(sweep.handle)))
-                async for item in items(client, sweep, scope)
-                if _runs(settings, sweep, each := scope | {"item": item})
-            }
+            for value in sweep.values or (None,):
+                async for page in pages(client, sweep, scope | {"value": value}):
+                    calls += 1
+                    for each in (scope | {"item": item} for item in page):
+                        asks = None if sweep.asking is None else each.value(sweep.asking)
+                        name = Handle.name_of(run_of(each.value(sweep.handle)))
+                        if isinstance(asks, str) and asks:
+                            asking[name] = asks
+                        if not asks and _runs(settings, sweep, each):
+                            names.add(name)
         except MappingError as error:
-            raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
+            raise EngineRefused(f"its list cannot be read: {error}") from None
+        except EngineUnavailable as error:
+            if error.silent or error.throttled:
+                raise
+            raise EngineRefused(str(error)) from None  # of this workflow only
+        return RunningNames(names=names | asking.keys(), calls=calls, asking=asking)
 
-    return Listings(lister, _entry, lambda: client.refill)
+    return Listings(lister, _entry, lambda: client.refill * _SHARE)
 
 
 def _entry(handle: str) -> ListEntry | None:
@@ -41,9 +54,7 @@ def _entry(handle: str) -> ListEntry | None:
 
 
 def _runs(settings: HttpSettings, sweep: Sweep, scope: Scope) -> bool:
-    """Return True if an item of the list still runs and asks nothing; a word that no map names counts as running."""
-    if sweep.asking is not None and scope.is_true(sweep.asking):
-        return False
+    """Return True if an item of the list still runs; a word that no map names counts as running."""
     if sweep.status is None:
         return True
     return settings.look.map.status(word_of(scope.value(sweep.status))) in {None, Status.RUNNING}

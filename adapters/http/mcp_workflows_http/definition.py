@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Final, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import Signature, StartGuarantee, Status
-from mcp_workflows_http.expressions import Text, Value, as_list
+from mcp_workflows_http.expressions import Text, Value, as_list, names_in
 
 T = TypeVar("T")
 MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
@@ -167,11 +168,16 @@ class Search(Listing):
 class Sweep(Listing):
     """A list that shows at once which executions still run."""
 
+    values: tuple[str, ...] = Field(
+        default=(), description="The list is asked for with each `value`: for APIs whose filter takes one status."
+    )
     status: Text | None = Field(
         default=None, description="The word for the status of an `item`; default: the list has only those that run."
     )
     asking: Text | None = Field(
-        default=None, description="True if an `item` may ask a person: it is looked at by itself."
+        default=None,
+        description="True if an `item` may ask a person: it is looked at by itself. A text: it is looked at when that "
+        "text changes.",
     )
 
 
@@ -211,6 +217,9 @@ class More(BaseModel):
     model_config = MODEL
 
     request: Requested = Field(description="The request.")
+    each: Text | None = Field(
+        default=None, description="A list: it is sent for each `item`, and more.NAME is the list of the replies."
+    )
     when: Text | None = Field(default=None, description="Only if this is true; `status` is what the map says.")
 
 
@@ -272,7 +281,10 @@ class Look(BaseModel):
         default=None, description="Its place in the reply, if that is a list; expressions have it as `entry`."
     )
     more: Mapping[str, More] = Field(default={}, description="Further requests; expressions have them as more.NAME.")
-    status: Text | None = Field(default=None, description="The word for its status.")
+    status: Text | None = Field(
+        default=None,
+        description="The word for its status. If it needs more.NAME, these are sent first, and each must be answered.",
+    )
     codes: Mapping[int, Text] = Field(
         default={},
         description="By HTTP status: running, succeeded, failed, cancelled, or an expression in place of `status`.",
@@ -294,6 +306,18 @@ class Look(BaseModel):
     gone: Codes = Field(default=(404, 410), description="HTTP status: there is no such execution.")
     gone_if: Text | None = Field(default=None, description="True if a reply says so, though its HTTP status does not.")
 
+    @cached_property
+    def more_first(self) -> bool:
+        """True if the further requests tell the status."""
+        return "more" in names_in([self.status, self.gone_if, *self.codes.values()])
+
+    @model_validator(mode="after")
+    def _has_an_order(self) -> Look:
+        used = names_in([each.when for each in self.more.values()])
+        if self.more_first and "status" in used:
+            raise ValueError("more.NAME.when cannot use status, as status uses more")
+        return self
+
 
 class Place(StrEnum):
     """Where a question is answered."""
@@ -307,7 +331,7 @@ class Ask(BaseModel):
 
     model_config = MODEL
 
-    when: Text | None = Field(default=None, description="Only if this is true.")
+    when: Text | None = Field(default=None, description="Only if this is true, of the `item` if there is `each`.")
     each: Text | None = Field(default=None, description="A list: one question for each `item`. Default: one question.")
     key: Text = Field(default="1", description="What tells this question from others of the same execution, for ever.")
     message: Text = Field(description="What people are asked.")

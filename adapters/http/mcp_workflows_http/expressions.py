@@ -40,7 +40,7 @@ EXECUTION: Final = frozenset({"workflow", "options", "vars", "handle", "key", "a
 """The names of an execution."""
 
 REPLY: Final = frozenset({"reply", "more", "entry"})
-ITEM: Final = frozenset({"item", "input", "event"})
+ITEM: Final = frozenset({"item", "input", "event", "value"})
 STATUS: Final = frozenset({"status"})
 ANSWER: Final = frozenset({"answer", "principal", "item"})
 NAMES: Final = ORDER | EXECUTION | REPLY | ITEM | STATUS | ANSWER

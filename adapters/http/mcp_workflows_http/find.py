@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, Start
@@ -48,7 +48,14 @@ async def find(client: ApiClient, settings: HttpSettings, definition: str, start
 
 
 async def items(client: ApiClient, how: Pages, scope: Scope) -> AsyncGenerator[JSON]:
-    """Yield the items of all pages.
+    """Yield the items of all pages; see `pages`."""
+    async for page in pages(client, how, scope):
+        for item in page:
+            yield item
+
+
+async def pages(client: ApiClient, how: Pages, scope: Scope) -> AsyncGenerator[Sequence[JSON]]:
+    """Yield the items of each page: one call each.
 
     Raises:
         EngineUnavailable: there is no list, or it has more pages than are read.
@@ -67,8 +74,7 @@ async def items(client: ApiClient, how: Pages, scope: Scope) -> AsyncGenerator[J
         found = as_list(page.value(how.each))
         if found is None:
             raise EngineUnavailable(f"it answered {reply.status} without a list at {how.each}", silent=False)
-        for item in found:
-            yield item
+        yield found
         following = _following(how, reply, page) if found else None
         if following is None:
             return

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Progress, Status
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient, Reply, retry_after
-from mcp_workflows_http.definition import ApiDefinition, Log, Look, word_of
+from mcp_workflows_http.definition import ApiDefinition, Log, Look, More, word_of
 from mcp_workflows_http.error_translation import look_error, said
 from mcp_workflows_http.expressions import Scope, as_list, as_object
 from mcp_workflows_http.handle import Handle
@@ -89,6 +89,9 @@ async def look(
     else:
         reply = Reply(status=kept["status"], headers={}, content=str(kept["body"]).encode())
     scope |= {"reply": reply.as_json(), "more": {}}
+    scope |= {"entry": lenient(partial(_entry, how, scope))}
+    if how.more_first and reply.ok:
+        scope = await _with_more(client, how, scope)
     is_gone = how.gone_if is not None and bool(lenient(partial(scope.is_true, how.gone_if)))
     if is_gone or (reply.status in how.gone and reply.status not in how.codes):
         settling = definition.settling.total_seconds()
@@ -98,10 +101,10 @@ async def look(
         return Seen(execution=seen, scope=scope, reply=reply)
     if not reply.ok and reply.status not in how.codes:
         raise look_error(reply)
-    scope |= {"entry": lenient(partial(_entry, how, scope))}
     status, strange = _status(how, reply, scope)
     scope |= {"status": status.value}
-    scope = await _with_more(client, how, scope)
+    if not how.more_first:
+        scope = await _with_more(client, how, scope)
     execution = _execution(how, status, strange, handle, scope)
     if execution.failure is not None and how.log is not None and with_log:
         lines = (await log_end(client, how.log, scope)).splitlines()[-how.log.lines :]
@@ -153,13 +156,25 @@ async def _with_more(client: ApiClient, how: Look, scope: Scope) -> Scope:
     """Send the further requests that are due; a refusal of one tells nothing about the execution."""
     more: dict[str, JSON] = {}
     for name, each in how.more.items():
-        if each.when is None or lenient(partial(scope.is_true, each.when)):
-            reply = await _asked(client, how.model_copy(update={"request": each.request}), scope)
-            if reply.is_throttled:
-                raise look_error(reply)
-            more = {**more, name: reply.as_json() if reply.ok else None}
-            scope |= {"more": more}
+        if each.each is not None:
+            listed = as_list(lenient(partial(scope.value, each.each))) or ()
+            found = [await _one_more(client, how, each, scope | {"item": item}) for item in listed]
+            more = {**more, name: [reply for reply in found if reply is not None]}
+        else:
+            more = {**more, name: await _one_more(client, how, each, scope)}
+        scope |= {"more": more}
     return scope
+
+
+async def _one_more(client: ApiClient, how: Look, further: More, scope: Scope) -> JSON:
+    """Send a further request if it is due; return its reply, None without one."""
+    if further.when is not None and not lenient(partial(scope.is_true, further.when)):
+        return None
+    reply = await _asked(client, how.model_copy(update={"request": further.request}), scope)
+    unknown = how.more_first and not reply.ok and reply.status not in how.gone
+    if reply.is_throttled or unknown:
+        raise look_error(reply)
+    return reply.as_json() if reply.ok else None
 
 
 def _entry(how: Look, scope: Scope) -> JSON:

@@ -46,12 +46,11 @@ def open_questions(definition: ApiDefinition, scope: Scope, page: str | None) ->
 def _items(name: str, how: Ask, scope: Scope) -> Iterator[tuple[str, Scope]]:
     """Yield the key and the scope of each question; none where an expression does not work on this reply."""
     try:
-        if how.when is not None and not scope.is_true(how.when):
-            return
         found = [None] if how.each is None else scope.value(how.each)
         for item in as_list(found) or ():
             each = scope | {"item": item}
-            yield f"{name}.{each.text(how.key)}", each
+            if how.when is None or each.is_true(how.when):
+                yield f"{name}.{each.text(how.key)}", each
     except MappingError:
         return
 

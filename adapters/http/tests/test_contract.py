@@ -9,12 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from mcp_workflows_http import HttpAdapter, HttpSettings
-from mcp_workflows_http.adapter import SweepingHttpAdapter
 
 from adapters.http.tests.jobs_api import DEFINITION, FIND, LIST, jobs_api
-from mcp_workflows.adapter import Adapter, Ref, Status
+from adapters.http.tests.listing import ListingContract
+from mcp_workflows.adapter import Adapter
 from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
-from mcp_workflows.testing.subject import cancelled_afterwards, new_start, ref_of, see_questions, until_ended
 
 
 def adapter_at(url: str, **more: Any) -> HttpAdapter:
@@ -64,7 +63,7 @@ class TestFindable(AdapterContract):
             yield subject_of(f"http://127.0.0.1:{lossy.port}", lossy, starts="findable", find=FIND, timeout="4s")
 
 
-class TestSwept(AdapterContract):
+class TestSwept(ListingContract):
     """An API that dedupes by key, and lists those that run."""
 
     @pytest.fixture
@@ -72,22 +71,6 @@ class TestSwept(AdapterContract):
         async with jobs_api() as (_, url), lossy_proxy(int(urlsplit(url).port or 0)) as lossy:
             sweep = {**LIST, "status": "{{item.state}}", "asking": "{{item.questions}}"}
             yield subject_of(f"http://127.0.0.1:{lossy.port}", lossy, starts="keyed", sweep=sweep, timeout="4s")
-
-    async def test_a_sweep_sees_what_describe_sees_by_handle(self, subject: Subject, adapter: Adapter) -> None:
-        """The list tells who runs; who has ended is left out, and then described."""
-        assert isinstance(adapter, SweepingHttpAdapter)
-        ended = new_start(subject.finishes)
-        over = ref_of(ended, await adapter.start(ended))
-        await until_ended(subject, adapter, over)
-        async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
-            swept = await adapter.describe_many([ref, over, Ref(workflow="", handle=subject.unknown_handle)])
-        assert {handle: seen.status for handle, seen in swept.items()} == {ref.handle: Status.RUNNING}
-
-    async def test_a_sweep_shows_questions(self, subject: Subject, adapter: Adapter) -> None:
-        """No list shows questions: an execution that may ask is left out, and then described."""
-        assert isinstance(adapter, SweepingHttpAdapter)
-        ref, _ = await see_questions(subject, adapter, subject.asks)
-        assert await adapter.describe_many([ref]) == {}
 
 
 class TestOnce(AdapterContract):

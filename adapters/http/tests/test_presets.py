@@ -73,6 +73,16 @@ def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
         ({"look": {"status": "{{!reply.body}}"}}, ("look", "status"), "! binds tighter than a dot; write !(...)"),
         ({"look": {"status": "{{reply.body"}}, ("look", "status"), "braces that are not closed"),
         ({"look": {"map": {"failed": ["a"], "running": "a"}}}, ("look", "map"), "a: a word can mean one thing only"),
+        (
+            {
+                "look": {
+                    "status": "{{more.a.body}}",
+                    "more": {"a": {"request": "/a", "when": "{{status == 'running'}}"}},
+                }
+            },
+            ("look",),
+            "more.NAME.when cannot use status, as status uses more",
+        ),
         ({"start": {"request": "jobs"}}, ("start", "request"), "a path begins with /"),
         ({"starts": "findable"}, (), "starts: findable needs find"),
         ({"url": "https://user:pw@host"}, ("url",), "no credentials in a URL: auth is for these"),

@@ -132,7 +132,7 @@ class StepFunctionsAdapter:
         if options.express:
             return opened.express.start(request, options.patience)
         arn = await start_execution(opened.client, request)
-        opened.listings.started(arn)
+        opened.listings.note_running(arn)
         return arn
 
     async def describe(self, ref: Ref) -> Execution:

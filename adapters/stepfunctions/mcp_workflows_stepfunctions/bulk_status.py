@@ -5,10 +5,9 @@ Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_ListE
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
-from mcp_workflows.adapter.bulk_status import PAGE, ListEntry, ListingRefusedError, Listings
+from mcp_workflows.adapter.bulk_status import PAGE, ListEntry, ListingRefusedError, Listings, RunningNames
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.arns import ExecutionArn, Machine
 from mcp_workflows_stepfunctions.client import Client, ExpectedCodeError
@@ -18,13 +17,13 @@ from mcp_workflows_stepfunctions.names import DENIED
 def listings(client: Client) -> Listings:
     """Return the lists of running executions, by state machine."""
 
-    async def running(machine: str) -> Collection[str]:
+    async def running(machine: str) -> RunningNames:
         params: dict[str, Any] = {"stateMachineArn": machine, "statusFilter": "RUNNING", "maxResults": PAGE}
         try:
             rows = await client.pages("list_executions", "executions", known={DENIED}, **params)
         except ExpectedCodeError:
             raise ListingRefusedError("states:ListExecutions is not allowed") from None
-        return {str(row["executionArn"]) for row in rows}
+        return RunningNames.in_pages({str(row["executionArn"]) for row in rows})
 
     return Listings(running, _listed, lambda: client.refill("list_executions"))
 
