@@ -11,11 +11,12 @@ import anyio
 import pytest
 from mcp_workflows_http import HttpAdapter
 
+from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.prefect_engine import Prefect
 from adapters.http.tests.real import subject_of
 from mcp_workflows.adapter import Adapter, Status
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
-from mcp_workflows.testing import AdapterContract, Role, Subject
+from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.subject import new_start, see_questions, until, until_ended
 
 pytestmark = pytest.mark.slow
@@ -47,7 +48,7 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(HttpAdapter, verb, repeating(getattr(HttpAdapter, verb)))
 
 
-class TestPrefect(AdapterContract):
+class TestPrefect(ListingContract):
     """KEYED: by the idempotency key of a flow."""
 
     @pytest.fixture

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from adapters.http.tests.buildbot_engine import Buildbot
+from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
 from mcp_workflows.adapter import Adapter, Status
@@ -30,7 +31,7 @@ def toil(tmp_path_factory: pytest.TempPathFactory) -> Generator[Toil]:
         yield engine
 
 
-class TestBuildbot(AdapterContract):
+class TestBuildbot(ListingContract):
     """FINDABLE: the key is in the reason of the build."""
 
     @pytest.fixture
