@@ -1,4 +1,7 @@
-"""A server that answers as a vendor's documentation says, step by step, and notes what it was asked."""
+"""A server that answers as a vendor's documentation says, step by step, and notes what it was asked.
+
+With the vendor's OpenAPI description, each request and each reply is held against that.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from mcp_workflows_http import HttpAdapter, HttpSettings
@@ -14,8 +18,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from adapters.http.tests.described import Description
 from mcp_workflows.adapter import Execution, Ref, Start
 from tests.support.served import serving
+
+
+def order(workflow: str, arguments: Any = None, key: str = "key-1", **options: Any) -> Start:
+    return Start(
+        workflow=workflow,
+        arguments=[arguments or {}],
+        key=key,
+        created=datetime.now(UTC),
+        options={"options": options},
+    )
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,8 @@ class Vendor:
     """The replies by method and path: a JSON value, a text, or a response."""
 
     url: str = ""
+    description: Description | None = None
+    wrong: list[str] = field(default_factory=list[str])  # what the description forbids
     replies: dict[str, Any] = field(default_factory=dict[str, Any])
     asked: list[Asked] = field(default_factory=list[Asked])
 
@@ -44,7 +61,14 @@ class Vendor:
         body = json.loads(raw) if raw and is_json else raw.decode() or None
         asked = Asked(request.method, request.url.path, dict(request.query_params), body, dict(request.headers))
         self.asked.append(asked)
-        found = self.replies.get(f"{request.method} {request.url.path}")
+        reply = self._reply(self.replies.get(f"{request.method} {request.url.path}"))
+        if self.description is not None:
+            told = json.loads(bytes(reply.body)) if isinstance(reply, JSONResponse) else None
+            self.wrong += self.description.wrong_request(asked.method, asked.path, asked.query, asked.body)
+            self.wrong += self.description.wrong_reply(asked.method, asked.path, reply.status_code, told)
+        return reply
+
+    def _reply(self, found: Any) -> Response:
         if found is None:
             return JSONResponse({"message": "Not Found"}, status_code=404)
         if isinstance(found, Response):
@@ -74,11 +98,15 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(preset: str, workflow: str, **settings: Any) -> AsyncGenerator[Scene]:
-    vendor = Vendor()
+async def scene(
+    preset: str, workflow: str, *, description: Description | None = None, **settings: Any
+) -> AsyncGenerator[Scene]:
+    """A vendor and the preset; fails if either has said what the description forbids."""
+    vendor = Vendor(description=description)
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     async with serving(Starlette(routes=[Route("/{path:path}", vendor.serve, methods=methods)])) as url:
         vendor.url = url.removesuffix("/mcp")
         written = {"preset": preset, "url": vendor.url, **settings}
         async with HttpAdapter(HttpSettings.model_validate(written)) as adapter:
             yield Scene(vendor, adapter, workflow)
+    assert not vendor.wrong, vendor.wrong

@@ -1,172 +1,19 @@
 """Presets of vendors, against a server that answers as their documentation says.
 
-Sources: GitHub REST API 2026-03-10 (octokit openapi-types 29.0.1); GitLab doc/api/pipelines.md (17.10); Airflow 3.3
-(REST API v2) and Prefect 3.8, as they were run; Jenkins as mcp-jenkins 3.6.0 reads it; google.longrunning; Azure's
-guidelines.
+Sources: Airflow 3.3 (REST API v2) and Prefect 3.8, as they were run; google.longrunning; Azure's guidelines.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-
 import anyio
 import pytest
-from mcp_workflows_http.adapter import FindingHttpAdapter
 from starlette.responses import JSONResponse, Response
 
-from adapters.http.tests.scripted import scene
-from mcp_workflows.adapter import Ref, Start, Status
-from mcp_workflows.errors import EngineRefused, EngineUnavailable, StartConflict
+from adapters.http.tests.scripted import order, scene
+from mcp_workflows.adapter import Ref, Status
+from mcp_workflows.errors import EngineRefused, StartConflict
 
 pytestmark = pytest.mark.anyio
-
-RUNS = "/repos/acme/shop/actions/runs"
-HERE = {"vars": {"owner": "acme", "repo": "shop"}}
-
-
-def order(workflow: str, arguments: Any = None, key: str = "key-1", **options: Any) -> Start:
-    return Start(
-        workflow=workflow,
-        arguments=[arguments or {}],
-        key=key,
-        created=datetime.now(UTC),
-        options={"options": options},
-    )
-
-
-async def test_github_actions_from_dispatch_to_approval_and_end() -> None:
-    async with scene("github-actions", "deploy.yml", **HERE) as found:
-        replies = found.vendor.replies
-        dispatch = "/repos/acme/shop/actions/workflows/deploy.yml/dispatches"
-        replies[f"POST {dispatch}"] = {"workflow_run_id": 42}
-        handle = await found.start(order("deploy.yml", {"version": "1.2"}, ref="release"))
-        assert found.vendor.last("POST").body == {
-            "ref": "release",
-            "inputs": {"version": "1.2"},
-            "return_run_details": True,
-        }
-        run = {"status": "in_progress", "conclusion": None, "html_url": "https://github.com/r/42", "run_attempt": 1}
-        jobs = [
-            {"name": "test", "status": "completed", "conclusion": "success"},
-            {"name": "build", "status": "in_progress"},
-        ]
-        replies[f"GET {RUNS}/42"], replies[f"GET {RUNS}/42/jobs"] = run, {"jobs": jobs}
-        seen = await found.look(handle)
-        assert (seen.status, seen.message) == (Status.RUNNING, "stage 2 of 2: build")
-        assert [(step.name, step.status) for step in seen.steps] == [
-            ("test", Status.SUCCEEDED),
-            ("build", Status.RUNNING),
-        ]
-        assert seen.progress is not None
-        assert (seen.progress.value, seen.progress.total) == (1, 2)
-        replies[f"GET {RUNS}/42"] = {**run, "status": "waiting"}
-        environment = {"environment": {"id": 7, "name": "production"}, "current_user_can_approve": True}
-        replies[f"GET {RUNS}/42/pending_deployments"] = [environment]
-        seen = await found.look(handle)
-        [(key, question)] = seen.requests.items()
-        assert key == "approve.7.1"
-        assert question.params["message"] == "Deploy to production?"
-        assert (question.params["mode"], question.params["url"]) == ("url", "https://github.com/r/42")
-        replies[f"GET {RUNS}/42"] = {**run, "status": "completed", "conclusion": "failure"}
-        failed = {"name": "build", "conclusion": "failure", "steps": [{"name": "compile", "conclusion": "failure"}]}
-        replies[f"GET {RUNS}/42/jobs"] = {"jobs": [failed]}
-        seen = await found.look(handle)
-        assert seen.failure is not None
-        assert seen.failure.text == "build: compile"
-
-
-async def test_github_approvals_can_be_sent_as_the_tokens_user() -> None:
-    async with scene("github-actions", "deploy.yml", asks={"approve": {"at": "client"}}, **HERE) as found:
-        replies = found.vendor.replies
-        replies["POST /repos/acme/shop/actions/workflows/deploy.yml/dispatches"] = {"workflow_run_id": 42}
-        handle = await found.start(order("deploy.yml"))
-        replies[f"GET {RUNS}/42"] = {"status": "waiting", "conclusion": None, "run_attempt": 2}
-        replies[f"GET {RUNS}/42/jobs"] = {"jobs": []}
-        environment = {"environment": {"id": 7, "name": "production"}, "current_user_can_approve": True}
-        replies[f"GET {RUNS}/42/pending_deployments"] = [environment]
-        replies[f"POST {RUNS}/42/pending_deployments"] = []
-        answer = {"action": "accept", "content": {"comment": "go"}}
-        await found.adapter.answer(Ref(workflow="deploy.yml", handle=handle), {"approve.7.2": answer, "other": answer})
-        assert found.vendor.last("POST").body == {"environment_ids": [7], "state": "approved", "comment": "go"}
-
-
-async def test_github_without_an_id_in_the_reply_leaves_the_start_unknown_and_limits_are_heeded() -> None:
-    """Enterprise Server before 3.21 answers 204; a 403 is a limit if the headers say so."""
-    async with scene("github-actions", "deploy.yml", **HERE) as found:
-        dispatch = "POST /repos/acme/shop/actions/workflows/deploy.yml/dispatches"
-        found.vendor.replies[dispatch] = Response(status_code=204)
-        with pytest.raises(EngineUnavailable, match="it may have been started"):
-            await found.start(order("deploy.yml"))
-        found.vendor.replies[dispatch] = JSONResponse({"message": "Resource not accessible"}, status_code=403)
-        with pytest.raises(EngineRefused, match="credentials"):
-            await found.start(order("deploy.yml"))
-        limited = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(datetime.now(UTC).timestamp()) + 100)}
-        found.vendor.replies[dispatch] = JSONResponse({"message": "limit"}, status_code=403, headers=limited)
-        with pytest.raises(EngineUnavailable) as raised:
-            await found.start(order("deploy.yml"))
-        assert (raised.value.throttled, raised.value.sent) == (True, False)
-        with pytest.raises(EngineUnavailable, match=r"held back: it throttles us for (99|100) s more"):
-            await found.start(order("deploy.yml"))
-
-
-async def test_github_runs_are_found_by_their_name() -> None:
-    async with scene("github-actions", "deploy.yml", starts="findable", **HERE) as found:
-        assert isinstance(found.adapter, FindingHttpAdapter)
-        listed = "/repos/acme/shop/actions/workflows/deploy.yml/runs"
-        runs = [{"id": 9, "display_title": "Deploy [key-11]"}, {"id": 8, "display_title": "Deploy [key-2]"}]
-        found.vendor.replies[f"GET {listed}"] = {"workflow_runs": runs}
-        assert await found.adapter.find(order("deploy.yml", key="key-3")) is None
-        assert '"run":"8"' in str(await found.adapter.find(order("deploy.yml", key="key-2")))
-        assert found.vendor.last("GET").query["created"].startswith(">=20")
-
-
-async def test_gitlab_from_start_to_manual_job_and_failure() -> None:
-    async with scene("gitlab-ci", "main", vars={"project": "5"}) as found:
-        replies, pipeline = found.vendor.replies, "/api/v4/projects/5/pipelines/77"
-        replies["POST /api/v4/projects/5/pipeline"] = JSONResponse({"id": 77, "status": "created"}, status_code=201)
-        handle = await found.start(order("main", {"version": "1.2"}))
-        sent = found.vendor.last("POST").body
-        assert sent == {
-            "ref": "main",
-            "variables": [{"key": "MCP_KEY", "value": "key-1"}],
-            "inputs": {"version": "1.2"},
-        }
-        replies[f"GET {pipeline}"] = {"status": "manual", "web_url": "https://gitlab/77"}
-        job = {"id": 3, "name": "deploy", "status": "manual", "stage": "release", "web_url": "https://gitlab/jobs/3"}
-        replies[f"GET {pipeline}/jobs"] = [job]
-        seen = await found.look(handle)
-        [question] = seen.requests.values()
-        assert question.params["url"] == "https://gitlab/jobs/3"
-        replies[f"GET {pipeline}"] = {"status": "failed", "web_url": "https://gitlab/77"}
-        replies[f"GET {pipeline}/jobs"] = [{**job, "status": "failed", "failure_reason": "script_failure"}]
-        replies["GET /api/v4/projects/5/jobs/3/trace"] = "$ deploy\npassword=hunter2222\nERROR: no route\n"
-        seen = await found.look(handle)
-        assert seen.failure is not None
-        assert seen.failure.text == "deploy: script_failure\n$ deploy\npassword=***\nERROR: no route"
-
-
-async def test_jenkins_from_the_queue_to_a_build_and_its_input_step() -> None:
-    async with scene("jenkins", "release") as found:
-        replies, job = found.vendor.replies, "/job/release"
-        location = {"location": f"{found.vendor.url}/queue/item/7/"}
-        replies[f"POST {job}/buildWithParameters"] = Response(status_code=201, headers=location)
-        handle = await found.start(order("release", {"version": "1.2"}))
-        assert found.vendor.last("POST").body == "version=1.2&MCP_KEY=key-1"
-        replies[f"GET {job}/api/json"] = {"builds": [{"number": 12, "queueId": 77, "building": True}]}
-        replies["GET /queue/item/7/api/json"] = {"why": "Waiting for next available executor"}
-        seen = await found.look(handle)
-        assert (seen.status, seen.message) == (Status.RUNNING, "Waiting for next available executor")
-        build = {"number": 13, "queueId": 7, "building": True, "url": "https://jenkins/13"}
-        replies[f"GET {job}/api/json"] = {"builds": [build, {"number": 12, "queueId": 77, "building": True}]}
-        replies[f"GET {job}/13/wfapi/pendingInputActions"] = [{"id": "Go", "message": "Ship it?"}]
-        [question] = (await found.look(handle)).requests.values()
-        assert question.params["message"] == "Ship it?"
-        replies[f"GET {job}/api/json"] = {"builds": [{**build, "building": False, "result": "FAILURE"}]}
-        replies[f"GET {job}/13/consoleText"] = "make: *** [all] Error 1\n"
-        seen = await found.look(handle)
-        assert seen.failure is not None
-        assert seen.failure.text == "build 13 failed\nmake: *** [all] Error 1"
 
 
 async def test_airflow_from_start_to_a_person_and_a_cancellation() -> None:
