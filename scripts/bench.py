@@ -25,6 +25,7 @@ from scripts import (
     bench_google,
     bench_google_asked,
     bench_google_started,
+    bench_http,
     bench_many,
     bench_stepfunctions,
 )
@@ -73,7 +74,13 @@ _GOOGLE: Mapping[str, Goal] = {
     "p": Goal(measure=bench_google_started.started),
     "q": Goal(measure=bench_google_asked.let_in),
 }
-GOALS: Mapping[str, Mapping[str, Goal]] = {"google": _GOOGLE, "stepfunctions": _STEPFUNCTIONS, "temporal": _TEMPORAL}
+_HTTP: Mapping[str, Goal] = {"t": Goal(measure=bench_http.followed), "u": Goal(measure=bench_http.looked)}
+GOALS: Mapping[str, Mapping[str, Goal]] = {
+    "google": _GOOGLE,
+    "http": _HTTP,
+    "stepfunctions": _STEPFUNCTIONS,
+    "temporal": _TEMPORAL,
+}
 """By engine; where an engine makes no difference, they are Temporal's."""
 
 
