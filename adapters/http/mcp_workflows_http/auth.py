@@ -165,7 +165,7 @@ async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **r
     try:
         response = await post(**request)
         found = as_object(response.json()) or {} if response.is_success else {}
-    except (httpx2.TransportError, ValueError) as error:
+    except (httpx2.RequestError, ValueError) as error:
         raise EngineUnavailable(f"auth.{what}: no token can be had ({type(error).__name__})", sent=False) from None
     text = found.get("access_token", found.get("token"))
     if not isinstance(text, str):

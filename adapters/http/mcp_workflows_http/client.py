@@ -293,13 +293,15 @@ class ApiClient:
         return await self._replied(client, built, end_only=end_only)
 
     async def _replied(self, client: httpx2.AsyncClient, request: httpx2.Request, *, end_only: bool) -> Reply:
+        if end_only:
+            request.headers["accept-encoding"] = "identity"  # a log that still grows may be cut in mid-stream
         try:
             response = await client.send(request, stream=True)
             try:
                 content = await (_end(response) if end_only else self._bounded(response))
             finally:
                 await response.aclose()
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _lost(error) from None
         headers = {name.lower(): value for name, value in response.headers.items()}
         reply = Reply(status=response.status_code, headers=headers, content=content)
@@ -399,7 +401,7 @@ def _as_text(value: JSON) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _lost(error: httpx2.TransportError) -> EngineUnavailable:
+def _lost(error: httpx2.RequestError) -> EngineUnavailable:
     if isinstance(error, _NOT_SENT):
         return EngineUnavailable(f"it cannot be connected to{_cause(error)}", sent=False)
     late = isinstance(error, httpx2.TimeoutException)

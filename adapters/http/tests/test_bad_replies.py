@@ -95,8 +95,9 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
         (JSONResponse({"error": "down"}, status_code=503), "it answered 503"),
         (HTMLResponse("<html>not here</html>", status_code=404), "with a page that is no JSON"),
         (RedirectResponse("http://169.254.169.254/latest", status_code=303), "it answered 303"),
+        (Response("{}", headers={"content-encoding": "gzip"}), r"the connection was lost \(DecodingError\)"),
     ],
-    ids=["no handle", "html", "huge", "503", "proxy", "redirect"],
+    ids=["no handle", "html", "huge", "503", "proxy", "redirect", "no gzip"],
 )
 async def test_a_reply_that_tells_nothing_leaves_the_start_unknown(reply: Response, text: str) -> None:
     async with here() as found:
