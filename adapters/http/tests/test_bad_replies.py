@@ -95,7 +95,7 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
         (JSONResponse({"error": "down"}, status_code=503), "it answered 503"),
         (HTMLResponse("<html>not here</html>", status_code=404), "with a page that is no JSON"),
         (RedirectResponse("http://169.254.169.254/latest", status_code=303), "it answered 303"),
-        (Response("{}", headers={"content-encoding": "gzip"}), r"the connection was lost \(DecodingError\)"),
+        (Response("{}", headers={"content-encoding": "gzip"}), "the connection was lost (DecodingError)"),
     ],
     ids=["no handle", "html", "huge", "503", "proxy", "redirect", "no gzip"],
 )
