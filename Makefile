@@ -55,9 +55,10 @@ check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of c
 lock: $(PYTHON_READY)  ## write constraints.txt anew: the newest versions that our bounds allow, with hashes
 	@scripts/lock
 
-format: $(PYTHON_READY)  ## format the code and fix what the linter can
+format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write docs/presets
 	@$(RUN) ruff format
 	@$(RUN) ruff check --fix
+	@$(RUN) scripts.preset_pages
 
 conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal|stepfunctions|google [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))

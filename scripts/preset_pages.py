@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_workflows_http import HttpSettings
-from mcp_workflows_http.definition import Ask, Place
+from mcp_workflows_http.definition import Ask, Cancel, Place, Request
 from mcp_workflows_http.presets import preset_names, presets, read_preset
 
 from mcp_workflows.adapter import Signature, StartGuarantee
@@ -21,7 +22,9 @@ _PROOFS: Final = {
 }
 _REPEATS: Final = {
     StartGuarantee.KEYED: "The API starts one execution for one key: after a lost reply the start is sent again.",
-    StartGuarantee.FINDABLE: "After a lost reply it is searched for by its key, and only then started again.",
+    StartGuarantee.FINDABLE: (
+        "After a lost reply `find` searches for the key, and the start is sent again only if nothing is found."
+    ),
     StartGuarantee.ONCE: "After a lost reply the outcome is unknown, and nothing is started again.",
 }
 _SIGNED: Final = {
@@ -31,6 +34,7 @@ _SIGNED: Final = {
     Signature.BEARER: "a bearer token",
 }
 _PLACEHOLDER: Final = re.compile(r"\{\{.*?\}\}")
+_NAME: Final = re.compile(r"(?<![.\w])(options|vars)\.(\w+)")
 
 
 def page(name: str) -> str:
@@ -52,16 +56,17 @@ def page(name: str) -> str:
             *_configuration(name, example, workflow),
             "```",
             "",
+            *_names(written),
             *_facts(found),
             "",
             "## Statuses",
             "",
-            "| the API says | the task is |",
+            "| `look.status` | the task is |",
             "|---|---|",
             *_statuses(found),
             "",
-            "Any other word means that it still runs. Engines override it key by key: [Any job API](../http.md).",
-            f"`mcp-workflows preset show {name}` prints the file.",
+            f"Any other word means that it still runs. `mcp-workflows preset show {name}` prints the whole definition.",
+            "What an engine sets itself overrides it key by key: [Any job API](../http.md#presets).",
             "",
         ]
     )
@@ -88,10 +93,28 @@ def _flow(value: Any) -> str:  # any JSON value
     return text if is_plain else f'"{text}"'
 
 
+def _names(written: Mapping[str, Any]) -> Iterator[str]:
+    """Say which names the expressions read of a tool and of its engine."""
+    definition = {key: value for key, value in written.items() if key != "about"}
+    read = set(_NAME.findall(json.dumps(definition)))
+    for scope, owner in (("vars", "the engine"), ("options", "a tool")):
+        defaults = definition.get(scope, {})
+        names = sorted(name for of, name in read if of == scope)
+        said = [f"`{name}`" + (f" (default: {defaults[name]})" if name in defaults else "") for name in names]
+        if said:
+            yield f"- **`{scope}`** of {owner}: {', '.join(said)}."
+
+
+def _line(request: Request) -> str:
+    return f"`{request.method} {request.path or request.url}`"
+
+
 def _facts(found: HttpSettings) -> Iterator[str]:
-    yield f"- **A repeated start** (`starts: {found.starts.value}`): {_REPEATS[found.starts]}"
+    yield f"- **The start** sends {_line(found.start.request)}."
+    refused = " With other arguments it is refused." if found.start.same else ""
+    yield f"- **A repeated start** (`starts: {found.starts.value}`): {_REPEATS[found.starts]}{refused}"
     if found.starts is StartGuarantee.ONCE and found.check.advice:
-        yield f"  To make it safe: {found.check.advice}."
+        yield f"  `mcp-workflows check` says: *{found.check.advice}*."
     yield from (_question(name, ask) for name, ask in found.asks.items())
     look = found.look
     parts = {
@@ -102,17 +125,33 @@ def _facts(found: HttpSettings) -> Iterator[str]:
     }
     if told := [name for name, part in parts.items() if part is not None]:
         yield f"- **A task tells** {', '.join(told)}."
-    yield f"- **Cancelling** is {'possible' if found.cancel else 'not possible'}."
+    output: Any = look.output
+    if isinstance(output, Mapping):
+        keys = cast("Mapping[str, Any]", output)
+        yield f"- **The result** has {', '.join(f'`{key}`' for key in keys)}."
+    elif output is not None:
+        yield f"- **The result** is `{output}`."
+    yield f"- **Cancelling** {_cancellation(found.cancel)}."
     if found.workflows is not None:
         yield "- **`mcp-workflows import`** drafts a tool for each workflow, with its inputs."
     if found.sweep is not None:
         yield "- **Many tasks** are looked at by a list of what runs."
     if found.webhook is not None:
         signed = _SIGNED[found.webhook.signature]
-        yield f"- **Webhook**: `/engines/ENGINE/webhook`, once `webhook_secret` is set; calls prove it by {signed}."
+        yield (
+            f"- **Webhook**: set `webhook_secret`, and let the API call `https://YOUR-SERVER/engines/jobs/webhook`,"
+            f" signed by {signed}. [Webhooks](../http.md#webhooks) says which events to choose."
+        )
     if (rate := found.rate) is not None:
         hours = rate.per.total_seconds() / 3600
         yield f"- **Rate limit**: {rate.calls:g} calls in {hours:g} h, of which this server takes {rate.share:.0%}."
+
+
+def _cancellation(cancel: Cancel | None) -> str:
+    if cancel is None:
+        return "is not possible"
+    later = ", as soon as `cancel.when` is true" if cancel.when else ""
+    return f"sends {_line(cancel.request)} to what still runs{later}"
 
 
 def _question(name: str, ask: Ask) -> str:
