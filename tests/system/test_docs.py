@@ -282,8 +282,10 @@ def test_a_wheel_that_is_made_of_the_sdist_brings_the_pages_and_shows_them(tmp_p
     installed = tmp_path / "installed"
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         archive.extractall(installed)
-    brought = {path.name: path.read_text() for path in (installed / "mcp_workflows" / "docs").iterdir()}
-    assert brought == {path.name: path.read_text() for path in (ROOT / "docs").glob("*.*")}
+    shipped, docs = installed / "mcp_workflows" / "docs", ROOT / "docs"
+    brought = {str(path.relative_to(shipped)): path.read_text() for path in shipped.rglob("*.*")}
+    pages_of_docs = (path for pattern in ("*.*", "presets/*.*") for path in docs.glob(pattern))
+    assert brought == {str(path.relative_to(docs)): path.read_text() for path in pages_of_docs}
 
     code = "import sys; from mcp_workflows.sidecar.cli.main import main; sys.argv[1:] = ['docs', 'gates']; main()"
     environment = {**os.environ, "PYTHONPATH": str(installed)}

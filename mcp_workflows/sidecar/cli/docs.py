@@ -30,10 +30,10 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 def pages() -> Mapping[str, Path]:
-    """Return the path of each page by name: `gates` for gates.md, and the whole name of a file that is no Markdown."""
-    shipped = _PACKAGE / "docs"
-    folder = shipped if shipped.is_dir() else _PACKAGE.parent / "docs"
-    return {path.name.removesuffix(".md"): path for path in sorted(folder.glob("*.*"))}
+    """Return the path of each page by name: `gates` for gates.md, `presets/buildbot`, and all of a name but `.md`."""
+    folder = next(each for each in (_PACKAGE / "docs", _PACKAGE.parent / "docs") if each.is_dir())
+    found = sorted((*folder.glob("*.*"), *folder.glob("presets/*.*")))
+    return {path.relative_to(folder).as_posix().removesuffix(".md"): path for path in found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

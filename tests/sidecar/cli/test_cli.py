@@ -721,6 +721,11 @@ def test_docs_prints_a_page_as_it_is_where_nobody_reads_along(terminal: Terminal
     assert terminal.call("docs", name).out == (DOCS / "gates.md").read_text()
 
 
+@pytest.mark.parametrize("name", ["presets/buildbot", "presets/buildbot.md", "docs/presets/buildbot.md"])
+def test_docs_prints_the_page_of_a_preset(terminal: Terminal, name: str) -> None:
+    assert terminal.call("docs", name).out == (DOCS / "presets" / "buildbot.md").read_text()
+
+
 def test_docs_prints_a_file_that_pages_tell_of(terminal: Terminal) -> None:
     assert terminal.call("docs", "alerts.yaml").out == (DOCS / "alerts.yaml").read_text()
 
