@@ -33,6 +33,13 @@ def test_a_block_is_a_configuration(tmp_path: Path, block: str) -> None:
     assert tools_of(tmp_path, block)
 
 
+def test_every_example_is_marked_as_unverified() -> None:
+    sections = re.split(r"^## ", (PAGE.parent / "http-examples.md").read_text(), flags=re.MULTILINE)
+    shown = [section for section in sections if "```yaml" in section]
+    assert len(shown) == len(EXAMPLES) >= 9
+    assert all("*Unverified: written from the vendor's documentation, never run.*" in section for section in shown)
+
+
 def written_by_hand(block: str) -> int:
     """The keys that a user writes: those that lead to a value."""
 
@@ -52,7 +59,7 @@ def test_it_takes_few_keys() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_has_a_page_made_from_its_file(tmp_path: Path, name: str) -> None:
-    """`python -m scripts.preset_pages` writes them."""
+    """`make format` writes them."""
     text = (preset_pages.FOLDER / f"{name}.md").read_text()
     assert text == preset_pages.page(name)
     assert tools_of(tmp_path, text.split("```")[1].removeprefix("yaml"))
