@@ -13,8 +13,9 @@ from mcp_workflows.errors import EngineRefused
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition
 from mcp_workflows_http.error_translation import change_error
+from mcp_workflows_http.expressions import lenient
 from mcp_workflows_http.handle import Handle
-from mcp_workflows_http.look import lenient, look
+from mcp_workflows_http.look import look
 
 _AGAIN: Final = 0.1  # seconds
 

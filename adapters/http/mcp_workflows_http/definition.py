@@ -254,6 +254,9 @@ class Log(BaseModel):
 
     request: Requested = Field(description="The request for it; its reply is a text.")
     text: Text | None = Field(default=None, description="The text in the reply; default: all of it.")
+    line: Text | None = Field(
+        default=None, description="The text of a line, `item`, if each line is JSON; empty ones are left out."
+    )
     follow: tuple[Host, ...] = Field(
         default=(),
         description="Hosts to which one redirect is followed, without credentials: logs.example.com, or "
@@ -319,6 +322,25 @@ class Look(BaseModel):
         return self
 
 
+class Inputs(BaseModel):
+    """Inputs that the API lists, one by one."""
+
+    model_config = MODEL
+
+    each: Text = Field(description="The inputs: a list, or an object by name.")
+    when: Text | None = Field(default=None, description="True if callers give the `input`; default: all.")
+    name: Text = Field(default="{{input.name}}", description="The name of an `input`.")
+    json_schema: Value = Field(
+        default=None, alias="schema", description="Its JSON Schema, as far as the API has one; the rest adds to it."
+    )
+    type: Text | None = Field(default=None, description="The word for its type; default: a text.")
+    types: Mapping[str, str] = Field(default={}, description="What these words are in JSON Schema; default: string.")
+    description: Text | None = Field(default=None, description="What it is.")
+    default: Value = Field(default=None, description="Its default.")
+    choices: Text | None = Field(default=None, description="The values that it may have, a list.")
+    required: Text | None = Field(default=None, description="True if it must be given.")
+
+
 class Place(StrEnum):
     """Where a question is answered."""
 
@@ -333,6 +355,11 @@ class Ask(BaseModel):
 
     when: Text | None = Field(default=None, description="Only if this is true, of the `item` if there is `each`.")
     each: Text | None = Field(default=None, description="A list: one question for each `item`. Default: one question.")
+    asked: Text | None = Field(
+        default=None,
+        description="When it was asked, for an API that may lose an answer which comes at once: it is shown once "
+        "`settling` has passed since then.",
+    )
     key: Text = Field(default="1", description="What tells this question from others of the same execution, for ever.")
     message: Text = Field(description="What people are asked.")
     at: Place = Field(
@@ -341,6 +368,10 @@ class Ask(BaseModel):
     url: Text | None = Field(default=None, description="The page where it is answered; default: look.url.")
     form: Value = Field(
         default=None, description="The JSON Schema of the answer, an object; also as a JSON text. Default: yes or no."
+    )
+    fields: Inputs | None = Field(
+        default=None,
+        description="Further fields of the form, as the API lists them. In `send` they are `fields`, with defaults.",
     )
     send: Requested | None = Field(default=None, description="The request that delivers an answer, `answer.NAME`.")
     decline: Requested | None = Field(
@@ -408,22 +439,6 @@ class Detail(BaseModel):
 
     request: Requested = Field(description="The request.")
     yaml: bool = Field(default=False, description="The reply is YAML; its first document becomes the body.")
-
-
-class Inputs(BaseModel):
-    """The inputs of a workflow, where the API has no JSON Schema of them."""
-
-    model_config = MODEL
-
-    each: Text = Field(description="The inputs: a list, or an object by name.")
-    when: Text | None = Field(default=None, description="True if callers give the `input`; default: all.")
-    name: Text = Field(default="{{input.name}}", description="The name of an `input`.")
-    type: Text | None = Field(default=None, description="The word for its type; default: a text.")
-    types: Mapping[str, str] = Field(default={}, description="What these words are in JSON Schema; default: string.")
-    description: Text | None = Field(default=None, description="What it is.")
-    default: Value = Field(default=None, description="Its default.")
-    choices: Text | None = Field(default=None, description="The values that it may have, a list.")
-    required: Text | None = Field(default=None, description="True if it must be given.")
 
 
 class Workflows(Pages):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
 import jmespath
@@ -21,7 +21,9 @@ from pydantic import AfterValidator
 
 from mcp_workflows.adapter import JSON, closest
 from mcp_workflows.adapter.templates import Template
-from mcp_workflows.errors import ConfigError
+from mcp_workflows.errors import ConfigError, MappingError
+
+T = TypeVar("T")
 
 _PLACEHOLDER: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _KEY_FORM: Final = re.compile(r"\bkey\.(uuid|short|dns)\b")
@@ -29,6 +31,7 @@ _NOT_OF_A_PART: Final = re.compile(r"!\w+\.")
 _SHORT: Final = 64  # characters
 _DNS: Final = 63
 _HASH: Final = 12  # characters of a digest at the end of a name that was cut
+_MILLISECONDS: Final = 1e11  # as seconds this is the year 5138
 _NOT_DNS: Final = re.compile(r"[^a-z0-9-]+")
 
 ORDER: Final = frozenset(
@@ -42,7 +45,7 @@ EXECUTION: Final = frozenset({"workflow", "options", "vars", "handle", "key", "a
 REPLY: Final = frozenset({"reply", "more", "entry"})
 ITEM: Final = frozenset({"item", "input", "event", "value"})
 STATUS: Final = frozenset({"status"})
-ANSWER: Final = frozenset({"answer", "principal", "item"})
+ANSWER: Final = frozenset({"answer", "fields", "principal", "item"})
 NAMES: Final = ORDER | EXECUTION | REPLY | ITEM | STATUS | ANSWER
 
 
@@ -54,6 +57,28 @@ def as_list(value: JSON) -> Sequence[JSON] | None:
 def as_object(value: JSON) -> Mapping[str, JSON] | None:
     """Return an object; None if the value is none."""
     return cast("Mapping[str, JSON]", value) if isinstance(value, dict) else None
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """Return a time as APIs write it: ISO 8601, or seconds or milliseconds since 1970."""
+    number = number_of(text)
+    try:
+        if number is not None:
+            return datetime.fromtimestamp(number / 1000 if number > _MILLISECONDS else number, UTC)
+        found = datetime.fromisoformat(text or "")
+    except (ValueError, OverflowError, OSError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def number_of(value: Any) -> float | None:  # any JSON value
+    """Return a number, also one that is written as a text."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _names(node: Mapping[str, Any]) -> Iterator[str]:
@@ -170,6 +195,14 @@ class Scope:
         if text.strip(".") == "":
             raise ValueError(f"{placeholder} is {text!r} here, and cannot be a part of a path")
         return quote(text, safe="")
+
+
+def lenient(function: Callable[[], T]) -> T | None:
+    """Return None where an expression does not work on this reply: it is for people only."""
+    try:
+        return function()
+    except MappingError:
+        return None
 
 
 def _template(source: JSON) -> Template:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Progress, Status
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient, Reply, retry_after
 from mcp_workflows_http.definition import ApiDefinition, Log, Look, More, word_of
 from mcp_workflows_http.error_translation import look_error, said
-from mcp_workflows_http.expressions import Scope, as_list, as_object
+from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.questions import OpenQuestion, open_questions
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|^.*\s+File ".*", line \d+|^\s+at \S+ ?\(')
-_MILLISECONDS: Final = 1e11  # as seconds this is the year 5138
 _MOST_KEPT: Final = 10_000  # looks
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
 _LONGEST_WORD: Final = 100  # characters of a strange word that are shown
@@ -195,10 +194,21 @@ async def log_end(client: ApiClient, log: Log, scope: Scope) -> str:
         return ""
     if not reply.ok:
         return ""
-    return client.masked("\n".join(_without_stack_traces(text.splitlines())))
+    written = text.splitlines() if log.line is None else _json_lines(text, log.line, scope)
+    return client.masked("\n".join(_without_stack_traces(written)))
 
 
-def _without_stack_traces(lines: Sequence[str]) -> Sequence[str]:
+def _json_lines(text: str, line: str, scope: Scope) -> Iterator[str]:
+    """Yield the texts in a log whose lines are JSON; the first line may have been cut."""
+    for each in text.split("\n"):
+        try:
+            item: JSON = json.loads(each)
+        except ValueError:
+            continue
+        yield from (_text(line, scope | {"item": item}) or "").splitlines()
+
+
+def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
     """Return the lines that say something to those who have not written the workflow."""
     found: list[str] = []
     is_code = False  # the line after the place in a stack trace of Python
@@ -252,20 +262,8 @@ def _steps(how: Look, scope: Scope) -> tuple[ExecutionStep, ...]:
         name, word = _text(steps.name, each), lenient(partial(each.value, steps.status))
         status = (steps.map or how.map).status(word_of(word)) or Status.RUNNING
         if name:
-            found.append(ExecutionStep(name=name, status=status, at=_moment(_text(steps.at, each))))
+            found.append(ExecutionStep(name=name, status=status, at=moment_of(_text(steps.at, each))))
     return tuple(found)
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Return a time as APIs write it: ISO 8601, or seconds or milliseconds since 1970."""
-    number = _number(text)
-    try:
-        if number is not None:
-            return datetime.fromtimestamp(number / 1000 if number > _MILLISECONDS else number, UTC)
-        found = datetime.fromisoformat(text or "")
-    except (ValueError, OverflowError, OSError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _failure(how: Look, scope: Scope) -> Failure:
@@ -276,27 +274,10 @@ def _progress(how: Look, scope: Scope) -> Progress | None:
     if how.progress is None:
         return None
     part = how.progress
-    value = _number(lenient(lambda: scope.value(part.value)))
-    total = None if part.total is None else _number(lenient(lambda: scope.value(str(part.total))))
+    value = number_of(lenient(lambda: scope.value(part.value)))
+    total = None if part.total is None else number_of(lenient(lambda: scope.value(str(part.total))))
     return None if value is None else Progress(value=value, total=total)
-
-
-def _number(value: Any) -> float | None:  # any JSON value
-    if isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _text(source: str | None, scope: Scope) -> str | None:
     return None if source is None else lenient(lambda: scope.text(source)) or None
-
-
-def lenient(function: Callable[[], T]) -> T | None:
-    """Return None where an expression does not work on this reply: it is for people only."""
-    try:
-        return function()
-    except MappingError:
-        return None

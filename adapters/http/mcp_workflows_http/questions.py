@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, InputRequest
@@ -13,9 +15,11 @@ from mcp_workflows.errors import EngineRefused, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition, Ask, Place
 from mcp_workflows_http.error_translation import change_error
-from mcp_workflows_http.expressions import Scope, as_list, as_object
+from mcp_workflows_http.expressions import Scope, as_list, as_object, moment_of
+from mcp_workflows_http.inputs import form_of
 
 _METHOD: Final = "elicitation/create"
+_NOTHING: Final[Mapping[str, JSON]] = {"type": "object", "properties": {}}
 _YES_OR_NO: Final[Mapping[str, JSON]] = {
     "type": "object",
     "properties": {"approved": {"type": "boolean"}},
@@ -40,6 +44,7 @@ def open_questions(definition: ApiDefinition, scope: Scope, page: str | None) ->
         )
         for name, how in definition.asks.items()
         for key, each in _items(name, how, scope)
+        if _is_settled(how, each, definition.settling)
     }
 
 
@@ -53,6 +58,18 @@ def _items(name: str, how: Ask, scope: Scope) -> Iterator[tuple[str, Scope]]:
                 yield f"{name}.{each.text(how.key)}", each
     except MappingError:
         return
+
+
+def _is_settled(how: Ask, scope: Scope, settling: timedelta) -> bool:
+    """Return True if the API takes an answer by now, by its own clock if it tells the time."""
+    asked = None if how.asked is None else moment_of(scope.text(how.asked))
+    if asked is None:
+        return True
+    try:
+        now = parsedate_to_datetime(scope.text("{{reply.headers.date}}")).astimezone(UTC)
+    except ValueError:
+        now = datetime.now(UTC)
+    return now - asked >= settling
 
 
 def _params(how: Ask, scope: Scope, page: str | None, key: str) -> Mapping[str, JSON]:
@@ -74,7 +91,15 @@ def _schema(how: Ask, scope: Scope) -> Mapping[str, JSON]:
             found = json.loads(found)
         except ValueError:
             found = None
-    return as_object(found) or _YES_OR_NO
+    form = as_object(found) or (_NOTHING if how.fields else _YES_OR_NO)
+    fields = _fields(how, scope)
+    return {**form, "properties": {**(as_object(form.get("properties")) or {}), **fields}} if fields else form
+
+
+def _fields(how: Ask, scope: Scope) -> Mapping[str, Mapping[str, JSON]]:
+    """Return the further fields of the form: their JSON Schema by name."""
+    found: Any = None if how.fields is None else form_of(how.fields, scope)
+    return {} if found is None else found["properties"]
 
 
 async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON, principal: JSON) -> None:
@@ -92,7 +117,9 @@ async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON,
     request = how.send if accepted else how.decline
     if request is None:
         raise EngineRefused("this question cannot be declined: cancel the task in its place")
-    scope = Scope(names=question.scope.names, own={"answer": given.get("content") or {}, "principal": principal})
+    content = as_object(given.get("content")) or {}
+    fields = {name: content.get(name, field.get("default")) for name, field in _fields(how, question.scope).items()}
+    scope = Scope(names={**question.scope.names, "fields": fields}, own={"answer": content, "principal": principal})
     reply = await client.send(request, scope)
     if reply.status in how.late:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -13,9 +13,9 @@ from mcp_workflows.adapter import JSON, Discovered
 from mcp_workflows.errors import EngineError
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import Detail, Inputs, Workflows
-from mcp_workflows_http.expressions import Scope, as_list, as_object
+from mcp_workflows_http.expressions import Scope, as_object, lenient
 from mcp_workflows_http.find import items
-from mcp_workflows_http.look import lenient
+from mcp_workflows_http.inputs import form_of
 from mcp_workflows_http.settings import HttpSettings
 
 _MOST: Final = 200  # workflows
@@ -45,7 +45,7 @@ def _discovered(how: Workflows, workflow: str, scope: Scope) -> Discovered:
         workflow=workflow,
         title=_text(how.title, scope),
         description=_text(how.description, scope),
-        input=_schema(how.input, scope),
+        input=_input(how.input, scope),
         options={} if options is None else {"options": options},
     )
 
@@ -73,42 +73,11 @@ def _body(detail: Detail, reply: Reply) -> JSON:
         return None
 
 
-def _schema(how: Inputs | str | None, scope: Scope) -> Mapping[str, JSON] | None:
+def _input(how: Inputs | str | None, scope: Scope) -> Mapping[str, JSON] | None:
     """Return the JSON Schema of the inputs; None if the API does not tell them."""
-    if how is None:
-        return None
-    if isinstance(how, str):
-        return as_object(lenient(partial(scope.value, how)))
-    found = lenient(partial(scope.value, how.each))
-    by_name = as_object(found)
-    listed = (
-        as_list(found) if by_name is None else [{**(as_object(each) or {}), "name": n} for n, each in by_name.items()]
-    )
-    if listed is None:
-        return None
-    properties, required = dict[str, JSON](), list[JSON]()
-    for each in (scope | {"input": entry} for entry in listed):
-        if how.when is not None and not lenient(partial(each.is_true, how.when)):
-            continue
-        if name := _text(how.name, each):
-            properties[name] = _property(how, each)
-            if how.required is not None and lenient(partial(each.is_true, how.required)):
-                required.append(name)
-    schema: Mapping[str, JSON] = {"type": "object", "properties": properties}
-    return {**schema, "required": required} if required else schema
-
-
-def _property(how: Inputs, scope: Scope) -> Mapping[str, JSON]:
-    kind = how.types.get(_text(how.type, scope) or "", "string")
-    choices = None if how.choices is None else as_list(lenient(partial(scope.value, how.choices)))
-    default = None if how.default is None else lenient(partial(scope.value, how.default))
-    written: Mapping[str, JSON] = {
-        "type": kind,
-        "description": _text(how.description, scope),
-        "enum": cast("JSON", choices) or None,
-        "default": default,
-    }
-    return {name: value for name, value in written.items() if value is not None}
+    if how is None or isinstance(how, Inputs):
+        return None if how is None else form_of(how, scope)
+    return as_object(lenient(partial(scope.value, how)))
 
 
 def _text(source: str | None, scope: Scope) -> str | None:
