@@ -22,6 +22,7 @@ AWSLABS: Final = ("awslabs-stepfunctions-tool-mcp-server==0.2.1",)
 BUILDBOT: Final = ("buildbot[bundle]==4.3.0", "buildbot-worker==4.3.0", "setuptools<81")
 TOIL: Final = ("toil[server,cwl]==9.6.0", "boto3", "boto3-stubs", "mypy-boto3-iam")
 PREFECT: Final = ("prefect==3.8.8", "fastapi==0.139.0")  # newer ones have no Body(min_items=), which Prefect uses
+AIRFLOW: Final = ("apache-airflow==3.3.2", "apache-airflow-providers-standard==1.21.0")
 MATPLOTLIB: Final = ("matplotlib==3.11.2",)
 _NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import psutil
 
@@ -31,6 +31,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 class EngineProcess(ABC):
     """One engine on a free port, with a log in `folder`; dies with this process, however that ends (Linux)."""
+
+    patience: ClassVar[float] = PATIENCE
 
     def __init__(self, folder: Path, port: int | None, log: str) -> None:
         self.folder = folder
@@ -64,11 +66,16 @@ class EngineProcess(ABC):
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         while not self.answers():
             if self._running.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the engine does not answer; {self.log} ends:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.05)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and neither stopped nor killed."""
+        return self._process is not None
 
     def kill(self) -> None:
         """kill -9: nothing is flushed, nobody is told."""

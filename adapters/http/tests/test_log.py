@@ -128,3 +128,26 @@ async def test_a_host_behind_an_asterisk_is_no_private_one(
 
     monkeypatch.setattr(anyio, "getaddrinfo", getaddrinfo)
     assert await may_follow(url, ["*.blob.example.com", "logs.internal"]) is follows
+
+
+async def test_the_text_is_read_of_a_log_whose_lines_are_json() -> None:
+    line = "{{item.level != 'debug' && item.event || ''}}"
+    async with scene("airflow", "release", look={"log": {"line": line}}) as found:
+        replies, runs = found.vendor.replies, "/api/v2/dags/release/dagRuns"
+        run: dict[str, Any] = {"dag_run_id": "mcp-k", "dag_id": "release", "conf": {}, "state": "failed", "note": None}
+        replies[f"POST {runs}"] = replies[f"GET {runs}/mcp-k"] = run
+        task = {"task_id": "test", "task_display_name": "tests", "state": "failed", "try_number": 2, "map_index": -1}
+        replies[f"GET {runs}/mcp-k/taskInstances"] = {"task_instances": [task], "total_entries": 1}
+        lines = [
+            'cut off"}',
+            '{"event": "first\\nsecond"}',
+            '{"event": "noise", "level": "debug"}',
+            '{"event": 5}',
+            "[]",
+        ]
+        replies[f"GET {runs}/mcp-k/taskInstances/test/logs/2"] = "\n".join(lines)
+        order = Start(workflow="release", arguments={}, key="k", created=datetime.now(UTC))
+        seen = await found.look(await found.start(order))
+    assert seen.failure is not None
+    assert seen.failure.text == "tests\nfirst\nsecond\n5"
+    assert found.vendor.last("GET").headers["accept"] == "application/x-ndjson"

@@ -31,15 +31,28 @@ async def test_airflow_from_start_to_a_person_and_a_cancellation() -> None:
         replies[f"GET {runs}/mcp-key-1/taskInstances"] = {
             "task_instances": [{"task_id": "ask", "state": "awaiting_input"}]
         }
-        detail = {"task_instance": {"task_id": "ask", "map_index": -1, "try_number": 1}, "subject": "Ship?"}
-        replies[f"GET {runs}/mcp-key-1/hitlDetails"] = {"hitl_details": [{**detail, "options": ["Approve", "Reject"]}]}
+        task = {"task_id": "ask", "state": "awaiting_input", "map_index": -1, "try_number": 1}
+        detail: dict[str, Any] = {"task_instance": task, "subject": "Ship?", "options": ["Approve", "Reject"]}
+        reason = {"value": "none", "description": "Why", "schema": {"type": "string", "maxLength": 9}}
+        detail = {**detail, "params": {"reason": reason, "count": {"value": 1, "description": None, "schema": {}}}}
+        asked_now = {**detail, "created_at": datetime.now(UTC).isoformat()}
+        replies[f"GET {runs}/mcp-key-1/hitlDetails"] = {"hitl_details": [asked_now]}
+        assert not (await found.look(handle)).requests, "an answer at once would fail the task"
+        replies[f"GET {runs}/mcp-key-1/hitlDetails"] = {
+            "hitl_details": [{**detail, "created_at": "2026-01-02T06:12:02.575250Z"}]
+        }
         seen = await found.look(handle)
         [(key, question)] = seen.requests.items()
-        assert question.params["requestedSchema"]["properties"]["option"]["enum"] == ["Approve", "Reject"]
+        assert question.params["requestedSchema"]["properties"] == {
+            "option": {"title": "Answer", "type": "string", "enum": ["Approve", "Reject"]},
+            "reason": {"type": "string", "maxLength": 9, "description": "Why", "default": "none"},
+            "count": {"type": "number", "default": 1},
+        }
         replies[f"PATCH {runs}/mcp-key-1/taskInstances/ask/-1/hitlDetails"] = {}
-        answer = {"action": "accept", "content": {"option": "Approve"}}
+        answer = {"action": "accept", "content": {"option": "Approve", "count": 2}}
         await found.adapter.answer(Ref(workflow="release", handle=handle), {key: answer})
-        assert found.vendor.last("PATCH").body == {"chosen_options": ["Approve"], "params_input": {}}
+        params = {"reason": "none", "count": 2}
+        assert found.vendor.last("PATCH").body == {"chosen_options": ["Approve"], "params_input": params}
         replies[f"PATCH {runs}/mcp-key-1"] = {}
         await found.adapter.cancel(Ref(workflow="release", handle=handle))
         replies[f"GET {runs}/mcp-key-1"] = {**run, "state": "failed", "note": "cancelled by mcp-workflows"}
