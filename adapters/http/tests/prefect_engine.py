@@ -12,6 +12,7 @@ from scripts.environments import PREFECT, python_of
 from tests.support.engine_process import EngineProcess
 
 _FLOWS: Final = """
+import os
 import time
 
 from prefect import flow, serve, task
@@ -39,6 +40,11 @@ def forever():
     time.sleep(600)
 
 @flow
+def wait(text: str = ""):
+    while not os.path.exists(os.path.join(os.environ["PREFECT_HOME"], "go")):
+        time.sleep(0.2)
+
+@flow
 def ask():
     pause_flow_run(wait_for_input=Approval, timeout=600, poll_interval=1)
 
@@ -51,7 +57,7 @@ def approve():
 def hold():
     pause_flow_run(timeout=600, poll_interval=1)
 
-FLOWS = (echo, decline, forever, ask, approve, hold)
+FLOWS = (echo, decline, forever, wait, ask, approve, hold)
 if __name__ == "__main__":  # each run imports this file
     serve(*(each.to_deployment(each.name) for each in FLOWS))
 """
@@ -73,14 +79,24 @@ class Prefect(EngineProcess):
         return _deployments(self.url) is not None
 
     def start(self) -> None:
-        """Start the server, and then what runs flows."""
+        """Start the server, and then what runs flows, unless it is running."""
         super().start()
-        self._runner.start()
+        if not self._runner.is_running:
+            self._runner.start()
 
     def stop(self) -> None:
         """Stop both."""
         self._runner.stop()
         super().stop()
+
+    def release(self) -> None:
+        """Let all runs of `wait` end, now and later."""
+        (self.folder / "go").touch()
+
+    def runs(self) -> int:
+        """How many there are of all flows."""
+        found: int = _post(self.url, "flow_runs/count")
+        return found
 
     def deployment(self, name: str) -> str:
         """The id of one."""
@@ -106,7 +122,7 @@ class _Runner(EngineProcess):
 
     def answers(self) -> bool:
         """Whether its deployments are there."""
-        return len(_deployments(f"http://127.0.0.1:{self.port}") or ()) == 6
+        return len(_deployments(f"http://127.0.0.1:{self.port}") or ()) == _FLOWS.count("@flow")
 
 
 def _argv(process: EngineProcess, *arguments: str) -> Sequence[str]:
@@ -125,10 +141,13 @@ def _argv(process: EngineProcess, *arguments: str) -> Sequence[str]:
 
 def _deployments(url: str) -> Mapping[str, str] | None:
     """Return the ids of deployments by name; None while the server does not answer."""
-    request = Request(f"{url}/api/deployments/filter", b"{}", {"content-type": "application/json"})
     try:
-        with urlopen(request, timeout=5) as reply:
-            found: list[dict[str, Any]] = json.loads(reply.read())
+        return {each["name"]: each["id"] for each in _post(url, "deployments/filter")}
     except (OSError, ValueError):
         return None
-    return {each["name"]: each["id"] for each in found}
+
+
+def _post(url: str, path: str) -> Any:  # any JSON value
+    request = Request(f"{url}/api/{path}", b"{}", {"content-type": "application/json"})
+    with urlopen(request, timeout=5) as reply:
+        return json.load(reply)

@@ -1,10 +1,10 @@
-"""kill -9 of the sidecar and of the engine: Buildbot and Toil run each call at most once, and no task is lost."""
+"""kill -9 of the sidecar and of the engine: each call runs at most once, and no task is lost or ends wrongly."""
 
 from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import anyio
 import httpx2
 import pytest
 
+from adapters.http.tests.airflow_engine import Airflow
 from adapters.http.tests.buildbot_engine import Buildbot
+from adapters.http.tests.prefect_engine import Prefect
 from adapters.http.tests.toil_engine import Toil
 from tests.support.served import Peer, peer
 from tests.support.sidecars import dying_sidecar, sidecar
@@ -41,6 +43,18 @@ def toil(tmp_path_factory: pytest.TempPathFactory) -> Generator[Toil]:
         yield engine
 
 
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prefect]:
+    with Prefect(tmp_path_factory.mktemp("prefect")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Generator[Airflow]:
+    with Airflow(tmp_path_factory.mktemp("airflow")) as engine:
+        yield engine
+
+
 def config(folder: Path, preset: str, url: str, workflow: str) -> Path:
     file = folder / "workflows.yaml"
     file.write_text(CONFIG.format(folder=folder, preset=preset, url=url, workflow=workflow))
@@ -57,12 +71,8 @@ async def call(client: Peer) -> str:
     return (await client.call("echo", {"text": "hi"}, meta=KEY)).result["taskId"]
 
 
-@pytest.mark.parametrize("step", STEPS)
-async def test_buildbot_builds_once_whenever_the_sidecar_is_killed(
-    buildbot: Buildbot, tmp_path: Path, step: str
-) -> None:
-    before = len(listed(f"{buildbot.url}/api/v2/buildsets", "buildsets"))
-    file = config(tmp_path, "buildbot", buildbot.url, "echo")
+async def survive(file: Path, step: str) -> None:
+    """Kill the sidecar in the first call, and call again until there is a result."""
     with dying_sidecar(file, step) as dying:
         async with peer(dying.url) as client:
             with pytest.raises(httpx2.TransportError):
@@ -73,7 +83,33 @@ async def test_buildbot_builds_once_whenever_the_sidecar_is_killed(
             ids = {await call(client) for _ in range(3)}
             assert len(ids) == 1
             assert (await client.until(ids.pop(), within=90))["status"] == "completed"
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_buildbot_builds_once_whenever_the_sidecar_is_killed(
+    buildbot: Buildbot, tmp_path: Path, step: str
+) -> None:
+    before = len(listed(f"{buildbot.url}/api/v2/buildsets", "buildsets"))
+    await survive(config(tmp_path, "buildbot", buildbot.url, "echo"), step)
     assert len(listed(f"{buildbot.url}/api/v2/buildsets", "buildsets")) == before + 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_prefect_runs_a_flow_once_whenever_the_sidecar_is_killed(
+    prefect: Prefect, tmp_path: Path, step: str
+) -> None:
+    before = prefect.runs()
+    await survive(config(tmp_path, "prefect", prefect.url, prefect.deployment("echo")), step)
+    assert prefect.runs() == before + 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_airflow_runs_a_dag_once_whenever_the_sidecar_is_killed(
+    airflow: Airflow, tmp_path: Path, step: str
+) -> None:
+    before = airflow.read("dags/echo/dagRuns")["total_entries"]
+    await survive(config(tmp_path, "airflow", airflow.url, "echo"), step)
+    assert airflow.read("dags/echo/dagRuns")["total_entries"] == before + 1
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -104,3 +140,45 @@ async def test_a_buildbot_killed_in_mid_build_ends_no_task(tmp_path: Path) -> No
                 assert (await client.get(task_id))["status"] == "working"
                 await anyio.to_thread.run_sync(engine.start)
                 assert (await client.until(task_id, within=90))["status"] == "completed"
+
+
+async def test_a_prefect_whose_server_is_killed_in_mid_run_ends_no_task(tmp_path: Path) -> None:
+    with Prefect(tmp_path) as engine:
+        file = config(tmp_path, "prefect", engine.url, engine.deployment("wait"))
+        with sidecar(file) as served:
+            async with peer(served.url) as client:
+                task_id = await call(client)
+                await running(client, task_id, "Running")
+                engine.kill()  # its flow runs on
+                await anyio.sleep(2)
+                assert (await client.get(task_id))["status"] == "working"
+                await anyio.to_thread.run_sync(engine.start)
+                engine.release()
+                assert (await client.until(task_id, within=90))["status"] == "completed"
+
+
+async def test_an_airflow_killed_in_mid_run_runs_the_task_again_and_ends_no_task_wrongly(tmp_path: Path) -> None:
+    with Airflow(tmp_path) as engine:
+        file = config(tmp_path, "airflow", engine.url, "hold")
+        with sidecar(file) as served:
+            async with peer(served.url) as client:
+                task_id = await call(client)
+                await running(client, task_id, "stage 1 of 1: wait")
+                engine.kill()
+                await anyio.sleep(2)
+                assert (await client.get(task_id))["status"] == "working"
+                await anyio.to_thread.run_sync(engine.start)
+                engine.release()
+                assert (await client.until(task_id, within=120))["status"] == "completed"
+                [run] = engine.read("dags/hold/dagRuns")["dag_runs"]
+                [task] = engine.read(f"dags/hold/dagRuns/{run['dag_run_id']}/taskInstances")["task_instances"]
+                assert task["try_number"] > 1
+
+
+async def running(client: Peer, task_id: str, message: str) -> None:
+    seen: Mapping[str, Any] = {}
+    with anyio.move_on_after(90):
+        while message not in (seen := await client.get(task_id)).get("statusMessage", ""):
+            await anyio.sleep(0.2)
+        return
+    pytest.fail(f"{seen}")
