@@ -12,13 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from scripts.engines import CI
 from scripts.processes import ChildDiedError, free_port
 from scripts.stack import Plan, Stack, UnusableError
 
 PATIENCE = 240.0  # seconds for the whole story; it takes half a minute
 UNDONE_WITHIN = 30.0
 
-SAMPLE_OF: Mapping[str, str] = {"buildbot": "release"}
+SAMPLE_OF: Mapping[str, str] = dict.fromkeys(CI, "release")
 
 UNDONE: Mapping[str, str] = dict.fromkeys(("google", "stepfunctions"), "undone: the stock was released")
 """The last word of the sample's worker, where a cancelled execution ends at once and is undone by another one."""

@@ -19,6 +19,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import workflows_v1
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 
+from scripts import airflow
 from scripts.environments import BUILDBOT, python_of
 from scripts.processes import Command, free_port, is_taken
 
@@ -239,6 +240,44 @@ class GoogleLocal:
                 return None
 
 
+def _token_digests(state: Path) -> Mapping[str, str]:
+    """Of the tokens of the two people of the sample, each in a file, which is made if it is missing."""
+    found: dict[str, str] = {}
+    for name in ("developer", "manager"):
+        file = state / f"{name}.token"
+        if not file.exists():
+            file.touch(0o600)
+            file.write_text(f"mcpw_{secrets.token_urlsafe(32)}")
+        found[f"{name.upper()}_SHA256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
+
+
+class AirflowLocal:
+    """An Airflow of its own, on SQLite and without logins, and a token for each of the two people of the sample."""
+
+    def __init__(self, state: Path) -> None:
+        self._port = free_port()
+        self.address = self.ui = f"http://127.0.0.1:{self._port}"
+        self._state = state
+
+    def command(self) -> Command:
+        """All of it, in the foreground; the sample's folder has its DAG."""
+        argv = airflow.standalone(self._state / "airflow", folder("airflow", "release"), self._port)
+        return Command(name="engine", argv=argv, cwd=self._state, env={})
+
+    def environment(self) -> Mapping[str, str]:
+        """Its address, and the digests of the tokens."""
+        return {"AIRFLOW_URL": self.address, **_token_digests(self._state)}
+
+    def answers(self) -> bool:
+        """Whether it has read the DAG."""
+        return bool(airflow.dags_of(self._port))
+
+    def has_worker(self, sample: str) -> bool:
+        """Whether it can run the DAG, which is named like the sample."""
+        return sample in airflow.dags_of(self._port)
+
+
 class BuildbotLocal:
     """A Buildbot of its own, with a worker in it, and a token for each of the two people of the sample."""
 
@@ -258,18 +297,7 @@ class BuildbotLocal:
 
     def environment(self) -> Mapping[str, str]:
         """Its address, and the digests of the tokens."""
-        return {
-            "BUILDBOT_URL": self.address,
-            **{f"{name.upper()}_SHA256": self._digest(name) for name in ("developer", "manager")},
-        }
-
-    def _digest(self, name: str) -> str:
-        """Of the token in a file, which is made if it is missing."""
-        file = self._state / f"{name}.token"
-        if not file.exists():
-            file.touch(0o600)
-            file.write_text(f"mcpw_{secrets.token_urlsafe(32)}")
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return {"BUILDBOT_URL": self.address, **_token_digests(self._state)}
 
     def answers(self) -> bool:
         """Whether it lists its workers."""
@@ -292,10 +320,11 @@ class BuildbotLocal:
         return found
 
 
-CI = ("buildbot",)
+CI = ("airflow", "buildbot")
 """Engines whose samples are pipelines; they have workers of their own."""
 
 ENGINES: Mapping[str, type[LocalEngine]] = {
+    "airflow": AirflowLocal,
     "buildbot": BuildbotLocal,
     "google": GoogleLocal,
     "stepfunctions": StepFunctionsLocal,

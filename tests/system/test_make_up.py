@@ -159,6 +159,15 @@ def test_killing_what_make_started_leaves_nothing_running(tmp_path: Path) -> Non
         assert _wait(up.is_gone, DOWN_WITHIN), up.said
 
 
+@linux_only
+@pytest.mark.slow
+def test_killing_what_make_started_leaves_no_process_of_airflow_running(tmp_path: Path) -> None:
+    with made_up(tmp_path, engine="airflow", sample="release") as up:
+        assert len(up.children) > 10
+        up.child("scripts.up").kill()
+        assert _wait(up.is_gone, DOWN_WITHIN), up.said
+
+
 @pytest.mark.parametrize(("words", "name"), [("worker.py", "worker"), ("start-dev", "engine")])
 def test_a_part_that_dies_is_named_and_all_stops(words: str, name: str, tmp_path: Path) -> None:
     with made_up(tmp_path) as up:
@@ -207,7 +216,7 @@ def test_a_taken_port_is_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"engine": "steam"}, "no engine 'steam'; there is: buildbot, google, stepfunctions, temporal"),
+        ({"engine": "steam"}, "no engine 'steam'; there is: airflow, buildbot, google, stepfunctions, temporal"),
         ({"sample": "nothing"}, "no sample 'nothing'; there is: conformance, orders"),
         ({"engine": "stepfunctions", "sample": "custom-adapter"}, "no sample 'custom-adapter'; there is: conformance,"),
     ],

@@ -218,8 +218,9 @@ def test_the_demo_tells_its_story_without_a_terminal(on: str, besides: str) -> N
 
 
 @pytest.mark.slow
-def test_the_release_demo_waits_for_somebody_elses_approval() -> None:
-    argv = [sys.executable, "-m", "scripts.demo", "--engine", "buildbot"]
+@pytest.mark.parametrize("on", ["buildbot", "airflow"])
+def test_the_release_demo_waits_for_somebody_elses_approval(on: str) -> None:
+    argv = [sys.executable, "-m", "scripts.demo", "--engine", on]
     done = subprocess.run(
         argv, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL
     )
@@ -230,6 +231,24 @@ def test_the_release_demo_waits_for_somebody_elses_approval() -> None:
     assert -1 not in places, done.stderr
     assert places == sorted(places)
     assert '"version": "1.4.0"' in done.stdout
+
+
+@pytest.mark.slow
+async def test_a_release_on_airflow_whose_tests_fail_or_that_is_declined_has_failed(tmp_path: Path) -> None:
+    with Stack(Plan(engine="airflow", sample="release", port=free_port(), state=tmp_path)) as served:
+        developer, manager = ((tmp_path / f"{name}.token").read_text() for name in ("developer", "manager"))
+        async with peer(served.url, token=developer) as dana, peer(served.url, token=manager) as mori:
+            bad = (await dana.call("release", {"version": "0.0.0"})).result["taskId"]
+            failed = (await dana.until(bad, within=120))["result"]["content"][0]["text"]
+            assert "integration tests\n38 integration tests ...\ndone\nRuntimeError: FAILED test_checkout" in failed
+            good = (await dana.call("release", {"version": "1.4.0"})).result["taskId"]
+            asked = await mori.until(good, "input_required", within=120)
+            [(key, question)] = asked["inputRequests"].items()
+            assert list(question["params"]["requestedSchema"]["properties"]) == ["option", "reason"]
+            await mori.answer(good, **{key: {"action": "decline"}})
+            declined = (await dana.until(good, within=120))["result"]["content"][0]["text"]
+            assert "production approval" in declined
+            assert 'Receive "Reject"' in declined
 
 
 @pytest.mark.parametrize("engine", ["temporal"], indirect=True)

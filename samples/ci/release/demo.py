@@ -26,14 +26,11 @@ def main() -> int:
     print("the developer:", _shown(release), flush=True)
     with subprocess.Popen(release) as calling:
         try:
-            task, key = _question(at_manager, calling)
-            answer = [
-                "call",
-                "task_answer",
-                f"taskId={task}",
-                f"key={key}",
-                'content:={"reason": "staging looks good"}',
-            ]
+            task, key, form = _question(at_manager, calling)
+            content = {"reason": "staging looks good"}
+            if "option" in form["properties"]:  # Airflow's own approval
+                content = {"option": "Approve", **content}
+            answer = ["call", "task_answer", f"taskId={task}", f"key={key}", f"content:={json.dumps(content)}"]
             print("the manager:", _shown(_command(*answer, *at_manager)), flush=True)
             subprocess.run(_command(*answer, *at_manager), check=True, stdout=subprocess.DEVNULL)
             return calling.wait(PATIENCE)
@@ -49,14 +46,15 @@ def _shown(command: list[str]) -> str:
     return shlex.join(["mcp-workflows", *command[1:]])
 
 
-def _question(at: list[str], calling: subprocess.Popen[bytes]) -> tuple[str, str]:
-    """The first question that is open for the manager."""
+def _question(at: list[str], calling: subprocess.Popen[bytes]) -> tuple[str, str, dict[str, Any]]:
+    """The first question that is open for the manager: its task, its key and its form."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and calling.poll() is None:
         done = subprocess.run(_command("call", "open_questions", "--json", *at), check=True, capture_output=True)
         found: dict[str, Any] = json.loads(done.stdout)
         for task in found["result"]["structuredContent"]["tasks"]:
-            return task["taskId"], next(iter(task["questions"]))
+            [(key, question)] = task["questions"].items()
+            return task["taskId"], key, question["schema"]
         time.sleep(0.5)
     raise SystemExit("nobody asked anything")
 
