@@ -90,6 +90,10 @@ class Telemetry:
         )
         self._calls = count(f"{NAME}.engine_calls", description="Calls to workflow engines.")
         self._healed = count(f"{NAME}.start_healed", description="Starts that were interrupted, and are known now.")
+        self._unknown = count(
+            f"{NAME}.start_unknown", description="Starts that may have been accepted, and are never repeated."
+        )
+        self._unmapped = count(f"{NAME}.unmapped_statuses", description="Looks that saw a status nobody has mapped.")
         self._prevented = count(
             f"{NAME}.duplicate_start_prevented", description="Calls that would have started a workflow a second time."
         )
@@ -123,6 +127,11 @@ class Telemetry:
             span = self._tracer.start_span("engine.call", kind=SpanKind.CLIENT, attributes=attributes)
         return EngineCallRecord(self, labels, timed=timed, span=span)
 
+    def engine_opened(self, engine: str) -> None:
+        """Show the counters of rare events of an engine before they happen, as an alert needs to see them rise."""
+        self._unknown.add(0, {"engine": engine})
+        self._unmapped.add(0, {"engine": engine})
+
     def engine_called(self, labels: Labels, outcome: str, seconds: float | None) -> None:
         """Count a call to an engine that has ended; `seconds` if it was timed."""
         self._calls.add(1, {**labels, "outcome": outcome})
@@ -150,6 +159,14 @@ class Telemetry:
     def healed(self, engine: str) -> None:
         """Count a start whose outcome was unknown and is known now."""
         self._healed.add(1, {"engine": engine})
+
+    def unknown(self, engine: str) -> None:
+        """Count a start whose outcome stays unknown."""
+        self._unknown.add(1, {"engine": engine})
+
+    def unmapped(self, engine: str) -> None:
+        """Count a look that saw a status which the adapter does not know."""
+        self._unmapped.add(1, {"engine": engine})
 
     def prevented(self, engine: str, tool: str) -> None:
         """Count a call that found an execution which another call had started."""

@@ -166,6 +166,7 @@ class Execution:
     url: str | None = None  # the engine's own page of it
     steps: tuple[ExecutionStep, ...] = ()  # in their order; if the engine can tell
     has_log: bool = False  # `HasLogs.log` can tell its end
+    is_unmapped: bool = False  # the adapter does not know the engine's word for its status; RUNNING, and a message
 
     @property
     def terminal(self) -> bool:

@@ -267,6 +267,7 @@ class Engines:
         try:
             for opened in new:
                 await self._tasks.start(opened.run, self._patience)
+                self.telemetry.engine_opened(opened.name)
         except BaseException:
             for opened in new:
                 opened.stop()

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -115,19 +116,24 @@ class Webhooks:
             return _NOWHERE.response()
         called = f"a call of {f'{engine}/{path}'[:100]!r}"
         route = routes.get(engine, {}).get(path)
+        labels = {"engine": engine if engine in routes else "", "api": "receive"}
+        refused = partial(engines.telemetry.engine_called, labels, "refused", None)
         try:
             account, body = await self._admitted(request, route, routes)
         except AccessError as error:
             logger.warning("%s was refused: %s", called, error)
+            refused()
             return _NOT_LET_IN[type(error)].response()
         if route is None:
             logger.warning("%s by %s was refused: there is no such address", called, account)
+            refused()
             return _NOWHERE.response()
         try:
             body = await _read(request) if body is None else body
             return await _received(engines, engine, route, _json(body), account)
         except BodyRefused as error:
             logger.warning("%s by %s was refused: %s", called, account, error)
+            refused()
             return error.answer.response()
         except EngineError as error:
             logger.warning("%s by %s failed: %s", called, account, error)

@@ -7,6 +7,7 @@ asks.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -87,7 +88,7 @@ class TaskGauges:
 
     def _quotas(self) -> Iterable[tuple[str, float]]:
         for name in self._engines.names:
-            if allowance := self._engines.allowance(name):
+            if (allowance := self._engines.allowance(name)) and math.isfinite(allowance.looks_per_second):
                 yield name, self._telemetry.looks_per_second(name) / max(allowance.looks_per_second, 1e-9)
 
     # --- what is collected, in whatever thread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,6 +16,8 @@ from mcp_workflows.task import Task, observe
 from mcp_workflows.tasks.cancel import Cancellation
 from mcp_workflows.tasks.results import keepable
 from mcp_workflows.tasks.start import TaskCreation
+
+logger = logging.getLogger(__name__)
 
 SETTLING = timedelta(minutes=1)  # how long a new execution may be unknown to its engine (eventual consistency)
 
@@ -69,6 +72,9 @@ class ExecutionLook:
             row = row if delivered.tombstone else delivered
         asks()
         execution = await self._describe(row, handle)
+        if execution.is_unmapped:
+            self._engines.telemetry.unmapped(row.engine)
+            logger.warning("engine %r: %s", row.engine, execution.message)
         if observe(row, execution, row.updated) is row:
             return row, None
         kept = keepable(validated(execution), self._max_kept_result)

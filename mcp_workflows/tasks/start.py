@@ -299,6 +299,8 @@ class TaskCreation:
         lost = await self._store.change(
             row.id, row.owner, lambda task: mark_outcome_unknown(task, OUTCOME_UNKNOWN, self._clock())
         )
+        if lost is not None and lost.handle is None:
+            self._engines.telemetry.unknown(row.engine)
         return _live(lost)
 
     def _count_healed(self, row: Task) -> Task:

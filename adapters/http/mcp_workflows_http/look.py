@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections import OrderedDict
@@ -21,8 +20,6 @@ from mcp_workflows_http.error_translation import look_error, said
 from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.questions import OpenQuestion, open_questions
-
-logger = logging.getLogger(__name__)
 
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|^.*\s+File ".*", line \d+|^\s+at \S+ ?\(')
 _MOST_KEPT: Final = 10_000  # looks
@@ -224,7 +221,6 @@ def _execution(how: Look, status: Status, strange: str | None, handle: Handle, s
     steps, progress = _steps(how, scope), _progress(how, scope)
     message = _text(how.message, scope) or (_stage(how, progress, scope) if status is Status.RUNNING else None)
     if strange is not None:
-        logger.warning("the status %r is in no map: it counts as running", strange)
         message = f"the API says {strange!r}, which the map of statuses does not name"
     return Execution(
         status=status,
@@ -236,6 +232,7 @@ def _execution(how: Look, status: Status, strange: str | None, handle: Handle, s
         url=_text(how.url, scope),
         steps=steps,
         has_log=how.log is not None,
+        is_unmapped=strange is not None,
     )
 
 
