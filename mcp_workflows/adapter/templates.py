@@ -167,7 +167,7 @@ def _problems(text: str) -> Iterator[str]:
         try:
             parsed = jmespath.compile(expression.strip()).parsed
         except JMESPathError as error:
-            reason = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0].removeprefix("Invalid jmespath expression: ").rstrip(":")
             yield f"{{{{{expression}}}}} is not a JMESPath expression: {reason}"
         else:
             for name in sorted(_functions(parsed) - _FUNCTIONS):

@@ -28,7 +28,7 @@ from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows_http.auth import Credentials
 from mcp_workflows_http.definition import Method, Request
 from mcp_workflows_http.expressions import Scope, as_list, as_object
-from mcp_workflows_http.settings import HttpSettings
+from mcp_workflows_http.settings import HttpSettings, Tls
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ _PATIENCE: Final = 2.0  # seconds that a call waits for its turn
 _LONGEST_PAUSE: Final = 3600.0  # seconds, whatever the API says
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _CAUSES: Final[Mapping[type[BaseException], str]] = {
-    httpx2.ProxyError: "the proxy refuses (proxy)",
+    httpx2.ProxyError: "the proxy refuses, or wants credentials (proxy)",
     httpx2.TimeoutException: "no connection in time",
     ssl.SSLCertVerificationError: "its certificate is not trusted (tls.ca_file), or is for another host (url)",
     ssl.SSLError: "TLS fails; it may want a certificate of ours (tls.client_cert), or speak no TLS (url)",
-    socket.gaierror: "its name is not known (url)",
-    ConnectionRefusedError: "nothing listens there (url)",
+    socket.gaierror: "its name is not known (url), or that of the proxy (proxy)",
+    ConnectionRefusedError: "nothing listens there (url), or where the proxy should be (proxy)",
 }
 """Causes by the class of the exception, the more special ones first; each names the setting that may be wrong."""
 _UNAUTHORIZED: Final = 401
@@ -323,14 +323,18 @@ class ApiClient:
             return self._opened
         async with self._opening:
             if self._opened is None:
-                verify = await anyio.to_thread.run_sync(_tls, self._settings)  # reads files
-                self._opened = httpx2.AsyncClient(
-                    verify=verify,
-                    proxy=self._settings.proxy,
-                    follow_redirects=False,
-                    timeout=self._settings.timeout.total_seconds(),
-                    headers={"user-agent": AGENT, "accept": "application/json"},
-                )
+                verify = await anyio.to_thread.run_sync(_tls, self._settings.tls)  # reads files
+                proxy = self._settings.proxy
+                try:
+                    self._opened = httpx2.AsyncClient(
+                        verify=verify,
+                        proxy=None if proxy is None else proxy.get_secret_value(),
+                        follow_redirects=False,
+                        timeout=self._settings.timeout.total_seconds(),
+                        headers={"user-agent": AGENT, "accept": "application/json"},
+                    )
+                except ValueError:
+                    raise EngineUnavailable("HTTPS_PROXY or HTTP_PROXY is no URL of a proxy", sent=False) from None
             return self._opened
 
 
@@ -359,11 +363,21 @@ async def may_follow(url: str, hosts: Sequence[str]) -> bool:
     return all(ipaddress.ip_address(address[0].partition("%")[0]).is_global for *_, address in found)
 
 
-def _tls(settings: HttpSettings) -> ssl.SSLContext:
-    tls = settings.tls
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    if tls.client_cert is not None:
-        context.load_cert_chain(tls.client_cert, tls.client_key)
+def _tls(tls: Tls) -> ssl.SSLContext:
+    """Return what we trust, and the certificate that we show.
+
+    Raises:
+        EngineUnavailable: a file cannot be used.
+    """
+    what, wrong = "tls.ca_file", "it is no PEM file of certificates"
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        if tls.client_cert is not None:
+            what, wrong = "tls.client_cert and tls.client_key", "no PEM files, no pair, or the key has a password"
+            context.load_cert_chain(tls.client_cert, tls.client_key, password=str)  # none; OpenSSL would ask for one
+    except OSError as error:
+        reason = wrong if isinstance(error, ssl.SSLError) else error.strerror
+        raise EngineUnavailable(f"{what} cannot be used: {reason}", sent=False) from None
     return context
 
 

@@ -14,7 +14,8 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows_http.client import Reply
 
 _LATER: Final = frozenset({408, 425})
-_CREDENTIALS: Final = frozenset({401, 403, 407})
+_NOT_OURS: Final = "it does not accept our credentials"
+_CREDENTIALS: Final = {401: _NOT_OURS, 403: _NOT_OURS, 407: "the proxy does not accept our credentials (proxy)"}
 _ABOUT_THE_INPUT: Final = frozenset({400, 404, 405, 413, 415, 422})
 _NO_SUCH_PAGE: Final = frozenset({404, 405})  # also of a proxy that stands before the API
 _NOT_DONE_HERE: Final = frozenset({301, 307, 308})
@@ -25,7 +26,7 @@ _MOST: Final = 8192  # bytes of a body that are read for its reason
 def said(reply: Reply) -> str:
     """Return what the API said, on one line; nothing that could repeat our credentials."""
     if reply.status in _CREDENTIALS:
-        return f"it answered {reply.status}: it does not accept our credentials"
+        return f"it answered {reply.status}: {_CREDENTIALS[reply.status]}"
     reason = reason_in(reply.content[:_MOST]) if reply.status < _SERVER_ERROR else ""
     return f"it answered {reply.status}{f': {reason}' if reason else ''}"
 

@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from mcp_workflows.adapter import JSON, Preset, closest
 from mcp_workflows_http.expressions import as_object
@@ -38,15 +39,20 @@ def read_preset(name: str, folder: Path = Path()) -> Mapping[str, JSON]:
     else:
         meant = closest(name, preset_names())
         hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(preset_names())}"
-        raise ValueError(f"preset: there is no {name!r}; {hint} A file of your own ends with .yaml")
+        raise ValueError(f"there is no {name!r}; {hint} A file of your own ends with .yaml")
     try:
         found = YAML(typ="safe").load(place.read_text(encoding="utf-8"))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except OSError as error:
-        raise ValueError(f"preset: {name} cannot be read: {error.strerror}") from None
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"preset: {name} is no YAML: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        of_values = isinstance(error, DuplicateKeyError)  # its text has those of both keys
+        what = "a key is there twice" if of_values else ", ".join(filter(None, (error.context, error.problem)))
+        raise ValueError(f"{name}:{mark.line + 1 if mark else 1}: not YAML: {what}") from None
+    except (YAMLError, UnicodeDecodeError, RecursionError):
+        raise ValueError(f"{name} is not YAML") from None
     if not isinstance(found, dict):
-        raise ValueError(f"preset: {name} is no mapping")
+        raise ValueError(f"{name} is no mapping")
     return cast("Mapping[str, JSON]", found)
 
 
@@ -63,14 +69,22 @@ def _preset(name: str) -> Preset:
 
 
 def with_preset(written: object, folder: Path) -> object:
-    """Return the settings over those of their preset, key by key."""
+    """Return the settings over those of their preset, key by key.
+
+    Raises:
+        ValidationError: there is no such preset.
+    """
     if not isinstance(written, dict):
         return written
     settings = cast("Mapping[str, JSON]", written)
     name = settings.get("preset")
     if not isinstance(name, str):
         return settings
-    preset = {key: value for key, value in read_preset(name, folder).items() if key != _ABOUT}
+    try:
+        preset = {key: value for key, value in read_preset(name, folder).items() if key != _ABOUT}
+    except ValueError as error:
+        told: InitErrorDetails = {"type": _error(str(error)), "loc": ("preset",), "input": name}
+        raise ValidationError.from_exception_data("preset", [told]) from None
     return _merged(preset, settings)
 
 
@@ -83,18 +97,21 @@ def told_by_preset(error: ValidationError, written: object, folder: Path) -> Val
     preset: Any = YAML().load((folder / name).read_text(encoding="utf-8"))  # pyright: ignore[reportUnknownMemberType]
     details: list[InitErrorDetails] = []
     for each in error.errors(include_url=False):
-        place, known = each["loc"], len(_followed(settings, each["loc"]))
-        steps = _followed(preset, place)
+        place, what = each["loc"], _WORDS.get(each["type"], each["msg"].removeprefix("Value error, "))
+        at = (*place, what.split()[0].rstrip(":"))  # a message about several settings begins with one of them
+        steps = _followed(preset, at)
         told: InitErrorDetails = {"type": each["type"], "loc": place, "input": each["input"]}
-        if len(steps) > known:
+        if len(steps) > len(_followed(settings, at)):
             line = steps[-1][0].lc.key(steps[-1][1])[0] + 1
-            what = _WORDS.get(each["type"], each["msg"].removeprefix("Value error, "))
-            text = f"{name}:{line}: {'.'.join(map(str, place))}: {what}"
-            told["type"] = PydanticCustomError("preset", "{text}", {"text": text})
+            told["type"] = _error(": ".join(filter(None, (f"{name}:{line}", ".".join(map(str, place)), what))))
         elif "ctx" in each:
             told["ctx"] = each["ctx"]
         details.append(told)
     return ValidationError.from_exception_data(error.title, details)
+
+
+def _error(text: str) -> PydanticCustomError:
+    return PydanticCustomError("preset", "{text}", {"text": text})
 
 
 def _followed(value: Any, place: Sequence[str | int]) -> Sequence[tuple[Any, str | int]]:  # any YAML value

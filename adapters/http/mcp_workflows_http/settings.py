@@ -224,7 +224,9 @@ class HttpSettings(ApiDefinition):
     headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
     timeout: Duration = Field(default=timedelta(seconds=8), description="Of one look or start, all its requests.")
     max_reply: ByteSize = Field(default=ByteSize(5_000_000), description="Bytes of a reply that are read.")
-    proxy: str | None = Field(default=None, description="An HTTP(S) proxy. Default: HTTPS_PROXY and NO_PROXY.")
+    proxy: SecretStr | None = Field(
+        default=None, description="An HTTP(S) proxy, http://USER:PASSWORD@HOST:PORT. Default: HTTPS_PROXY and NO_PROXY."
+    )
     tls: Tls = Field(default=Tls(), description="Certificates.")
     rate: Rate | None = Field(default=None, description="The API's rate limit.")
 
@@ -233,8 +235,9 @@ class HttpSettings(ApiDefinition):
     def _over_its_preset(cls, written: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         context: Mapping[str, Path] = info.context or {}
         folder = context.get("folder", Path())
+        merged = with_preset(written, folder)
         try:
-            return handler(with_preset(written, folder))
+            return handler(merged)
         except ValidationError as error:
             raise told_by_preset(error, written, folder) from None
 
@@ -251,8 +254,11 @@ class HttpSettings(ApiDefinition):
 
     @field_validator("proxy")
     @classmethod
-    def _proxy_is_url(cls, url: str | None) -> str | None:
-        return None if url is None else _a_url(url)
+    def _proxy_is_url(cls, url: SecretStr | None) -> SecretStr | None:
+        parts = urlsplit("" if url is None else url.get_secret_value())
+        if url is not None and (parts.scheme not in {"http", "https"} or not parts.hostname):
+            raise ValueError("write the URL of a proxy: http://proxy.example.com:3128")
+        return url
 
     @field_validator("timeout")
     @classmethod

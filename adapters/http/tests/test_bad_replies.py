@@ -307,8 +307,41 @@ async def test_check_tells_whether_it_answers_and_lets_us_in() -> None:
     [
         ("/jobs/{{handle}}", "workflow echo its executions can be searched"),  # 404: nobody started it
         ("/pages/{{handle}}", "workflow echo: a look at 0 gets a page that is no JSON (404)"),
+        ({"path": "/pages", "query": {"id": "{{handle}}"}}, "workflow echo: a look at 0 gets a page that is no JSON"),
     ],
 )
-async def test_check_looks_at_an_execution_that_nobody_started(look: str, text: str) -> None:
+async def test_check_looks_at_an_execution_that_nobody_started(look: Any, text: str) -> None:
     async with here(starts="findable", find=FIND, look={"request": look, "codes": {200: "running"}}) as found:
-        assert (await found.adapter.check("echo", {})).text == text
+        assert (await found.adapter.check("echo", {})).text.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (JSONResponse({"error": "no id 0"}, status_code=422), None),
+        (Response(status_code=429), None),
+        (JSONResponse({}, status_code=401), "a look at 0 fails: it answered 401: it does not accept our credentials"),
+        (JSONResponse({}, status_code=500), "a look at 0 fails: it answered 500"),
+        (RedirectResponse("/login", status_code=302), "a look at 0 fails: it answered 302"),
+        (HTML, "a look at 0 gets a page that is no JSON (200)"),
+    ],
+    ids=["422", "429", "401", "500", "login", "html"],
+)
+async def test_check_tells_a_look_that_fails_from_an_id_that_is_none(reply: Response, text: str | None) -> None:
+    handle = {"job": "{{reply.body.id}}", "kind": "{{reply.body.kind}}"}
+    start, look = {**DEFINITION["start"], "handle": handle}, {**DEFINITION["look"], "request": "/jobs/{{handle.job}}"}
+    async with here(start=start, look=look) as found:
+        found.api.next_replies.append(answering(reply))
+        finding = await found.adapter.check("echo", {})
+        assert found.api.calls["look"] == 1
+    if text is None:
+        assert (finding.ok, finding.text) == (None, "workflow echo: this API cannot tell without a start")
+    else:
+        assert (finding.ok, finding.text, finding.hint) == (False, f"workflow echo: {text}", "check look")
+
+
+async def test_check_tells_a_page_in_place_of_the_api() -> None:
+    async with here(check={"engine": "/jobs/x"}) as found:
+        found.api.next_replies.append(answering(HTML))
+        finding = await found.adapter.check_engine()
+    assert (finding.ok, finding.text) == (False, "it answered 200 with a page that is no JSON")

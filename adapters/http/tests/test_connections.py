@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import anyio.to_thread
 import pytest
+from cryptography.hazmat.primitives import serialization
 from mcp_workflows_http import HttpAdapter
 
 from adapters.http.tests.real import adapter_of
-from mcp_workflows.adapter import Ref, Start, Status
+from mcp_workflows.adapter import Finding, Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable
 from tests.support.authority import Authority
+from tests.support.commands import COMMAND, run
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +85,7 @@ class Proxy:
     """A forwarding proxy, and what it was asked for."""
 
     url: str = ""
-    refuses: bool = False
+    wants: str | None = None  # a user and a password
     asked: list[str] = field(default_factory=list[str])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,7 +93,7 @@ class Proxy:
         head = await reader.readuntil(b"\r\n\r\n")
         method, target, _ = head.decode().split(" ", 2)
         self.asked.append(f"{method} {target}")
-        if self.refuses:
+        if self.wants and f"Proxy-Authorization: Basic {_basic(self.wants)}" not in head.decode().splitlines():
             writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
             return
         place = target if method == "CONNECT" else target.split("/")[2]
@@ -98,6 +104,10 @@ class Proxy:
         else:
             downstream.write(head)
         await asyncio.gather(_pump(reader, downstream), _pump(upstream, writer))
+
+
+def _basic(pair: str) -> str:
+    return base64.b64encode(pair.encode()).decode()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,6 +164,7 @@ async def refused(url: str, text: str, **settings: Any) -> None:
         finding = await adapter.check_engine()
         assert not finding.ok
         assert text.replace("\\", "") in finding.text
+        assert "s3cret" not in f"{raised.value} {finding}"
 
 
 async def test_a_private_ca_is_trusted_where_it_is_named(
@@ -204,9 +215,74 @@ async def test_the_proxy_of_the_environment_counts_unless_the_host_is_excepted(
 
 async def test_what_keeps_us_from_connecting_is_told(authority: Authority, tmp_path: Path) -> None:
     async with proxy() as through, api(tls_of(authority, tmp_path)) as port:
-        through.refuses = True
-        await refused(f"https://localhost:{port}", r"the proxy refuses \(proxy\)", proxy=through.url)
+        through.wants = "mcp:right"
+        text = r"the proxy refuses, or wants credentials \(proxy\)"
+        await refused(f"https://localhost:{port}", text, proxy=through.url)
+        wrong = through.url.replace("//", "//mcp:s3cret@")
+        await refused(f"https://localhost:{port}", text, proxy=wrong)
     await refused("http://127.0.0.1:1", r"nothing listens there \(url\)")
     await refused("http://nobody.invalid", r"its name is not known \(url\)")
     async with api(waits=False) as plain:
         await refused(f"https://localhost:{plain}", r"TLS fails; it may want a certificate of ours")
+
+
+async def test_a_proxy_that_wants_credentials_gets_them(authority: Authority, tmp_path: Path) -> None:
+    async with proxy() as through, api() as plain, api(tls_of(authority, tmp_path)) as port:
+        through.wants = "mcp:right"
+        ours = through.url.replace("//", "//mcp:right@")
+        tls = {"ca_file": str(authority.file)}
+        await started(adapter_of(url=f"https://localhost:{port}", proxy=ours, tls=tls, **DEFINITION))
+        await started(adapter_of(url=f"http://127.0.0.1:{plain}", proxy=ours, **DEFINITION))
+        async with adapter_of(url=f"http://127.0.0.1:{plain}", proxy=through.url, **DEFINITION) as adapter:
+            finding = await adapter.check_engine()
+    text = "it answered 407: the proxy does not accept our credentials (proxy)"
+    assert finding == Finding(ok=False, text=text, hint="check proxy")
+
+
+@pytest.mark.parametrize(
+    ("tls", "text"),
+    [
+        ({"ca_file": "{gone}"}, r"tls\.ca_file cannot be used: No such file or directory"),
+        ({"ca_file": "{none}"}, r"tls\.ca_file cannot be used: it is no PEM file of certificates"),
+        (
+            {"client_cert": "{none}", "client_key": "{none}"},
+            r"tls\.client_cert and tls\.client_key cannot be used: no PEM files, no pair, or the key has a password",
+        ),
+        (
+            {"client_cert": "{certificate}", "client_key": "{locked}"},
+            r"tls\.client_cert and tls\.client_key cannot be used: no PEM files, no pair, or the key has a password",
+        ),
+    ],
+)
+async def test_a_file_of_tls_that_cannot_be_used_is_told(
+    authority: Authority, tmp_path: Path, tls: dict[str, str], text: str
+) -> None:
+    certificate, key = authority.issue_into(tmp_path / "ours", "mcp")
+    locked, none = tmp_path / "locked.key", tmp_path / "none.pem"
+    none.write_text("no certificate")
+    plain = serialization.load_pem_private_key(key.read_bytes(), None)
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    locked.write_bytes(plain.private_bytes(pem, form, serialization.BestAvailableEncryption(b"s3cret")))
+    files = {"gone": tmp_path / "gone.pem", "none": none, "certificate": certificate, "locked": locked}
+    await refused("https://localhost:1", text, tls={name: place.format(**files) for name, place in tls.items()})
+
+
+async def test_a_proxy_of_the_environment_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "ftp://mcp:s3cret@127.0.0.1:1")
+    await refused("https://localhost:1", "HTTPS_PROXY or HTTP_PROXY is no URL of a proxy")
+
+
+@pytest.mark.process
+async def test_the_command_check_names_the_setting_of_a_ca_that_is_not_trusted(
+    authority: Authority, tmp_path: Path
+) -> None:
+    async with api(tls_of(authority, tmp_path)) as port:
+        (tmp_path / "workflows.yaml").write_text(
+            f"engines: {{ci: {{adapter: http, preset: buildbot, url: 'https://localhost:{port}'}}}}\n"
+            "tools: {release: {engine: ci, workflow: release}}\n"
+        )
+        run_there = partial(run, [COMMAND, "check", "workflows.yaml", "--json"], cwd=tmp_path)
+        done = await anyio.to_thread.run_sync(run_there)
+    assert done.returncode == 1
+    [engine] = json.loads(done.stdout)["engines"]
+    assert "its certificate is not trusted (tls.ca_file)" in engine["text"]

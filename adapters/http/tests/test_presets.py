@@ -16,6 +16,7 @@ from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.config.load import load_config
 
 URL = "https://jobs.example.com"
+READABLE = "start: {request: POST /jobs, handle: '{{reply.body.id}}'}\nlook: {request: /jobs, codes: {200: running}}\n"
 
 
 def settings(**written: Any) -> HttpSettings:
@@ -44,9 +45,7 @@ def test_what_is_set_overrides_a_preset_key_by_key() -> None:
 
 def test_a_file_of_ones_own_is_a_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(
-        "start: {request: POST /jobs, handle: '{{reply.body.id}}'}\nlook: {request: /jobs, codes: {200: running}}\n"
-    )
+    file.write_text(READABLE)
     assert settings(preset=str(file)).look.codes == {200: "running"}
 
 
@@ -89,6 +88,7 @@ def test_an_unknown_preset_is_told(preset: str, text: str) -> None:
         ({"auth": {}}, ("auth",), "set one of bearer"),
         ({"auth": {"bearer": "a\nb"}}, ("auth", "bearer"), "a header is one line of ASCII"),
         ({"timeout": "1m"}, ("timeout",), "at most 9s"),
+        ({"proxy": "proxy:3128"}, ("proxy",), "write the URL of a proxy"),
         ({"lok": {}}, ("lok",), "Extra inputs are not permitted"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_wrong_definition_is_told_with_its_place(written: Any, place: tuple[st
 
 
 def test_no_secret_is_in_a_definition() -> None:
-    found = settings(preset="respond-async", auth={"bearer": "s3cret"})
+    found = settings(preset="respond-async", auth={"bearer": "s3cret"}, proxy="http://mcp:s3cret@proxy:3128")
     assert "s3cret" not in str(found.definition) + repr(found)
 
 
@@ -117,7 +117,9 @@ def test_a_file_of_ones_own_is_beside_the_configuration(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert [tool.name for tool in load_config(file, {}).tools] == ["run"]
     file.write_text(file.read_text().replace("mine", "yours"))
-    with pytest.raises(ConfigError, match=r"workflows.yaml:1: .*yours.yaml cannot be read: No such file"):
+    with pytest.raises(
+        ConfigError, match=r"workflows.yaml:1: engines.jobs.preset: .*yours.yaml cannot be read: No such file"
+    ):
         load_config(file, {})
 
 
@@ -155,3 +157,25 @@ def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(tmp_path: Path) -
         (6, "look.message: no expression has 'replyy'"),
     ):
         assert any(f"workflows.yaml:1: engines.jobs: ./mine.yaml:{line}: {text}" in each for each in told), told
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("look: [a\nstart: b\n", "preset: ./mine.yaml:2: not YAML: while parsing a flow sequence, expected"),
+        ("look: {}\nlook: {a: s3cret}\n", "preset: ./mine.yaml:2: not YAML: a key is there twice"),
+        ("- look\n", "preset: ./mine.yaml is no mapping"),
+        (f"{READABLE}starts: findable\n", "./mine.yaml:3: starts: findable needs find"),
+        (f"{READABLE}".replace("codes: {200: running}", "gone: []"), "./mine.yaml:2: look needs status"),
+    ],
+)
+def test_a_file_of_ones_own_that_is_no_preset_is_told_with_its_line(tmp_path: Path, written: str, text: str) -> None:
+    (tmp_path / "mine.yaml").write_text(written)
+    file = tmp_path / "workflows.yaml"
+    file.write_text(f"engines:\n  jobs:\n    adapter: http\n    url: {URL}\n    preset: ./mine.yaml\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(file, {})
+    told = str(raised.value)
+    place = "workflows.yaml:5: engines.jobs." if text.startswith("preset") else "workflows.yaml:2: engines.jobs: "
+    assert f"{place}{text}" in told
+    assert "s3cret" not in told

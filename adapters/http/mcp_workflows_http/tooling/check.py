@@ -10,13 +10,13 @@ from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Method, Request
 from mcp_workflows_http.error_translation import said
-from mcp_workflows_http.expressions import Scope, names_in
+from mcp_workflows_http.expressions import Scope, as_object, names_in
 from mcp_workflows_http.find import items
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.settings import HttpSettings
 from mcp_workflows_http.start import order_scope
 
-_NOT_LET_IN = frozenset({401, 403, 407})
+_NOT_LET_IN = {401: "check auth", 403: "check auth", 407: "check proxy"}
 _SERVER_ERROR = 500
 _NOBODYS = "0"  # an id; some APIs take numbers only
 
@@ -27,11 +27,14 @@ async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
     try:
         reply = await client.send(request, Scope(names={"vars": settings.vars}))
     except EngineError as error:
-        return Finding(ok=False, text=str(error), hint="check url, proxy and tls")
+        hint = "check url, proxy and tls" if isinstance(error, EngineUnavailable) else None
+        return Finding(ok=False, text=str(error), hint=hint)
     if reply.status in _NOT_LET_IN:
-        return Finding(ok=False, text=said(reply), hint="check auth")
+        return Finding(ok=False, text=said(reply), hint=_NOT_LET_IN[reply.status])
     if reply.status >= _SERVER_ERROR or (settings.check.engine is not None and not reply.ok):
         return Finding(ok=False, text=said(reply), hint="check url")
+    if settings.check.engine is not None and not reply.is_json:
+        return Finding(ok=False, text=f"it answered {reply.status} with a page that is no JSON", hint="check url")
     return Finding(
         ok=True, text=f"{settings.url} answers ({reply.status}); {_promise(settings)}", hint=_advice(settings)
     )
@@ -88,10 +91,13 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
 async def _look_at_nobodys(client: ApiClient, settings: HttpSettings, start: Start) -> str | None:
     """Look at an execution that nobody started, which only reads; return what is wrong with the answer."""
     request = settings.look.request
-    if request.method is not Method.GET or "handle" not in names_in(request.path):
+    if request.method is not Method.GET or "handle" not in names_in([request.path, request.query]):
         return None  # a URL of the API's own cannot be made up
-    reply = await client.send(request, Handle.of(_NOBODYS, start, settings, "").scope(start.options))
-    if reply.status in _NOT_LET_IN or reply.status >= _SERVER_ERROR:
+    parts = as_object(settings.start.handle)
+    run = _NOBODYS if parts is None else dict.fromkeys(parts, _NOBODYS)
+    reply = await client.send(request, Handle.of(run, start, settings, "").scope(start.options))
+    refuses_the_id = 400 <= reply.status < _SERVER_ERROR and reply.status not in _NOT_LET_IN
+    if not (reply.ok or refuses_the_id or reply.status in settings.look.codes):
         return f"a look at {_NOBODYS} fails: {said(reply)}"
     return None if reply.is_json else f"a look at {_NOBODYS} gets a page that is no JSON ({reply.status})"
 
