@@ -28,7 +28,7 @@ from mcp_workflows.adapter import (
     Status,
 )
 from mcp_workflows.adapter.change_hints import ChangeHints
-from mcp_workflows.errors import EngineUnavailable, MappingError
+from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.bulk_status import listings
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient
@@ -105,9 +105,18 @@ class HttpAdapter:
             seen = await look(self._client, await self._definitions.get(handle.definition), handle, ref.options)
             if seen.unmapped is not None:
                 await self._definitions.note_unmapped(seen.unmapped)
-        if seen.wait and not seen.execution.terminal:
-            self._waits.keep(ref.handle, seen.execution, seen.wait)
-        return seen.execution
+        execution = self._without_secrets(seen.execution)
+        if seen.wait and not execution.terminal:
+            self._waits.keep(ref.handle, execution, seen.wait)
+        return execution
+
+    def _without_secrets(self, execution: Execution) -> Execution:
+        masked, failure = self._client.masked, execution.failure
+        return replace(
+            execution,
+            message=execution.message and masked(execution.message),
+            failure=failure and replace(failure, text=masked(failure.text)),
+        )
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
         """Send answers to the questions that are open; see `Adapter.answer`."""
@@ -169,6 +178,9 @@ class HttpAdapter:
         try:
             with anyio.fail_after(seconds):
                 yield
+        except EngineError as error:
+            error.args = (self._client.masked(str(error)),)
+            raise
         except TimeoutError:
             raise EngineUnavailable(f"no answer within {seconds:g} s (timeout)") from None
 

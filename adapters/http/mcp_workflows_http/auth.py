@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -25,6 +26,7 @@ _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say
 _CLOCKS_DIFFER: Final = 60  # seconds
 _PROOF_LASTS: Final = 540  # seconds; GitHub takes at most 600
 _SHORTEST_SECRET: Final = 4  # characters: a shorter one is in every text
+_LONG_SECRET: Final = 12  # characters: it is no word of a reply
 _STARS: Final = "***"
 _CREDENTIAL: Final = re.compile(
     r"""((?:bearer|basic)\s+|(?:passw(?:or)?d|secret|token|api[_-]?key)["']?\s*[:=]\s*["']?)[^\s"',;]{6,}""",
@@ -51,6 +53,7 @@ class Credentials:
         self._auth = auth
         self._url = url
         self._token: _Token | None = None
+        self._last = ""  # the value of the header that was sent last
         self._renewing = anyio.Lock()
 
     @property
@@ -72,14 +75,26 @@ class Credentials:
         return {"authorization": f"{'Bearer' if auth.basic is None else 'Basic'} {_STARS}"}
 
     def masked(self, text: str) -> str:
-        """Return a text with stars in the place of our credentials, and of what looks like others."""
+        """Return a text with stars in the place of our credentials."""
         for secret in self._secrets():
             if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, _STARS)
-        return _CREDENTIAL.sub(rf"\1{_STARS}", text)
+                text = text.replace(secret, _STARS).replace(quote(secret, safe=""), _STARS)
+        return text
+
+    def masked_bytes(self, content: bytes) -> bytes:
+        """Return a reply without our tokens; a short password could be a word of it, and stays."""
+        for secret in self._secrets():
+            if len(secret) >= _LONG_SECRET:
+                content = content.replace(secret.encode(), _STARS.encode())
+        return content
+
+    def masked_log(self, text: str) -> str:
+        """Return a text with stars in the place of our credentials, and of what looks like others."""
+        return _CREDENTIAL.sub(rf"\1{_STARS}", self.masked(text))
 
     def _secrets(self) -> Iterator[str]:
         auth = self._auth
+        yield self._last
         if self._token is not None:
             yield self._token.text
         if auth is None:
@@ -103,8 +118,10 @@ class Credentials:
         if auth.header is not None:
             return {auth.header.name: auth.header.value.get_secret_value()}
         if auth.basic is not None:
-            return {"authorization": f"Basic {_basic(auth.basic)}"}
-        return {"authorization": f"Bearer {await self._bearer(auth, client, renewed=renewed)}"}
+            self._last = _basic(auth.basic)
+            return {"authorization": f"Basic {self._last}"}
+        self._last = await self._bearer(auth, client, renewed=renewed)
+        return {"authorization": f"Bearer {self._last}"}
 
     async def _bearer(self, auth: Auth, client: httpx2.AsyncClient, *, renewed: bool) -> str:
         if auth.bearer is not None:
@@ -165,7 +182,7 @@ async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **r
     try:
         response = await post(**request)
         found = as_object(response.json()) or {} if response.is_success else {}
-    except (httpx2.RequestError, ValueError) as error:
+    except (httpx2.RequestError, httpx2.InvalidURL, ValueError, RecursionError) as error:
         raise EngineUnavailable(f"auth.{what}: no token can be had ({type(error).__name__})", sent=False) from None
     text = found.get("access_token", found.get("token"))
     if not isinstance(text, str):

@@ -12,9 +12,11 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cached_property, partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -27,7 +29,7 @@ from mcp_workflows.adapter.token_bucket import BUCKETS, UNLIMITED, BucketLimits,
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows_http.auth import Credentials
 from mcp_workflows_http.definition import Method, Request
-from mcp_workflows_http.expressions import Scope, as_list, as_object
+from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows_http.settings import HttpSettings, Tls
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ _CAUSES: Final[Mapping[type[BaseException], str]] = {
     ConnectionRefusedError: "nothing listens there (url), or where the proxy should be (proxy)",
 }
 """Causes by the class of the exception, the more special ones first; each names the setting that may be wrong."""
+_URLS: Final = frozenset({"location", "content-location", "operation-location", "azure-asyncoperation"})
 _UNAUTHORIZED: Final = 401
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _END: Final = 65_536  # bytes at the end of a log
@@ -135,13 +138,13 @@ class Pace:
         how = self._throttled
         if reply.status not in how.status:
             return False
-        if how.when is not None and not Scope(names={"reply": reply.as_json()}).is_true(how.when):
+        if how.when is not None and not lenient(partial(Scope(names={"reply": reply.as_json()}).is_true, how.when)):
             return False
         if self._bucket.throttled():
             logger.warning("the API throttles us%s", self._bucket.slowed)
         now = time.time()
         until = max(now + (retry_after(reply, now) or 0.0), _number(reply.headers.get(how.until or "")))
-        self._until = min(until, now + _LONGEST_PAUSE)
+        self._until = max(self._until, min(until, now + _LONGEST_PAUSE))
         return True
 
 
@@ -205,6 +208,10 @@ class ApiClient:
         """Return a text of the API without our credentials."""
         return self._credentials.masked(text)
 
+    def masked_log(self, text: str) -> str:
+        """Return a log without our credentials, and without what looks like others."""
+        return self._credentials.masked_log(text)
+
     async def close(self) -> None:
         """Close all connections."""
         if self._opened is not None:
@@ -241,6 +248,8 @@ class ApiClient:
             url = urljoin(f"{self._settings.url}/", scope.text(request.url or ""))
             if _origin(url) != _origin(self._settings.url):
                 raise ValueError(f"the API named a URL of another origin, {_origin(url)}, where nothing is sent")
+            if "@" in urlsplit(url).netloc:
+                raise ValueError("the API named a URL with credentials, where nothing is sent")
         return f"{url}{'&' if '?' in url else '?'}{query}" if query else url
 
     async def log(self, request: Request, scope: Scope, follow: Sequence[str]) -> Reply:
@@ -261,7 +270,11 @@ class ApiClient:
         if not follows:
             raise EngineRefused(f"it redirects to {there}, which look.log.follow does not name")
         client = await self._client()
-        return await self._replied(client, client.build_request("GET", url), end_only=True)
+        try:
+            built = client.build_request("GET", url)
+        except httpx2.InvalidURL:
+            raise EngineRefused("it redirects to something that is no URL") from None
+        return await self._replied(client, built, end_only=True, is_theirs=False)
 
     async def send(self, request: Request, scope: Scope, *, end_only: bool = False) -> Reply:
         """Send a request once. `end_only`: the end of a long reply is enough.
@@ -280,19 +293,24 @@ class ApiClient:
 
     async def _sent(self, client: httpx2.AsyncClient, prepared: Prepared, *, renewed: bool, end_only: bool) -> Reply:
         headers = {**prepared.headers, **await self._credentials.headers(client, renewed=renewed)}
-        built = client.build_request(
-            prepared.method,
-            prepared.url,
-            headers=headers,
-            json=prepared.body,
-            data=prepared.form,
-            files=None
-            if prepared.multipart is None
-            else {name: (None, text) for name, text in prepared.multipart.items()},
-        )
+        parts = prepared.multipart
+        try:
+            built = client.build_request(
+                prepared.method,
+                prepared.url,
+                headers=headers,
+                json=prepared.body,
+                data=prepared.form,
+                files=None if parts is None else {name: (None, text) for name, text in parts.items()},
+            )
+        except (httpx2.InvalidURL, ValueError) as error:  # too long, no Unicode, no JSON
+            raise EngineRefused(f"its request cannot be made ({type(error).__name__})", final=True) from None
         return await self._replied(client, built, end_only=end_only)
 
-    async def _replied(self, client: httpx2.AsyncClient, request: httpx2.Request, *, end_only: bool) -> Reply:
+    async def _replied(
+        self, client: httpx2.AsyncClient, request: httpx2.Request, *, end_only: bool, is_theirs: bool = True
+    ) -> Reply:
+        """Send it; `is_theirs`: to the API, and to no other host."""
         if end_only:
             request.headers["accept-encoding"] = "identity"  # a log that still grows may be cut in mid-stream
         try:
@@ -304,8 +322,12 @@ class ApiClient:
         except httpx2.RequestError as error:
             raise _lost(error) from None
         headers = {name.lower(): value for name, value in response.headers.items()}
+        for name in headers.keys() & _URLS:  # relative to the request: RFC 9110, section 10.2.2
+            with suppress(ValueError):  # it is no URL
+                headers[name] = urljoin(str(request.url), headers[name])
+        content = self._credentials.masked_bytes(content)
         reply = Reply(status=response.status_code, headers=headers, content=content)
-        return replace(reply, is_throttled=self._pace.is_throttled(reply))
+        return replace(reply, is_throttled=is_theirs and self._pace.is_throttled(reply))
 
     async def _bounded(self, response: httpx2.Response) -> bytes:
         content = bytearray()
@@ -330,6 +352,7 @@ class ApiClient:
                         verify=verify,
                         proxy=None if proxy is None else proxy.get_secret_value(),
                         follow_redirects=False,
+                        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none: tasks are no session
                         timeout=self._settings.timeout.total_seconds(),
                         headers={"user-agent": AGENT, "accept": "application/json"},
                     )

@@ -5,13 +5,14 @@ A preset is such a definition in a file. The settings of an engine are one, too,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Final, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import Signature, StartGuarantee, Status
@@ -48,6 +49,10 @@ _Word: TypeAlias = str | int | bool
 Words = Annotated[
     tuple[str, ...], BeforeValidator(_words, json_schema_input_type=list[_Word] | _Word), AfterValidator(_sorted)
 ]
+
+
+_UP: Final = re.compile(r"/\.\.?(/|$)")
+HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class Method(StrEnum):
@@ -88,8 +93,11 @@ class Request(BaseModel):
     def _is_whole(self) -> Request:
         if (self.path is None) == (self.url is None):
             raise ValueError("set path, or url (of a reply)")
-        if self.path is not None and not self.path.startswith("/"):
-            raise ValueError("a path begins with /")
+        if self.path is not None and (not self.path.startswith("/") or _UP.search(self.path)):
+            raise ValueError("a path begins with /, and has no .. in it")
+        for name in self.headers:
+            if not HEADER.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a header")
         if sum(each is not None for each in (self.body, self.form, self.multipart)) > 1:
             raise ValueError("set one of json, form and multipart")
         return self
@@ -131,6 +139,14 @@ class StartRequest(BaseModel):
     refused_if: Text | None = Field(
         default=None, description="True if a reply is a definite no, though its HTTP status does not say so."
     )
+
+    @model_validator(mode="after")
+    def _starts_one(self) -> StartRequest:
+        if "method" not in self.request.model_fields_set:
+            raise ValueError("request: write the method of a start, POST /jobs")
+        if not names_in(self.handle):
+            raise ValueError("handle: it is the same for all; say where it is in the reply, {{reply.body.id}}")
+        return self
 
 
 class NextPage(BaseModel):
@@ -179,6 +195,9 @@ class Sweep(Listing):
         description="True if an `item` may ask a person: it is looked at by itself. A text: it is looked at when that "
         "text changes.",
     )
+
+
+ENDS_OR_RUNS: Final = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 
 
 class StatusMap(BaseModel):
@@ -308,6 +327,15 @@ class Look(BaseModel):
     )
     gone: Codes = Field(default=(404, 410), description="HTTP status: there is no such execution.")
     gone_if: Text | None = Field(default=None, description="True if a reply says so, though its HTTP status does not.")
+
+    @field_validator("codes")
+    @classmethod
+    def _codes_say_a_status(cls, codes: Mapping[int, str]) -> Mapping[int, str]:
+        words = [status.value for status in ENDS_OR_RUNS]
+        for code, meaning in codes.items():
+            if "{{" not in meaning and meaning not in words:
+                raise ValueError(f"{code}: write one of {', '.join(words)}, or an expression")
+        return codes
 
     @cached_property
     def more_first(self) -> bool:

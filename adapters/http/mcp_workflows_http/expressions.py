@@ -7,6 +7,7 @@ and what the API replied (`reply`, `more`, `item`). `key.uuid`, `key.short` and 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from mcp_workflows.errors import ConfigError, MappingError
 T = TypeVar("T")
 
 _PLACEHOLDER: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
-_KEY_FORM: Final = re.compile(r"\bkey\.(uuid|short|dns)\b")
+_KEY_FORM: Final = re.compile(r"(?<![\w.])key\.(uuid|short|dns)\b")
 _NOT_OF_A_PART: Final = re.compile(r"!\w+\.")
 _SHORT: Final = 64  # characters
 _DNS: Final = 63
@@ -76,9 +77,10 @@ def number_of(value: Any) -> float | None:  # any JSON value
     if isinstance(value, bool):
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None
 
 
 def _names(node: Mapping[str, Any]) -> Iterator[str]:

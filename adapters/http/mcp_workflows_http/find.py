@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, Start
@@ -12,12 +13,12 @@ from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import Pages, Request
 from mcp_workflows_http.error_translation import look_error
-from mcp_workflows_http.expressions import Scope, as_list
+from mcp_workflows_http.expressions import Scope, as_list, lenient
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.settings import HttpSettings
 from mcp_workflows_http.start import check_same, order_scope
 
-_NEXT: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?', re.IGNORECASE)
+_NEXT: Final = re.compile(r'\s*<([^<>]*)>(?=.*;\s*rel="?next"?)', re.IGNORECASE)
 
 
 async def find(client: ApiClient, settings: HttpSettings, definition: str, start: Start) -> Handle | None:
@@ -71,7 +72,7 @@ async def pages(client: ApiClient, how: Pages, scope: Scope) -> AsyncGenerator[S
         if not reply.ok:
             raise look_error(reply)
         page = scope | {"reply": reply.as_json()}
-        found = as_list(page.value(how.each))
+        found = as_list(lenient(partial(page.value, how.each)))
         if found is None:
             raise EngineUnavailable(f"it answered {reply.status} without a list at {how.each}", silent=False)
         yield found
@@ -87,7 +88,8 @@ def _following(how: Pages, reply: Reply, page: Scope) -> Request | None:
     if how.next is None:
         return None
     if how.next.link:
-        found = _NEXT.search(reply.headers.get("link", ""))
+        links = map(_NEXT.match, reply.headers.get("link", "").split(","))
+        found = next((each for each in links if each), None)
         return None if found is None else how.request.model_copy(update={"path": None, "url": found[1], "query": {}})
     more: Mapping[str, Any] = {name: page.value(value) for name, value in how.next.query.items()}
     if all(value in (None, "", False) for value in more.values()):

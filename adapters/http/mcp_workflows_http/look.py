@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, Progress, Status
+from mcp_workflows.adapter import JSON, MAX_STEPS, Execution, ExecutionStep, Failure, Progress, Status
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient, Reply, retry_after
 from mcp_workflows_http.definition import ApiDefinition, Log, Look, More, word_of
@@ -21,7 +21,9 @@ from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient, m
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.questions import OpenQuestion, open_questions
 
-_PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|^.*\s+File ".*", line \d+|^\s+at \S+ ?\(')
+_PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)File "[^"]*", line \d+|^\s+at \S+ ?\(')
+_LONGEST_LINE: Final = 2000  # characters of a line of a log
+_MOST_ITEMS: Final = 100  # further requests for the items of one list
 _MOST_KEPT: Final = 10_000  # looks
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
 _LONGEST_WORD: Final = 100  # characters of a strange word that are shown
@@ -88,6 +90,8 @@ async def look(
     scope |= {"entry": lenient(partial(_entry, how, scope))}
     if how.more_first and reply.ok:
         scope = await _with_more(client, how, scope)
+    if reply.status in how.gone and not reply.is_json and "gone" not in how.model_fields_set:
+        raise EngineUnavailable(f"it answered {reply.status} with a page that is no JSON", silent=False)
     is_gone = how.gone_if is not None and bool(lenient(partial(scope.is_true, how.gone_if)))
     if is_gone or (reply.status in how.gone and reply.status not in how.codes):
         settling = definition.settling.total_seconds()
@@ -153,7 +157,7 @@ async def _with_more(client: ApiClient, how: Look, scope: Scope) -> Scope:
     more: dict[str, JSON] = {}
     for name, each in how.more.items():
         if each.each is not None:
-            listed = as_list(lenient(partial(scope.value, each.each))) or ()
+            listed = (as_list(lenient(partial(scope.value, each.each))) or ())[:_MOST_ITEMS]
             found = [await _one_more(client, how, each, scope | {"item": item}) for item in listed]
             more = {**more, name: [reply for reply in found if reply is not None]}
         else:
@@ -192,7 +196,7 @@ async def log_end(client: ApiClient, log: Log, scope: Scope) -> str:
     if not reply.ok:
         return ""
     written = text.splitlines() if log.line is None else _json_lines(text, log.line, scope)
-    return client.masked("\n".join(_without_stack_traces(written)))
+    return client.masked_log("\n".join(_without_stack_traces(written)))
 
 
 def _json_lines(text: str, line: str, scope: Scope) -> Iterator[str]:
@@ -209,7 +213,7 @@ def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
     """Return the lines that say something to those who have not written the workflow."""
     found: list[str] = []
     is_code = False  # the line after the place in a stack trace of Python
-    for line in lines:
+    for line in (each[:_LONGEST_LINE] for each in lines):
         is_place = _PLACE_IN_CODE.search(line) is not None
         if line.strip() and not is_place and not is_code:
             found.append(line.rstrip())
@@ -222,12 +226,19 @@ def _execution(how: Look, status: Status, strange: str | None, handle: Handle, s
     message = _text(how.message, scope) or (_stage(how, progress, scope) if status is Status.RUNNING else None)
     if strange is not None:
         message = f"the API says {strange!r}, which the map of statuses does not name"
+    output, failure = None, _failure(how, scope) if status is Status.FAILED else None
+    if status is Status.SUCCEEDED:
+        try:
+            output = scope.value(how.output)
+        except MappingError as error:
+            text = f"it succeeded, but its result cannot be read: {error}"
+            status, failure = Status.FAILED, Failure(text=text, kind="UndecodableResult")
     return Execution(
         status=status,
         message=message,
         progress=progress,
-        output=scope.value(how.output) if status is Status.SUCCEEDED else None,
-        failure=_failure(how, scope) if status is Status.FAILED else None,
+        output=output,
+        failure=failure,
         execution_id=_text(how.execution_id, scope) or handle.name,
         url=_text(how.url, scope),
         steps=steps,
@@ -254,7 +265,7 @@ def _steps(how: Look, scope: Scope) -> tuple[ExecutionStep, ...]:
     if steps is None:
         return ()
     found: list[ExecutionStep] = []
-    for item in as_list(lenient(partial(scope.value, steps.each))) or ():
+    for item in (as_list(lenient(partial(scope.value, steps.each))) or ())[-MAX_STEPS:]:
         each = scope | {"item": item}
         name, word = _text(steps.name, each), lenient(partial(each.value, steps.status))
         status = (steps.map or how.map).status(word_of(word)) or Status.RUNNING

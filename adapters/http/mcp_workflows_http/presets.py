@@ -38,13 +38,14 @@ def read_preset(name: str, folder: Path = Path()) -> Mapping[str, JSON]:
         place = _FOLDER / f"{name}.yaml"
     else:
         meant = closest(name, preset_names())
-        hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(preset_names())}"
+        hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(preset_names())}."
         raise ValueError(f"there is no {name!r}; {hint} A file of your own ends with .yaml")
     try:
         found = YAML(typ="safe").load(place.read_text(encoding="utf-8"))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
-    except MarkedYAMLError as error:
+    except MarkedYAMLError as raised:
+        error: Any = raised  # its class has no types
         mark = error.problem_mark or error.context_mark
         of_values = isinstance(error, DuplicateKeyError)  # its text has those of both keys
         what = "a key is there twice" if of_values else ", ".join(filter(None, (error.context, error.problem)))

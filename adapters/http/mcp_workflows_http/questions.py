@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, InputRequest
@@ -15,7 +16,7 @@ from mcp_workflows.errors import EngineRefused, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition, Ask, Place
 from mcp_workflows_http.error_translation import change_error
-from mcp_workflows_http.expressions import Scope, as_list, as_object, moment_of
+from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient, moment_of
 from mcp_workflows_http.inputs import form_of
 
 _METHOD: Final = "elicitation/create"
@@ -62,7 +63,7 @@ def _items(name: str, how: Ask, scope: Scope) -> Iterator[tuple[str, Scope]]:
 
 def _is_settled(how: Ask, scope: Scope, settling: timedelta) -> bool:
     """Return True if the API takes an answer by now, by its own clock if it tells the time."""
-    asked = None if how.asked is None else moment_of(scope.text(how.asked))
+    asked = None if how.asked is None else moment_of(lenient(partial(scope.text, how.asked)))
     if asked is None:
         return True
     try:
@@ -73,19 +74,19 @@ def _is_settled(how: Ask, scope: Scope, settling: timedelta) -> bool:
 
 
 def _params(how: Ask, scope: Scope, page: str | None, key: str) -> Mapping[str, JSON]:
-    message = scope.text(how.message)
+    message = lenient(partial(scope.text, how.message)) or "It waits for an answer."
     if how.at is Place.ENGINE:
         return {"mode": "url", "message": message, "url": _page(how, scope) or page or "", "elicitationId": key}
     return {"mode": "form", "message": message, "requestedSchema": _schema(how, scope)}
 
 
 def _page(how: Ask, scope: Scope) -> str | None:
-    return None if how.url is None else scope.text(how.url)
+    return None if how.url is None else lenient(partial(scope.text, how.url))
 
 
 def _schema(how: Ask, scope: Scope) -> Mapping[str, JSON]:
     """Return the form; some APIs have it as a JSON text."""
-    found: Any = None if how.form is None else scope.value(how.form)
+    found: Any = None if how.form is None else lenient(partial(scope.value, how.form))
     if isinstance(found, str):
         try:
             found = json.loads(found)

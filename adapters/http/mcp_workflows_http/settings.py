@@ -24,7 +24,7 @@ from pydantic import (
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
-from mcp_workflows_http.definition import MODEL, ApiDefinition
+from mcp_workflows_http.definition import HEADER, MODEL, ApiDefinition
 from mcp_workflows_http.presets import told_by_preset, with_preset
 
 _NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}
@@ -240,6 +240,14 @@ class HttpSettings(ApiDefinition):
             return handler(merged)
         except ValidationError as error:
             raise told_by_preset(error, written, folder) from None
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_are_lines(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        for name, text in headers.items():
+            if not HEADER.fullmatch(name) or not text.isascii() or not text.isprintable():
+                raise ValueError(f"{name}: a header is a name without spaces, and one line of ASCII")
+        return headers
 
     @field_validator("url")
     @classmethod

@@ -5,6 +5,9 @@ Sources: Airflow 3.3 (REST API v2) and Prefect 3.8, as they were run; google.lon
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import anyio
 import pytest
 from starlette.responses import JSONResponse, Response

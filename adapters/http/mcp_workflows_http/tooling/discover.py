@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from ruamel.yaml import YAML
@@ -13,12 +14,13 @@ from mcp_workflows.adapter import JSON, Discovered
 from mcp_workflows.errors import EngineError
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import Detail, Inputs, Workflows
-from mcp_workflows_http.expressions import Scope, as_object, lenient
+from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows_http.find import items
 from mcp_workflows_http.inputs import form_of
 from mcp_workflows_http.settings import HttpSettings
 
 _MOST: Final = 200  # workflows
+_MOST_VALUES: Final = 100_000  # in a file
 
 
 async def discover(client: ApiClient, settings: HttpSettings, how: Workflows) -> Sequence[Discovered]:
@@ -68,9 +70,17 @@ def _body(detail: Detail, reply: Reply) -> JSON:
     if not detail.yaml:
         return reply.body
     try:
-        return next(iter(YAML(typ="safe").load_all(reply.text)), None)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportUnknownArgumentType]
-    except (YAMLError, ValueError):
+        found: JSON = next(iter(YAML(typ="safe").load_all(reply.text)), None)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportUnknownArgumentType]
+    except (YAMLError, ValueError, RecursionError):
         return None
+    return found if sum(1 for _ in islice(_values(found), _MOST_VALUES)) < _MOST_VALUES else None
+
+
+def _values(value: JSON) -> Iterator[JSON]:
+    """Yield all values in it; an alias in YAML may stand for very many."""
+    yield value
+    for each in as_list(value) or (as_object(value) or {}).values():
+        yield from _values(each)
 
 
 def _input(how: Inputs | str | None, scope: Scope) -> Mapping[str, JSON] | None:
