@@ -51,18 +51,19 @@ def written_by_hand(block: str) -> int:
     return keys(YAML(typ="safe").load(block))  # pyright: ignore[reportUnknownMemberType]
 
 
-def test_it_takes_few_keys() -> None:
-    of_an_api, of_a_preset = BLOCKS[:2]
+@pytest.mark.parametrize("of_an_api", [BLOCKS[0], *EXAMPLES])
+def test_any_api_takes_at_most_forty_keys(of_an_api: str) -> None:
     assert written_by_hand(of_an_api) <= 40
-    assert written_by_hand(of_a_preset) <= 9  # with one argument; two of them are its schema
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_a_preset_has_a_page_made_from_its_file(tmp_path: Path, name: str) -> None:
+def test_a_preset_has_a_page_made_from_its_file_and_takes_at_most_eight_keys(tmp_path: Path, name: str) -> None:
     """`make format` writes them."""
     text = (preset_pages.FOLDER / f"{name}.md").read_text()
     assert text == preset_pages.page(name)
-    assert tools_of(tmp_path, text.split("```")[1].removeprefix("yaml"))
+    block = text.split("```")[1].removeprefix("yaml")
+    assert tools_of(tmp_path, block)
+    assert written_by_hand(block) <= 8
 
 
 def test_the_presets_are_those_that_are_shipped() -> None:
