@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,16 @@ async def test_buildbot_has_the_properties_of_its_force_scheduler(tmp_path: Path
         "type": "object",
         "properties": {"text": {"type": "string", "description": "text"}},
     }
+
+
+async def test_a_file_whose_aliases_stand_for_very_many_values_is_left_out() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)), "on: *a7"]
+    replies: dict[str, Any] = {
+        "GET /repos/acme/shop/actions/workflows": {
+            "workflows": [{"id": 1, "name": "A", "path": "a.yml", "state": "active"}]
+        },
+        "GET /repos/acme/shop/contents/a.yml": "\n".join(lines),
+    }
+    began = time.process_time()
+    assert await drafts("github-actions", replies, vars={"owner": "acme", "repo": "shop"}) == []
+    assert time.process_time() - began < 2  # 5 s and more, once
