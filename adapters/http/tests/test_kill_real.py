@@ -169,7 +169,8 @@ async def test_an_airflow_killed_in_mid_run_runs_the_task_again_and_ends_no_task
                 assert (await client.get(task_id))["status"] == "working"
                 await anyio.to_thread.run_sync(engine.start)
                 engine.release()
-                assert (await client.until(task_id, within=120))["status"] == "completed"
+                ended = await client.until(task_id, within=120)
+                assert (ended["status"], ended["result"]["isError"]) == ("completed", False), ended
                 [run] = engine.read("dags/hold/dagRuns")["dag_runs"]
                 [task] = engine.read(f"dags/hold/dagRuns/{run['dag_run_id']}/taskInstances")["task_instances"]
                 assert task["try_number"] > 1
