@@ -24,7 +24,7 @@ from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrp
 
 from scripts.processes import free_port
 from scripts.stack import ROOT, SAMPLES, Plan, Stack
-from tests.support.served import Peer, peer, serving
+from tests.support.served import Peer, peer, serving, told
 
 pytestmark = pytest.mark.anyio
 
@@ -242,8 +242,8 @@ async def test_a_release_on_airflow_whose_tests_fail_or_that_is_declined_has_fai
             failed = (await dana.until(bad, within=120))["result"]["content"][0]["text"]
             assert "integration tests\n38 integration tests ...\ndone\nRuntimeError: FAILED test_checkout" in failed
             good = (await dana.call("release", {"version": "1.4.0"})).result["taskId"]
-            asked = await mori.until(good, "input_required", within=120)
-            [(key, question)] = asked["inputRequests"].items()
+            await told(dana, good, "waits for somebody else's answer", within=120)
+            [(key, question)] = (await mori.get(good))["inputRequests"].items()
             assert list(question["params"]["requestedSchema"]["properties"]) == ["option", "reason"]
             await mori.answer(good, **{key: {"action": "decline"}})
             declined = (await dana.until(good, within=120))["result"]["content"][0]["text"]
