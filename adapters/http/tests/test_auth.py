@@ -108,6 +108,7 @@ async def test_google_gives_a_workload_its_token(tmp_path: Path, monkeypatch: py
         assert "token-of-the-cluster" in asked.body
 
 
+@pytest.mark.usefixtures("processes")  # its library asks `uname` for the processor
 async def test_azure_gives_a_workload_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = int(datetime.now(UTC).timestamp()) + 3600
     async with scene("respond-async", "reports") as there:
