@@ -45,10 +45,10 @@ def read_preset(name: str, folder: Path = Path()) -> Mapping[str, JSON]:
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
     except MarkedYAMLError as raised:
-        error: Any = raised  # its class has no types
-        mark = error.problem_mark or error.context_mark
-        of_values = isinstance(error, DuplicateKeyError)  # its text has those of both keys
-        what = "a key is there twice" if of_values else ", ".join(filter(None, (error.context, error.problem)))
+        fault: Any = raised  # its class has no types
+        mark = fault.problem_mark or fault.context_mark
+        of_values = isinstance(raised, DuplicateKeyError)  # its text has those of both keys
+        what = "a key is there twice" if of_values else ", ".join(filter(None, (fault.context, fault.problem)))
         raise ValueError(f"{name}:{mark.line + 1 if mark else 1}: not YAML: {what}") from None
     except (YAMLError, UnicodeDecodeError, RecursionError):
         raise ValueError(f"{name} is not YAML") from None
