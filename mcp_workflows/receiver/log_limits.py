@@ -120,6 +120,7 @@ LIMITED: Final = frozenset(
         "tasks.adopt",
         "tasks.authorization",
         "tasks.cancel",
+        "tasks.look",
         "tasks.maintenance",
         "tasks.start",
     )

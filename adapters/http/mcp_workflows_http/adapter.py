@@ -302,7 +302,7 @@ def _kind(cls: type[T], settings: HttpSettings) -> type[T]:
         parents.append(DiscoveringHttpAdapter)
     if settings.webhook_secret is not None:
         parents.append(CalledHttpAdapter)
-    if settings.sweep is not None:
+    if settings.can_sweep:
         parents.append(SweepingHttpAdapter)
     found = (*parents, cls) if cls is HttpAdapter else (cls, *parents)
     return cast("type[T]", type(cls.__name__, found, {"starts": settings.starts}))

@@ -495,7 +495,10 @@ class ApiDefinition(BaseModel):
     look: Look = Field(description="How an execution is looked at.")
     asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
     cancel: Cancel | None = Field(default=None, description="How it is cancelled; default: it cannot be.")
-    sweep: Sweep | None = Field(default=None, description="A list of those that run, in place of a look at each.")
+    sweep: Sweep | None = Field(
+        default=None,
+        description="A list of those that run, in place of a look at each; only with `asking` if there are `asks`.",
+    )
     settling: Duration = Field(
         default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
     )
@@ -506,12 +509,15 @@ class ApiDefinition(BaseModel):
     check: Checking = Field(default=Checking(), description="Requests of `mcp-workflows check`.")
     throttled: Throttled = Field(default=Throttled(), description="How the API says that we call too often.")
 
+    @property
+    def can_sweep(self) -> bool:
+        """True if the list tells enough: without `asking` it would hide questions."""
+        return self.sweep is not None and (not self.asks or self.sweep.asking is not None)
+
     @model_validator(mode="after")
     def _keeps_its_promise(self) -> ApiDefinition:
         if self.starts is StartGuarantee.FINDABLE and self.find is None:
             raise ValueError("starts: findable needs find, which searches for the execution of a key")
-        if self.sweep is not None and self.asks and self.sweep.asking is None:
-            raise ValueError("sweep needs asking, as these executions ask people: no list shows questions")
         if self.look.status is None and not self.look.codes:
             raise ValueError("look needs status (and map), or codes")
         return self
