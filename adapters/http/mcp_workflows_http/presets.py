@@ -84,8 +84,7 @@ def with_preset(written: object, folder: Path) -> object:
     try:
         preset = {key: value for key, value in read_preset(name, folder).items() if key != _ABOUT}
     except ValueError as error:
-        told: InitErrorDetails = {"type": _error(str(error)), "loc": ("preset",), "input": name}
-        raise ValidationError.from_exception_data("preset", [told]) from None
+        raise ValidationError.from_exception_data("preset", [_of_preset(str(error), name)]) from None
     return _merged(preset, settings)
 
 
@@ -104,15 +103,17 @@ def told_by_preset(error: ValidationError, written: object, folder: Path) -> Val
         told: InitErrorDetails = {"type": each["type"], "loc": place, "input": each["input"]}
         if len(steps) > len(_followed(settings, at)):
             line = steps[-1][0].lc.key(steps[-1][1])[0] + 1
-            told["type"] = _error(": ".join(filter(None, (f"{name}:{line}", ".".join(map(str, place)), what))))
+            text = ": ".join(filter(None, (f"{name}:{line}", ".".join(map(str, place)), what)))
+            told = _of_preset(text, name)
         elif "ctx" in each:
             told["ctx"] = each["ctx"]
         details.append(told)
     return ValidationError.from_exception_data(error.title, details)
 
 
-def _error(text: str) -> PydanticCustomError:
-    return PydanticCustomError("preset", "{text}", {"text": text})
+def _of_preset(text: str, name: str) -> InitErrorDetails:
+    """Return an error about the setting `preset`: what is wrong in its file has no place in workflows.yaml."""
+    return {"type": PydanticCustomError("preset", "{text}", {"text": text}), "loc": ("preset",), "input": name}
 
 
 def _followed(value: Any, place: Sequence[str | int]) -> Sequence[tuple[Any, str | int]]:  # any YAML value

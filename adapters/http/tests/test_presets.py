@@ -157,15 +157,32 @@ def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_line(tmp_path: Path) -
         (5, "look.mapp: unknown key"),
         (6, "look.message: no expression has 'replyy'"),
     ):
-        assert any(f"workflows.yaml:1: engines.jobs: ./mine.yaml:{line}: {text}" in each for each in told), told
+        assert any(f"workflows.yaml:1: engines.jobs.preset: ./mine.yaml:{line}: {text}" in each for each in told), told
+
+
+def test_mistakes_in_a_file_of_ones_own_are_told_beside_those_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"{READABLE}settling: never\nfind:\n  request: /jobs\n")
+    file = tmp_path / "workflows.yaml"
+    own = "preset: ./mine.yaml\n    look:\n      url: '{{hande}}'\n    lok: {}\n"
+    file.write_text(f"engines:\n  jobs:\n    adapter: http\n    url: {URL}\n    {own}")
+    with pytest.raises(ConfigError) as raised:
+        load_config(file, {})
+    told = str(raised.value)
+    for text in (
+        "5: engines.jobs.preset: ./mine.yaml:3: settling: a duration is a number and a unit",
+        "5: engines.jobs.preset: ./mine.yaml:4: find.each: is missing",
+        "7: engines.jobs.look.url: no expression has 'hande'; did you mean 'handle'?",
+        "8: engines.jobs.lok: unknown key; did you mean 'look'?",
+    ):
+        assert f"workflows.yaml:{text}" in told
 
 
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        ("look: [a\nstart: b\n", "preset: ./mine.yaml:2: not YAML: while parsing a flow sequence, expected"),
-        ("look: {}\nlook: {a: s3cret}\n", "preset: ./mine.yaml:2: not YAML: a key is there twice"),
-        ("- look\n", "preset: ./mine.yaml is no mapping"),
+        ("look: [a\nstart: b\n", "./mine.yaml:2: not YAML: while parsing a flow sequence, expected"),
+        ("look: {}\nlook: {a: s3cret}\n", "./mine.yaml:2: not YAML: a key is there twice"),
+        ("- look\n", "./mine.yaml is no mapping"),
         (f"{READABLE}starts: findable\n", "./mine.yaml:3: starts: findable needs find"),
         (f"{READABLE}".replace("codes: {200: running}", "gone: []"), "./mine.yaml:2: look needs status"),
     ],
@@ -177,8 +194,7 @@ def test_a_file_of_ones_own_that_is_no_preset_is_told_with_its_line(tmp_path: Pa
     with pytest.raises(ConfigError) as raised:
         load_config(file, {})
     told = str(raised.value)
-    place = "workflows.yaml:5: engines.jobs." if text.startswith("preset") else "workflows.yaml:2: engines.jobs: "
-    assert f"{place}{text}" in told
+    assert f"workflows.yaml:5: engines.jobs.preset: {text}" in told
     assert "s3cret" not in told
 
 
