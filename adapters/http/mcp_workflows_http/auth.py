@@ -18,6 +18,7 @@ import jwt
 from pydantic import SecretStr
 
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
+from mcp_workflows_http.connection_errors import cause_of
 from mcp_workflows_http.expressions import as_object
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 
@@ -183,7 +184,8 @@ async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **r
         response = await post(**request)
         found = as_object(response.json()) or {} if response.is_success else {}
     except (httpx2.RequestError, httpx2.InvalidURL, ValueError, RecursionError) as error:
-        raise EngineUnavailable(f"auth.{what}: no token can be had ({type(error).__name__})", sent=False) from None
+        why = cause_of(error, "auth.oauth.token_url" if what == "oauth" else "url")
+        raise EngineUnavailable(f"auth.{what}: no token can be had{why}", sent=False) from None
     text = found.get("access_token", found.get("token"))
     if not isinstance(text, str):
         raise EngineRefused(f"auth.{what}: it answered {response.status_code}, without a token")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
-import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.token_bucket import BUCKETS, UNLIMITED, BucketLimits, QuotaKey
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows_http.auth import Credentials
+from mcp_workflows_http.connection_errors import cause_of
 from mcp_workflows_http.definition import Method, Request
 from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient
 from mcp_workflows_http.settings import HttpSettings, Tls
@@ -39,15 +39,6 @@ _AT_ONCE: Final = 1 / 6  # of the calls of a rate limit; the rest comes in evenl
 _PATIENCE: Final = 2.0  # seconds that a call waits for its turn
 _LONGEST_PAUSE: Final = 3600.0  # seconds, whatever the API says
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
-_CAUSES: Final[Mapping[type[BaseException], str]] = {
-    httpx2.ProxyError: "the proxy refuses, or wants credentials (proxy)",
-    httpx2.TimeoutException: "no connection in time",
-    ssl.SSLCertVerificationError: "its certificate is not trusted (tls.ca_file), or is for another host (url)",
-    ssl.SSLError: "TLS fails; it may want a certificate of ours (tls.client_cert), or speak no TLS (url)",
-    socket.gaierror: "its name is not known (url), or that of the proxy (proxy)",
-    ConnectionRefusedError: "nothing listens there (url), or where the proxy should be (proxy)",
-}
-"""Causes by the class of the exception, the more special ones first; each names the setting that may be wrong."""
 _URLS: Final = frozenset({"location", "content-location", "operation-location", "azure-asyncoperation"})
 _UNAUTHORIZED: Final = 401
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -440,20 +431,9 @@ def _as_text(value: JSON) -> str:
 
 def _lost(error: httpx2.RequestError) -> EngineUnavailable:
     if isinstance(error, _NOT_SENT):
-        return EngineUnavailable(f"it cannot be connected to{_cause(error)}", sent=False)
+        return EngineUnavailable(f"it cannot be connected to{cause_of(error)}", sent=False)
     late = isinstance(error, httpx2.TimeoutException)
     return EngineUnavailable("no answer in time" if late else f"the connection was lost ({type(error).__name__})")
-
-
-def _cause(error: BaseException) -> str:
-    """Return why there is no connection, and which setting may be wrong."""
-    found: BaseException | None = error
-    while found is not None:
-        for kind, text in _CAUSES.items():
-            if isinstance(found, kind):
-                return f": {text}"
-        found = found.__cause__ or found.__context__
-    return f" ({type(error).__name__})"
 
 
 def reads_only(method: Method) -> bool:

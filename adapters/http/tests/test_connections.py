@@ -267,6 +267,19 @@ async def test_a_file_of_tls_that_cannot_be_used_is_told(
     await refused("https://localhost:1", text, tls={name: place.format(**files) for name, place in tls.items()})
 
 
+async def test_a_token_endpoint_that_cannot_be_connected_to_is_told_likewise(
+    authority: Authority, tmp_path: Path
+) -> None:
+    async with api() as port, api(tls_of(authority, tmp_path)) as tokens:
+        for place, text in (
+            ("http://nobody.invalid", r"its name is not known \(auth.oauth.token_url\)"),
+            (f"https://localhost:{tokens}", r"its certificate is not trusted \(tls.ca_file\)"),
+        ):
+            oauth = {"client_id": "me", "client_secret": "s3cret", "token_url": f"{place}/token"}
+            told = rf"auth.oauth: no token can be had: {text}"
+            await refused(f"http://127.0.0.1:{port}", told, auth={"oauth": oauth})
+
+
 async def test_a_proxy_of_the_environment_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "ftp://mcp:s3cret@127.0.0.1:1")
     await refused("https://localhost:1", "HTTPS_PROXY or HTTP_PROXY is no URL of a proxy")
