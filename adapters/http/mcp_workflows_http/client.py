@@ -77,6 +77,11 @@ class Reply:
         """True if the body is JSON, or empty: an API wrote it, and no proxy on the way."""
         return not self.content or self.body is not None or self.content.strip() == b"null"
 
+    @property
+    def date(self) -> float | None:
+        """The time by the API's clock, in seconds since 1970, if it tells."""
+        return _moment(self.headers.get("date"))
+
     def as_json(self) -> Mapping[str, JSON]:
         """Return it for expressions."""
         body = self.body
@@ -134,21 +139,28 @@ class Pace:
         if self._bucket.throttled():
             logger.warning("the API throttles us%s", self._bucket.slowed)
         now = time.time()
-        until = max(now + (retry_after(reply, now) or 0.0), _number(reply.headers.get(how.until or "")))
+        ahead = (reply.date or now) - now  # of the API's clock
+        until = max(now + (retry_after(reply, now) or 0.0), _number(reply.headers.get(how.until or "")) - ahead)
         self._until = max(self._until, min(until, now + _LONGEST_PAUSE))
         return True
 
 
 def retry_after(reply: Reply, now: float) -> float | None:
-    """Return the seconds that the header Retry-After tells, as a number or a date."""
+    """Return the seconds that the header Retry-After tells, as a number or a date by the API's clock."""
     written = reply.headers.get("retry-after")
     if written is None:
         return None
     if written.strip().isdecimal():
         return float(written)
+    until = _moment(written)
+    return None if until is None else max(0.0, until - (reply.date or now))
+
+
+def _moment(written: str | None) -> float | None:
+    """Return a date of HTTP in seconds since 1970; None if it is none."""
     try:
-        return max(0.0, parsedate_to_datetime(written).timestamp() - now)
-    except ValueError:
+        return None if written is None else parsedate_to_datetime(written).timestamp()
+    except (ValueError, OverflowError):
         return None
 
 

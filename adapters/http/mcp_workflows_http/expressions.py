@@ -33,6 +33,7 @@ _SHORT: Final = 64  # characters
 _DNS: Final = 63
 _HASH: Final = 12  # characters of a digest at the end of a name that was cut
 _MILLISECONDS: Final = 1e11  # as seconds this is the year 5138
+CLOCKS_DIFFER: Final = 300.0  # seconds at most between the API's clock and ours
 _NOT_DNS: Final = re.compile(r"[^a-z0-9-]+")
 
 ORDER: Final = frozenset(
@@ -247,7 +248,7 @@ def _cut(name: str, key: str, longest: int, *, always: bool = False) -> str:
 
 def created_forms(at: datetime, settling_seconds: float) -> Mapping[str, JSON]:
     """Return the time of an order as APIs write it; `since` is some time before, as clocks differ and lists lag."""
-    since = at.timestamp() - settling_seconds
+    since = at.timestamp() - settling_seconds - CLOCKS_DIFFER
     return {
         "at": at.isoformat(),
         "seconds": int(at.timestamp()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Method, Request
 from mcp_workflows_http.error_translation import said
-from mcp_workflows_http.expressions import Scope, as_object, names_in
+from mcp_workflows_http.expressions import CLOCKS_DIFFER, Scope, as_object, names_in
 from mcp_workflows_http.find import items
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.settings import HttpSettings
@@ -35,6 +36,12 @@ async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
         return Finding(ok=False, text=said(reply), hint="check url")
     if settings.check.engine is not None and not reply.is_json:
         return Finding(ok=False, text=f"it answered {reply.status} with a page that is no JSON", hint="check url")
+    ahead = 0.0 if reply.date is None else reply.date - time.time()
+    if abs(ahead) > CLOCKS_DIFFER:
+        how = "ahead of" if ahead > 0 else "behind"
+        return Finding(
+            ok=False, text=f"its clock is {abs(ahead):.0f} s {how} ours", hint="set the clock of this machine"
+        )
     return Finding(
         ok=True, text=f"{settings.url} answers ({reply.status}); {_promise(settings)}", hint=_advice(settings)
     )
