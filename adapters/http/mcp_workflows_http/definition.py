@@ -342,6 +342,11 @@ class Look(BaseModel):
         """True if the further requests tell the status."""
         return "more" in names_in([self.status, self.gone_if, *self.codes.values()])
 
+    @cached_property
+    def output_has_more(self) -> bool:
+        """True if the result is in a further request."""
+        return "more" in names_in(self.output)
+
     @model_validator(mode="after")
     def _has_an_order(self) -> Look:
         used = names_in([each.when for each in self.more.values()])

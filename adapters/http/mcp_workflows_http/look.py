@@ -24,6 +24,8 @@ from mcp_workflows_http.questions import OpenQuestion, open_questions
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)File "[^"]*", line \d+|^\s+at \S+ ?\(')
 _LONGEST_LINE: Final = 2000  # characters of a line of a log
 _MOST_ITEMS: Final = 100  # further requests for the items of one list
+_UNAUTHORIZED: Final = 401
+_SERVER_ERROR: Final = 500
 _MOST_KEPT: Final = 10_000  # looks
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
 _LONGEST_WORD: Final = 100  # characters of a strange word that are shown
@@ -171,8 +173,9 @@ async def _one_more(client: ApiClient, how: Look, further: More, scope: Scope) -
     if further.when is not None and not lenient(partial(scope.is_true, further.when)):
         return None
     reply = await _asked(client, how.model_copy(update={"request": further.request}), scope)
-    unknown = how.more_first and not reply.ok and reply.status not in how.gone
-    if reply.is_throttled or unknown:
+    has_result = how.output_has_more and scope.names.get("status") == Status.SUCCEEDED
+    unknown = how.more_first or (has_result and (reply.status == _UNAUTHORIZED or reply.status >= _SERVER_ERROR))
+    if reply.is_throttled or (unknown and not reply.ok and reply.status not in how.gone):
         raise look_error(reply)
     return reply.as_json() if reply.ok else None
 

@@ -52,6 +52,7 @@ class Vendor:
     description: Description | None = None
     wrong: list[str] = field(default_factory=list[str])  # what the description forbids
     replies: dict[str, Any] = field(default_factory=dict[str, Any])
+    needed: dict[str, str] = field(default_factory=dict[str, str])  # credentials by path; 401 without
     asked: list[Asked] = field(default_factory=list[Asked])
 
     async def serve(self, request: Request) -> Response:
@@ -61,6 +62,8 @@ class Vendor:
         body = json.loads(raw) if raw and is_json else raw.decode() or None
         asked = Asked(request.method, request.url.path, dict(request.query_params), body, dict(request.headers))
         self.asked.append(asked)
+        if asked.headers.get("authorization") != self.needed.get(asked.path, asked.headers.get("authorization")):
+            return Response(status_code=401)
         reply = self._reply(self.replies.get(f"{request.method} {request.url.path}"))
         if self.description is not None:
             told = json.loads(bytes(reply.body)) if isinstance(reply, JSONResponse) else None

@@ -75,6 +75,34 @@ async def test_a_github_app_proves_who_it_is() -> None:
             await found.start(order())
 
 
+async def test_a_token_that_expires_between_two_requests_of_a_look_is_renewed_once() -> None:
+    auth = {"client_id": "me", "client_secret": "s3cret"}
+    async with scene("respond-async", "reports") as there:
+        there.vendor.replies["POST /token"] = {"access_token": "token-1", "expires_in": 3600}
+        more = {"parts": {"request": "/parts/{{handle}}"}}
+        look = {
+            "request": "/jobs/{{handle}}",
+            "more": more,
+            "output": "{{more.parts.body}}",
+            "codes": {200: "succeeded"},
+        }
+        start = {"request": "POST /reports", "handle": "{{reply.body.id}}", "finished": None}
+        oauth = {"oauth": {**auth, "token_url": f"{there.vendor.url}/token"}}
+        async with scene("respond-async", "reports", auth=oauth, start=start, look=look) as found:
+            vendor = found.vendor
+            vendor.replies |= {"POST /reports": {"id": "7"}, "GET /jobs/7": {}, "GET /parts/7": {"done": 3}}
+            handle = await found.start(order())
+            vendor.needed["/parts/7"] = "Bearer token-2"
+            there.vendor.replies["POST /token"] = {"access_token": "token-2", "expires_in": 3600}
+            assert (await found.look(handle)).output == {"done": 3}
+            assert headers_of(vendor, "/jobs/7") == ["Bearer token-1"]
+            assert headers_of(vendor, "/parts/7") == ["Bearer token-1", "Bearer token-2"]
+            vendor.needed["/parts/7"] = "Bearer token-3"
+            with pytest.raises(EngineUnavailable, match="it does not accept our credentials"):
+                await found.look(handle)
+            assert len(there.vendor.asked) == 3
+
+
 async def test_a_login_gives_a_token() -> None:
     async with scene("airflow", "release", auth={"login": {"user": "mcp", "password": "pw-1234"}}) as found:
         found.vendor.replies["POST /auth/token"] = JSONResponse({"access_token": "jwt-1"}, status_code=201)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,22 @@ async def test_a_redirect_is_not_followed_and_says_where_the_api_is() -> None:
         found.api.next_replies.append(answering(reply))
         with pytest.raises(EngineRefused, match=r"it redirects to api\.example\.com; set url to that"):
             await found.start()
+
+
+@pytest.mark.parametrize("to", ["http://169.254.169.254/latest", "http://127.0.0.1:1/", "//10.0.0.1/x", "/jobs/job-0"])
+async def test_no_verb_follows_a_redirect(to: str) -> None:
+    """Not even to the same host: nothing but what the definition names is asked."""
+    async with here(dedupes=False, starts="findable", find=FIND) as found:
+        adapter = found.adapter
+        assert isinstance(adapter, FindingHttpAdapter)
+        handle = await found.start("forever")
+        cancelled = partial(adapter.cancel, Ref(workflow="echo", handle=handle))
+        for call in (partial(found.look, handle), cancelled, partial(adapter.find, start())):
+            asked = found.api.calls.total()
+            found.api.next_replies.append(answering(RedirectResponse(to, status_code=302)))
+            with pytest.raises(EngineError, match="it answered 302"):
+                await call()
+            assert found.api.calls.total() == asked + 1
 
 
 async def test_a_wrong_token_is_told_without_it() -> None:
@@ -345,3 +362,21 @@ async def test_check_tells_a_page_in_place_of_the_api() -> None:
         found.api.next_replies.append(answering(HTML))
         finding = await found.adapter.check_engine()
     assert (finding.ok, finding.text) == (False, "it answered 200 with a page that is no JSON")
+
+
+@pytest.mark.parametrize(
+    ("status", "output"), [(200, {"rows": 3}), (404, None), (403, None), (401, ...), (500, ...), (503, ...)]
+)
+async def test_a_result_that_cannot_be_had_now_is_asked_for_again(status: int, output: Any) -> None:
+    """A task that has ended is never looked at again: its result would be lost for ever."""
+    more = {"result": {"request": "/jobs/{{handle}}", "when": "{{status == 'succeeded'}}"}}
+    async with here(look={**DEFINITION["look"], "more": more, "output": "{{more.result.body}}"}) as found:
+        handle = await found.start()
+        found.api.next_replies += [found.api.look, answering(JSONResponse({"rows": 3}, status_code=status))]
+        if output is ...:
+            with pytest.raises(EngineUnavailable, match=f"it answered {status}"):
+                await found.look(handle)
+            assert (await found.look(handle)).output["id"] == "job-0"
+        else:
+            seen = await found.look(handle)
+            assert (seen.status, seen.output) == (Status.SUCCEEDED, output)
