@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,12 +29,6 @@ from mcp_workflows.testing.subject import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Generator[Airflow]:
-    with Airflow(tmp_path_factory.mktemp("airflow")) as engine:
-        yield engine
 
 
 @pytest.fixture(autouse=True)

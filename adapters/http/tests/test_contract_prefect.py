@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,6 @@ from mcp_workflows.testing import Role, Subject
 from mcp_workflows.testing.subject import new_start, see_questions, until, until_ended
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prefect]:
-    with Prefect(tmp_path_factory.mktemp("prefect")) as engine:
-        yield engine
 
 
 @pytest.fixture(autouse=True)

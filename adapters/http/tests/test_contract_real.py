@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -17,18 +17,6 @@ from mcp_workflows.testing import AdapterContract, Role, Subject
 from mcp_workflows.testing.subject import new_start, ref_of, until_ended
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def buildbot(tmp_path_factory: pytest.TempPathFactory) -> Generator[Buildbot]:
-    with Buildbot(tmp_path_factory.mktemp("buildbot")) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def toil(tmp_path_factory: pytest.TempPathFactory) -> Generator[Toil]:
-    with Toil(tmp_path_factory.mktemp("toil")) as engine:
-        yield engine
 
 
 class TestBuildbot(ListingContract):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +29,6 @@ engines: {{jobs: {{adapter: http, preset: {preset}, url: "{url}"}}}}
 tools:
   echo: {{engine: jobs, workflow: "{workflow}", input: {{type: object}}, tasks: required}}
 """
-
-
-@pytest.fixture(scope="module")
-def buildbot(tmp_path_factory: pytest.TempPathFactory) -> Generator[Buildbot]:
-    with Buildbot(tmp_path_factory.mktemp("buildbot")) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def toil(tmp_path_factory: pytest.TempPathFactory) -> Generator[Toil]:
-    with Toil(tmp_path_factory.mktemp("toil")) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prefect]:
-    with Prefect(tmp_path_factory.mktemp("prefect")) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Generator[Airflow]:
-    with Airflow(tmp_path_factory.mktemp("airflow")) as engine:
-        yield engine
 
 
 def config(folder: Path, preset: str, url: str, workflow: str) -> Path:
