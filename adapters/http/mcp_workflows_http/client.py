@@ -265,18 +265,13 @@ class ApiClient:
         reply = await self.send(request, scope, end_only=True)
         if not follow or reply.status not in _REDIRECTS:
             return reply
+        client, url = await self._client(), reply.headers.get("location", "")  # an absolute one by now
         try:
-            url = urljoin(self._settings.url, reply.headers.get("location", ""))
-            there, follows = _origin(url), await may_follow(url, follow)
-        except ValueError:
+            built, there, follows = client.build_request("GET", url), _origin(url), await may_follow(url, follow)
+        except (httpx2.InvalidURL, ValueError):
             raise EngineRefused("it redirects to something that is no URL") from None
         if not follows:
             raise EngineRefused(f"it redirects to {there}, which look.log.follow does not name")
-        client = await self._client()
-        try:
-            built = client.build_request("GET", url)
-        except httpx2.InvalidURL:
-            raise EngineRefused("it redirects to something that is no URL") from None
         return await self._replied(client, built, end_only=True, is_theirs=False)
 
     async def send(self, request: Request, scope: Scope, *, end_only: bool = False) -> Reply:
