@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_workflows_http import HttpSettings
-from mcp_workflows_http.definition import Ask, Cancel, Place, Request
+from mcp_workflows_http.definition import Ask, Cancel, Request
 from mcp_workflows_http.presets import preset_names, presets, read_preset
 
 from mcp_workflows.adapter import Signature, StartGuarantee
+from mcp_workflows.adapter.definition import AnsweredAt
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "presets"
 _PROOFS: Final = {
@@ -157,8 +158,10 @@ def _cancellation(cancel: Cancel | None) -> str:
 def _question(name: str, ask: Ask) -> str:
     message = _PLACEHOLDER.sub("...", ask.message)
     text = "the engine's own text" if message == "..." else f"*{message}*"
-    if ask.at is Place.CLIENT:
-        return f"- **Question `{name}`**: {text}. It is answered in the client, and sent as the account of `auth`."
+    if ask.at is AnsweredAt.CLIENT:
+        return (
+            f"- **Question `{name}`**: {text}. It is answered in the client, and sent as the account of `auth`."
+        )
     where = "It is answered on the engine's own page, to which the question links."
     other = (
         f" `asks: {{{name}: {{at: client}}}}` takes the answer in the client, and sends it as the account of `auth`."

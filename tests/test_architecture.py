@@ -448,7 +448,7 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 50,
     "telemetry": 173,  # unknown starts, unmapped statuses
-    "adapter": 1801,  # webhooks with a shared secret; who answers; presets; steps; logs; parsed templates; sweeps
+    "adapter": 2420,  # how definitions in YAML read replies, for adapters of more than one transport (0026)
     "task": 210,
     "wire": 550,
     "access": 1578,  # signatures of webhooks

@@ -28,13 +28,14 @@ from mcp_workflows.adapter import (
     Status,
 )
 from mcp_workflows.adapter.change_hints import ChangeHints
+from mcp_workflows.adapter.expressions import Scope
+from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.bulk_status import listings
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient
-from mcp_workflows_http.expressions import Scope
+from mcp_workflows_http.definition import ApiDefinition
 from mcp_workflows_http.find import find
-from mcp_workflows_http.frozen import Definitions
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.look import Waits, log_end, look
 from mcp_workflows_http.presets import presets
@@ -68,7 +69,7 @@ class HttpAdapter:
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._definitions = Definitions(settings)
+        self._definitions = KeptDefinitions[ApiDefinition](settings, settings.definition, ApiDefinition)
         self._client = ApiClient(settings)
         self._waits = Waits()
         self.changes = ChangeHints()

@@ -17,9 +17,9 @@ import httpx2
 import jwt
 from pydantic import SecretStr
 
+from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import EngineRefused, EngineUnavailable
 from mcp_workflows_http.connection_errors import cause_of
-from mcp_workflows_http.expressions import as_object
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 
 _RENEWED_BEFORE: Final = 60.0  # seconds before its end

@@ -6,10 +6,11 @@ from typing import Final
 
 from mcp_workflows.adapter import Status
 from mcp_workflows.adapter.bulk_status import ListEntry, Listings, RunningNames
+from mcp_workflows.adapter.definition import word_of
+from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient
-from mcp_workflows_http.definition import Sweep, word_of
-from mcp_workflows_http.expressions import Scope
+from mcp_workflows_http.definition import Sweep
 from mcp_workflows_http.find import pages
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.settings import HttpSettings

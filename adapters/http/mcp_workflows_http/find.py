@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 from mcp_workflows.adapter import JSON, Start
+from mcp_workflows.adapter.expressions import Scope, as_list, lenient
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import Pages, Request
 from mcp_workflows_http.error_translation import look_error
-from mcp_workflows_http.expressions import Scope, as_list, lenient
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.settings import HttpSettings
 from mcp_workflows_http.start import check_same, order_scope

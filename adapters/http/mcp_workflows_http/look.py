@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from mcp_workflows.adapter import JSON, MAX_STEPS, Execution, ExecutionStep, Failure, Progress, Status
+from mcp_workflows.adapter import JSON, Execution, Failure, Status
+from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
+from mcp_workflows.adapter.reading import entry_of, execution_of, status_of, text_of
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient, Reply, retry_after
-from mcp_workflows_http.definition import ApiDefinition, Log, Look, More, word_of
+from mcp_workflows_http.definition import ApiDefinition, Log, Look, More
 from mcp_workflows_http.error_translation import look_error, said
-from mcp_workflows_http.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.questions import OpenQuestion, open_questions
 
@@ -28,7 +29,6 @@ _UNAUTHORIZED: Final = 401
 _SERVER_ERROR: Final = 500
 _MOST_KEPT: Final = 10_000  # looks
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
-_LONGEST_WORD: Final = 100  # characters of a strange word that are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ async def look(
     else:
         reply = Reply(status=kept["status"], headers={}, content=str(kept["body"]).encode())
     scope |= {"reply": reply.as_json(), "more": {}}
-    scope |= {"entry": lenient(partial(_entry, how, scope))}
+    scope |= {"entry": lenient(partial(entry_of, how, scope))}
     if how.more_first and reply.ok:
         scope = await _with_more(client, how, scope)
     if reply.status in how.gone and not reply.is_json and "gone" not in how.model_fields_set:
@@ -107,7 +107,7 @@ async def look(
     scope |= {"status": status.value}
     if not how.more_first:
         scope = await _with_more(client, how, scope)
-    execution = _execution(how, status, strange, handle, scope)
+    execution = execution_of(how, status, strange, scope, name=handle.name, has_log=how.log is not None)
     if execution.failure is not None and how.log is not None and with_log:
         lines = (await log_end(client, how.log, scope)).splitlines()[-how.log.lines :]
         tail = "\n".join(lines)[-_LONGEST_TAIL:]
@@ -142,16 +142,12 @@ def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
     if "{{" not in written:
         return Status(written), None
     try:
-        word = scope.value(written)
-    except MappingError as error:
-        raise EngineUnavailable(f"its status cannot be read: {error}", silent=False) from None
-    if word is None:
-        what = "no JSON" if reply.body is None else f"nothing at {written}"
-        raise EngineUnavailable(
-            f"it answered {reply.status} with {what}, so that its status is not known", silent=False
-        )
-    status = how.map.status(word_of(word))
-    return (Status.RUNNING, word_of(word)[:_LONGEST_WORD]) if status is None else (status, None)
+        return status_of(how, written, scope)
+    except EngineUnavailable:
+        if reply.body is not None:
+            raise
+        text = f"it answered {reply.status} with no JSON, so that its status is not known"
+        raise EngineUnavailable(text, silent=False) from None
 
 
 async def _with_more(client: ApiClient, how: Look, scope: Scope) -> Scope:
@@ -180,15 +176,6 @@ async def _one_more(client: ApiClient, how: Look, further: More, scope: Scope) -
     return reply.as_json() if reply.ok else None
 
 
-def _entry(how: Look, scope: Scope) -> JSON:
-    """Return the execution in a list; None if it is not there."""
-    entry = how.entry
-    if entry is None:
-        return None
-    found = as_list(scope.value(entry.each)) or ()
-    return next((each for each in found if (scope | {"entry": each}).is_true(entry.where)), None)
-
-
 async def log_end(client: ApiClient, log: Log, scope: Scope) -> str:
     """Return the end of its log; empty if it cannot be had now: how it ended is known all the same."""
     try:
@@ -209,7 +196,7 @@ def _json_lines(text: str, line: str, scope: Scope) -> Iterator[str]:
             item: JSON = json.loads(each)
         except ValueError:
             continue
-        yield from (_text(line, scope | {"item": item}) or "").splitlines()
+        yield from (text_of(line, scope | {"item": item}) or "").splitlines()
 
 
 def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
@@ -222,73 +209,3 @@ def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
             found.append(line.rstrip())
         is_code = is_place and "File " in line
     return found
-
-
-def _execution(how: Look, status: Status, strange: str | None, handle: Handle, scope: Scope) -> Execution:
-    steps, progress = _steps(how, scope), _progress(how, scope)
-    message = _text(how.message, scope) or (_stage(how, progress, scope) if status is Status.RUNNING else None)
-    if strange is not None:
-        message = f"the API says {strange!r}, which the map of statuses does not name"
-    output, failure = None, _failure(how, scope) if status is Status.FAILED else None
-    if status is Status.SUCCEEDED:
-        try:
-            output = scope.value(how.output)
-        except MappingError as error:
-            text = f"it succeeded, but its result cannot be read: {error}"
-            status, failure = Status.FAILED, Failure(text=text, kind="UndecodableResult")
-    return Execution(
-        status=status,
-        message=message,
-        progress=progress,
-        output=output,
-        failure=failure,
-        execution_id=_text(how.execution_id, scope) or handle.name,
-        url=_text(how.url, scope),
-        steps=steps,
-        has_log=how.log is not None,
-        is_unmapped=strange is not None,
-    )
-
-
-def _stage(how: Look, progress: Progress | None, scope: Scope) -> str | None:
-    """Return what people are told of the steps that run now: `stage 3 of 5: integration tests`."""
-    now = None if how.steps is None or how.steps.now is None else how.steps.now
-    running = [str(name) for name in as_list(lenient(partial(scope.value, now))) or ()]
-    if not running or progress is None:
-        return ", ".join(running) or None
-    first, last = int(progress.value) + 1, int(progress.value) + len(running)
-    which = f"stage {first}" if first == last else f"stages {first} to {last}"
-    of = "" if progress.total is None else f" of {progress.total:g}"
-    return f"{which}{of}: {', '.join(running)}"
-
-
-def _steps(how: Look, scope: Scope) -> tuple[ExecutionStep, ...]:
-    """Return the steps; those whose name cannot be read are left out."""
-    steps = how.steps
-    if steps is None:
-        return ()
-    found: list[ExecutionStep] = []
-    for item in (as_list(lenient(partial(scope.value, steps.each))) or ())[-MAX_STEPS:]:
-        each = scope | {"item": item}
-        name, word = _text(steps.name, each), lenient(partial(each.value, steps.status))
-        status = (steps.map or how.map).status(word_of(word)) or Status.RUNNING
-        if name:
-            found.append(ExecutionStep(name=name, status=status, at=moment_of(_text(steps.at, each))))
-    return tuple(found)
-
-
-def _failure(how: Look, scope: Scope) -> Failure:
-    return Failure(text=_text(how.failure, scope) or "it failed; the API does not say why")
-
-
-def _progress(how: Look, scope: Scope) -> Progress | None:
-    if how.progress is None:
-        return None
-    part = how.progress
-    value = number_of(lenient(lambda: scope.value(part.value)))
-    total = None if part.total is None else number_of(lenient(lambda: scope.value(str(part.total))))
-    return None if value is None else Progress(value=value, total=total)
-
-
-def _text(source: str | None, scope: Scope) -> str | None:
-    return None if source is None else lenient(lambda: scope.text(source)) or None

@@ -24,7 +24,8 @@ from pydantic import (
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
-from mcp_workflows_http.definition import HEADER, MODEL, ApiDefinition
+from mcp_workflows.adapter.definition import MODEL
+from mcp_workflows_http.definition import HEADER, ApiDefinition
 from mcp_workflows_http.presets import told_by_preset, with_preset
 
 _NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}

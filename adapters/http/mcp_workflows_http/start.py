@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from mcp_workflows.adapter import JSON, Start, StartGuarantee, digest
+from mcp_workflows.adapter.expressions import REPLY, Scope, as_list, as_object, created_forms, forms_of, names_in
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.error_translation import said, start_error
-from mcp_workflows_http.expressions import REPLY, Scope, as_list, as_object, created_forms, forms_of, names_in
 from mcp_workflows_http.handle import Handle, options_of, run_of
 from mcp_workflows_http.look import look
 from mcp_workflows_http.settings import HttpSettings

@@ -81,7 +81,7 @@ async def test_a_word_that_no_map_names_is_a_finding_after_a_day(
         found.adapter.remember(notes_in(store)("jobs"))
         await found.look(await found.start("odd"))
         assert (await found.adapter.check_engine()).ok
-        monkeypatch.setattr("mcp_workflows_http.frozen._TELL_AFTER", timedelta(0))
+        monkeypatch.setattr("mcp_workflows.adapter.kept_definitions._TELL_AFTER", timedelta(0))
         finding = await found.adapter.check_engine()
     assert finding.text == "its status 'sleeping' has been in no map for a day: a task with it goes on for ever"
     assert not finding.ok

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from mcp_workflows.adapter import Finding, Start, StartGuarantee
+from mcp_workflows.adapter.expressions import CLOCKS_DIFFER, Scope, as_object, names_in
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import Method, Request
 from mcp_workflows_http.error_translation import said
-from mcp_workflows_http.expressions import CLOCKS_DIFFER, Scope, as_object, names_in
 from mcp_workflows_http.find import items
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.settings import HttpSettings

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from mcp_workflows.adapter import JSON, Notes, digest
+from mcp_workflows.adapter.boundary import JSON, digest
+from mcp_workflows.adapter.capabilities import Notes
 from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows_http.definition import ApiDefinition
-from mcp_workflows_http.settings import HttpSettings
+
+Definition = TypeVar("Definition", bound=BaseModel)
 
 KEPT: Final = timedelta(days=400)  # longer than tasks live
 _UNMAPPED: Final = "unmapped/"
@@ -20,13 +21,15 @@ _TELL_FOR: Final = timedelta(days=30)
 _AGAIN: Final = timedelta(days=1)  # until it is kept anew
 
 
-class Definitions:
+class KeptDefinitions(Generic[Definition]):
     """The definition of now, and earlier ones by their digest, kept in the store."""
 
-    def __init__(self, settings: HttpSettings) -> None:
-        self._written = settings.definition
-        self.now: Final = digest(self._written)
-        self._known: dict[str, ApiDefinition] = {self.now: settings}
+    def __init__(self, now: Definition, written: Mapping[str, JSON], model: type[Definition]) -> None:
+        """Know the definition of now; `written` is its JSON, as `model` reads it."""
+        self._written = written
+        self._model = model
+        self.now: Final = digest(written)
+        self._known: dict[str, Definition] = {self.now: now}
         self._notes: Notes | None = None
         self._kept_until = datetime.now(UTC)
         self._unmapped = set[str]()
@@ -59,7 +62,7 @@ class Definitions:
         before = (datetime.now(UTC) - _TELL_AFTER).timestamp()
         return [place.removeprefix(_UNMAPPED) for place, since in found.items() if float(str(since)) < before]
 
-    async def get(self, name: str) -> ApiDefinition:
+    async def get(self, name: str) -> Definition:
         """Return the definition of this digest; that of now if it is not known any more.
 
         Raises:
@@ -72,11 +75,11 @@ class Definitions:
         self._known[name] = self._read(found)
         return self._known[name]
 
-    def _read(self, found: object) -> ApiDefinition:
+    def _read(self, found: object) -> Definition:
         if not isinstance(found, Mapping):
             return self._known[self.now]
         try:
-            return ApiDefinition.model_validate(found)
+            return self._model.model_validate(found)
         except ValidationError:
             raise EngineUnavailable(
                 "its definition was kept by another version of this adapter, which reads it no more", silent=False
