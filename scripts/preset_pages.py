@@ -159,9 +159,7 @@ def _question(name: str, ask: Ask) -> str:
     message = _PLACEHOLDER.sub("...", ask.message)
     text = "the engine's own text" if message == "..." else f"*{message}*"
     if ask.at is AnsweredAt.CLIENT:
-        return (
-            f"- **Question `{name}`**: {text}. It is answered in the client, and sent as the account of `auth`."
-        )
+        return f"- **Question `{name}`**: {text}. It is answered in the client, and sent as the account of `auth`."
     where = "It is answered on the engine's own page, to which the question links."
     other = (
         f" `asks: {{{name}: {{at: client}}}}` takes the answer in the client, and sends it as the account of `auth`."

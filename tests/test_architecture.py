@@ -60,9 +60,12 @@ ENGINE_SDKS: Mapping[str, tuple[str, ...]] = {
     "stepfunctions": ("boto3", "botocore", "aiobotocore", "aioboto3"),
     "google": ("google.cloud", "google.auth", "google.api_core", "googleapiclient"),
 }
+MCP_ADAPTER = f"{CORE}_mcp"
+
 MCP_SDK: Mapping[str, tuple[str, ...]] = {
     "receiver": ("mcp.server",),
     "client": ("mcp.client",),
+    MCP_ADAPTER: ("mcp.client",),  # it is a client of other servers
     "sidecar": (
         "mcp.server.auth",
         "mcp.server.lowlevel",
@@ -213,7 +216,8 @@ def adapters_stay_outside(module: Module) -> Iterator[str]:
         root = name.partition(".")[0]
         if root.startswith(f"{CORE}_") and root != module.package and root not in SHARED.get(module.package, ()):
             yield f"imports {name}"
-        if root == CORE and module.package != CORE and not (name in PUBLIC or within(name, (f"{CORE}.adapter",))):
+        public = (f"{CORE}.adapter", f"{CORE}.client") if module.package == MCP_ADAPTER else (f"{CORE}.adapter",)
+        if root == CORE and module.package != CORE and not (name in PUBLIC or within(name, public)):
             yield f"imports {name}, which is not public: {', '.join(sorted(PUBLIC))} are"
 
 
@@ -236,7 +240,7 @@ def temporal_worker_stands_alone(module: Module) -> Iterator[str]:
 
 def mcp_sdk_at_the_edge(module: Module) -> Iterator[str]:
     """Only the receiver and the client know the inside of the MCP SDK's server and client."""
-    allowed = MCP_SDK.get(module.room, ()) if module.package == CORE else ()
+    allowed = MCP_SDK.get(module.room if module.package == CORE else module.package, ())
     sides = [name for name in imports(module) if within(name, ("mcp.server", "mcp.client"))]
     yield from (f"imports {name}" for name in sides if not within(name, allowed))
 

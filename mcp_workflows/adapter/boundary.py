@@ -26,6 +26,7 @@ ENTRY_POINT_GROUP = "mcp_workflows.adapters"
 EXTRA_OF_ADAPTER: Mapping[str, str] = {
     "google-workflows": "google",
     "http": "http",
+    "mcp": "mcp",
     "stepfunctions": "stepfunctions",
     "temporal": "temporal",
 }

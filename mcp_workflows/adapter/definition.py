@@ -1,7 +1,7 @@
 """Parts of a definition in YAML that tell an adapter how to read an engine's replies: statuses, results, questions.
 
-`expressions` has the expressions in them, `reading` what is read with them. How an engine is asked (an HTTP request, a
-tool of an MCP server) is for the adapter to add.
+`expressions` has the expressions in them, `reply_reader` what is read with them. How an engine is asked (an HTTP
+request, a tool of an MCP server) is for the adapter to add.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ ORDER: Final = frozenset(
 EXECUTION: Final = frozenset({"workflow", "options", "vars", "handle", "key", "age"})
 """The names of an execution."""
 
-REPLY: Final = frozenset({"reply", "more", "entry"})
+REPLY: Final = frozenset({"reply", "more", "entry", "error"})
 ITEM: Final = frozenset({"item", "input", "event", "value"})
 STATUS: Final = frozenset({"status"})
 ANSWER: Final = frozenset({"answer", "fields", "principal", "item"})

@@ -1,4 +1,4 @@
-"""The tasks in the core of 2025-11-25, as far as our own command line needs them.
+"""The tasks in the core of 2025-11-25, as far as the command line and `adapter: mcp` need them.
 
 Source: the tasks page of that version.
 """
@@ -66,10 +66,10 @@ class InCoreTaskRequests:
             ServerUnreachable: the connection is lost; a new one can go on.
             MCPError: a JSON-RPC error as its outcome.
         """
-        if not (await self._look(task_id)).ended:
+        if not (await self.look(task_id)).ended:
             await self._until_ended(task_id)
         try:
-            return await self._payload(task_id)
+            return await self.payload(task_id)
         except MCPError:
             assert self._seen is not None, "it was looked at"
             if self._seen.status != "cancelled":
@@ -84,7 +84,7 @@ class InCoreTaskRequests:
                 group.start_soon(self._keep_open_for_questions, changes)
                 while True:
                     changes.forget()
-                    state = await self._look(task_id)
+                    state = await self.look(task_id)
                     if state.ended:
                         break
                     await changes.wait(state)
@@ -95,11 +95,11 @@ class InCoreTaskRequests:
     async def _keep_open_for_questions(self, changes: TaskChanges) -> None:
         for pause in pauses():
             with suppress(MCPError):  # an outcome, which is asked for again, or a stream that the server closed
-                await self._payload(changes.task_id)
+                await self.payload(changes.task_id)
             changes.tell()
             await anyio.sleep(pause)
 
-    async def _look(self, task_id: str) -> TaskState:
+    async def look(self, task_id: str) -> TaskState:
         """Send `tasks/get`."""
         request = types.GetTaskRequest(params=types.GetTaskRequestParams(task_id=task_id))
         try:
@@ -107,7 +107,15 @@ class InCoreTaskRequests:
         except MCPError as error:
             raise unknown(task_id, error) or _lost(error) or error from None
 
-    async def _payload(self, task_id: str) -> types.CallToolResult:
+    async def cancel(self, task_id: str) -> TaskState:
+        """Send `tasks/cancel`, which servers refuse for a task that has ended."""
+        request = types.CancelTaskRequest(params=types.CancelTaskRequestParams(task_id=task_id))
+        try:
+            return await self._tell(await self._session.send_request(request, types.CancelTaskResult))
+        except MCPError as error:
+            raise unknown(task_id, error) or _lost(error) or error from None
+
+    async def payload(self, task_id: str) -> types.CallToolResult:
         """Send `tasks/result`, which answers when the task has ended."""
         request = types.GetTaskPayloadRequest(params=types.GetTaskPayloadRequestParams(task_id=task_id))
         try:

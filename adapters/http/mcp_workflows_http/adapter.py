@@ -30,6 +30,7 @@ from mcp_workflows.adapter import (
 from mcp_workflows.adapter.change_hints import ChangeHints
 from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
+from mcp_workflows.adapter.kept_looks import KeptLooks
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.bulk_status import listings
 from mcp_workflows_http.cancel import cancel
@@ -37,7 +38,7 @@ from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition
 from mcp_workflows_http.find import find
 from mcp_workflows_http.handle import Handle, run_of
-from mcp_workflows_http.look import Waits, log_end, look
+from mcp_workflows_http.look import log_end, look
 from mcp_workflows_http.presets import presets
 from mcp_workflows_http.questions import send_answer
 from mcp_workflows_http.settings import HttpOptions, HttpSettings, preset_schema
@@ -71,7 +72,7 @@ class HttpAdapter:
         self._settings = settings
         self._definitions = KeptDefinitions[ApiDefinition](settings, settings.definition, ApiDefinition)
         self._client = ApiClient(settings)
-        self._waits = Waits()
+        self._waits = KeptLooks()
         self.changes = ChangeHints()
 
     def remember(self, notes: Notes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from typing import Final
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
-from mcp_workflows.adapter.reading import entry_of, execution_of, status_of, text_of
+from mcp_workflows.adapter.reply_reader import entry_of, execution_of, status_of, text_of
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import ApiClient, Reply, retry_after
 from mcp_workflows_http.definition import ApiDefinition, Log, Look, More
@@ -27,7 +26,6 @@ _LONGEST_LINE: Final = 2000  # characters of a line of a log
 _MOST_ITEMS: Final = 100  # further requests for the items of one list
 _UNAUTHORIZED: Final = 401
 _SERVER_ERROR: Final = 500
-_MOST_KEPT: Final = 10_000  # looks
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
 
 
@@ -41,31 +39,6 @@ class Seen:
     questions: Mapping[str, OpenQuestion] = field(default_factory=dict[str, "OpenQuestion"])
     unmapped: str | None = None  # the word for the status that no map names
     wait: float = 0.0  # seconds until the API wants to be asked again
-
-
-class Waits:
-    """The last looks at executions that the API does not want to be asked about again yet (`Retry-After`)."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[float, Execution]] = OrderedDict()
-
-    def keep(self, handle: str, seen: Execution, seconds: float) -> None:
-        """Answer with this look for so long."""
-        self._kept[handle] = (time.monotonic() + seconds, seen)
-        if len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
-
-    def get(self, handle: str) -> Execution | None:
-        """Return the look to answer with; None: ask the API."""
-        until, seen = self._kept.get(handle, (0.0, None))
-        if until <= time.monotonic():
-            self._kept.pop(handle, None)
-            return None
-        return seen
-
-    def drop(self, handle: str) -> None:
-        """Ask the API at the next look: something is done to the execution."""
-        self._kept.pop(handle, None)
 
 
 async def look(

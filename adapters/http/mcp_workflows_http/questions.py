@@ -9,7 +9,7 @@ from mcp_workflows.adapter import JSON, InputRequest
 from mcp_workflows.adapter.definition import AnsweredAt
 from mcp_workflows.adapter.expressions import Scope, as_object
 from mcp_workflows.adapter.http_errors import MAX_BODY, reason_in
-from mcp_workflows.adapter.reading import answer_scope, questions_of
+from mcp_workflows.adapter.reply_reader import answer_scope, questions_of
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition, Ask

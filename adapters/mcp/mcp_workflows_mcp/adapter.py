@@ -1,0 +1,267 @@
+"""Adapter for MCP servers whose tools start, look at, answer and cancel one execution."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import ClassVar, Final, Self, TypeVar, cast
+
+import anyio
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.client import ClientRequestContext
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import (
+    JSON,
+    Allowance,
+    Discovered,
+    Execution,
+    Exposed,
+    Finding,
+    Notes,
+    Ref,
+    Start,
+    StartGuarantee,
+)
+from mcp_workflows.adapter.kept_definitions import KeptDefinitions
+from mcp_workflows.adapter.kept_looks import KeptLooks
+from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows_mcp.cancel import cancel
+from mcp_workflows_mcp.definition import ToolsDefinition
+from mcp_workflows_mcp.find import find
+from mcp_workflows_mcp.handle import Handle, Kind
+from mcp_workflows_mcp.look import look
+from mcp_workflows_mcp.open_calls import OpenCalls
+from mcp_workflows_mcp.questions import send_answer
+from mcp_workflows_mcp.settings import McpOptions, McpSettings
+from mcp_workflows_mcp.start import StartCalls
+from mcp_workflows_mcp.tooling.check import check_engine, check_workflow, unmapped_finding
+from mcp_workflows_mcp.tooling.discover import discover, exposed
+from mcp_workflows_mcp.tooling.preview import preview
+from mcp_workflows_mcp.upstream import Connection, Upstream
+from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
+
+_LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
+_EXPOSE_EVERY: Final = 60.0  # seconds between two looks at the list of tools
+_LONGEST_PAUSE: Final = 60.0  # seconds between two looks that a server can ask for
+
+T = TypeVar("T", bound="McpAdapter")
+
+
+class McpAdapter:
+    """Adapter for an MCP server; satisfies `Adapter`."""
+
+    Settings: ClassVar[type[BaseModel]] = McpSettings
+    Options: ClassVar[type[BaseModel]] = McpOptions
+    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
+    first_settings: ClassVar[Mapping[str, str]] = {"url": "https://tools.example.com/mcp"}
+
+    def __new__(cls, settings: McpSettings) -> Self:
+        """Return an adapter with exactly the guarantee and the capabilities that the definition has."""
+        return super().__new__(_kind(cls, settings))
+
+    def __init__(self, settings: McpSettings) -> None:
+        self._settings = settings
+        self._definitions = KeptDefinitions[ToolsDefinition](settings, settings.definition, ToolsDefinition)
+        self._upstream = Upstream(settings, self._answered)
+        self._calls = OpenCalls()
+        self._upstream.is_busy = lambda: self._calls.are_open
+        self._tasks = UpstreamTasks(self._upstream, self._calls.elicitations)
+        self._starts = StartCalls(self._upstream, settings, self._calls)
+        self._looks = KeptLooks()
+        self._exit = AsyncExitStack()
+        self._group: TaskGroup | None = None
+
+    def remember(self, notes: Notes) -> None:
+        """Keep definitions and open calls there; see `Remembers.remember`."""
+        self._definitions.remember(notes)
+        self._calls.notes = notes
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected before the first call."""
+        self._group = await self._exit.enter_async_context(self._upstream.opened())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection; a program is stopped."""
+        self._group = None
+        await self._exit.aclose()
+
+    async def start(self, start: Start) -> str:
+        """Call the tool that starts it, once; see `Adapter.start`."""
+        await self._definitions.keep()
+        call = self._starts.begin(start, self._definitions.now, self._running)
+        with anyio.move_on_after(self._settings.timeout.total_seconds()):
+            await call.changed.wait()
+        if call.error is not None:
+            raise call.error
+        if call.outcome is not None and "handle" in call.outcome:
+            return str(call.outcome["handle"])
+        asks = self._calls.elicitations.requests(call.id)
+        if call.outcome is None and not asks and self.starts is not StartGuarantee.ONCE:
+            call.scope.cancel()  # it is safe to try again, or to search
+            raise EngineUnavailable(self._late())
+        await self._calls.keep(call, self._running)
+        return Handle.of(Kind.CALL, call.id, start, self._definitions.now).text()
+
+    async def describe(self, ref: Ref) -> Execution:
+        """Look once, as the definition of its start says; see `Adapter.describe`."""
+        if kept := self._looks.get(ref.handle):
+            return kept
+        handle = Handle.parse(ref.handle)
+        async with self._in_time():
+            if handle.kind is Kind.CALL:
+                found = await self._calls.look(handle.name)
+                if isinstance(found, Execution):
+                    return found
+                handle = Handle.parse(found)
+            if handle.kind is Kind.TASK:
+                execution, wait = await self._tasks.look(handle.name, self._running)
+                if wait and not execution.terminal:
+                    self._looks.keep(ref.handle, execution, min(wait, _LONGEST_PAUSE))
+                return execution
+            seen = await look(self._upstream, await self._definitions.get(handle.definition), handle, ref.options)
+            if seen.unmapped is not None:
+                await self._definitions.note_unmapped(seen.unmapped)
+        return self._without_secrets(seen.execution)
+
+    def _without_secrets(self, execution: Execution) -> Execution:
+        masked, failure = self._upstream.masked, execution.failure
+        return replace(
+            execution,
+            message=execution.message and masked(execution.message),
+            failure=failure and replace(failure, text=masked(failure.text)),
+        )
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """Send answers to the questions that are open; see `Adapter.answer`."""
+        self._looks.drop(ref.handle)
+        async with self._in_time():
+            handle = await self._resolved(ref)
+            if handle.kind is Kind.CALL:
+                await self._calls.answer(handle.name, responses)
+            elif handle.kind is Kind.TASK:
+                await self._tasks.answer(handle.name, responses)
+            else:
+                definition = await self._definitions.get(handle.definition)
+                seen = await look(self._upstream, definition, handle, ref.options)
+                for key in responses.keys() & seen.questions.keys():
+                    await send_answer(self._upstream, seen.questions[key], responses[key], ref.principal)
+
+    async def cancel(self, ref: Ref) -> None:
+        """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
+        self._looks.drop(ref.handle)
+        async with self._in_time():
+            handle = await self._resolved(ref)
+            if handle.kind is Kind.CALL:
+                await self._calls.cancel(handle.name)
+            elif handle.kind is Kind.TASK:
+                await self._tasks.cancel(handle.name)
+            else:
+                definition = await self._definitions.get(handle.definition)
+                await cancel(self._upstream, definition, handle, ref.options)
+
+    async def _resolved(self, ref: Ref) -> Handle:
+        """Return the handle that a call has led to, if it has."""
+        handle = Handle.parse(ref.handle)
+        if handle.kind is not Kind.CALL:
+            return handle
+        found = await self._calls.look(handle.name)
+        return handle if isinstance(found, Execution) else Handle.parse(found)
+
+    # --- questions of the server
+
+    async def _answered(
+        self, connection: Connection, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult:
+        """Answer a question of the server once a person has; one whose execution is not certain gets no answer."""
+        task_id = task_of(context)
+        if task_id is not None and connection.in_core is not None:
+            return await self._calls.elicitations.ask(task_id, params)
+        call = await self._calls.owner_of_question()
+        if call is None:
+            return types.ElicitResult(action="cancel")
+        return await self._calls.elicitations.ask(call.id, params)
+
+    # --- further capabilities
+
+    def preview(self, start: Start) -> Mapping[str, JSON]:
+        """Return the call that `start` would make; see `Previews.preview`."""
+        return preview(self._settings, start)
+
+    async def check_engine(self) -> Finding:
+        """Check that the server answers and has the tools; see `Checks.check_engine`."""
+        finding = await check_engine(self._upstream, self._settings)
+        words = await self._definitions.unmapped() if finding.ok else ()
+        return unmapped_finding(self._settings, words) or finding
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Check that the tool of a workflow is there; see `Checks.check`."""
+        return await check_workflow(self._upstream, self._settings, workflow, options)
+
+    async def discover(self) -> Sequence[Discovered]:
+        """Return the tools that start something; see `Discovers.discover`."""
+        return await discover(self._upstream, self._settings)
+
+    @property
+    def expose_every(self) -> float | None:
+        """The interval of reading the list of tools; see `Exposes.expose_every`."""
+        return _EXPOSE_EVERY if self._settings.expose else None
+
+    async def exposed(self) -> Sequence[Exposed]:
+        """Return the tools that `expose` names, as the server describes them; see `Exposes.exposed`."""
+        return await exposed(self._upstream, self._settings)
+
+    @property
+    def allowance(self) -> Allowance:
+        """The looks in a second; see `Limited.allowance`."""
+        return Allowance(looks_per_second=self._settings.looks_per_second, sweep_every=_LONGEST_PAUSE, batch=1)
+
+    @property
+    def _running(self) -> TaskGroup:
+        if self._group is None:
+            raise RuntimeError("enter the adapter first: async with")
+        return self._group
+
+    def _late(self) -> str:
+        return f"no answer within {self._settings.timeout.total_seconds():g} s (timeout)"
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncGenerator[None]:
+        """Bound all calls of one verb together."""
+        try:
+            with anyio.fail_after(self._settings.timeout.total_seconds()):
+                yield
+        except EngineError as error:
+            error.args = (self._upstream.masked(str(error)),)
+            raise
+        except TimeoutError:
+            raise EngineUnavailable(self._late()) from None
+
+
+class FindingMcpAdapter(McpAdapter):
+    """Adapter for a server with a tool that lists executions; satisfies `Finds` besides."""
+
+    @property
+    def settling(self) -> timedelta:
+        """The longest time until the list shows the execution of a call that has begun; see `Finds.settling`."""
+        return _LONGEST_CALL + self._settings.settling
+
+    async def find(self, start: Start) -> str | None:
+        """Search for the execution of a key; see `Finds.find`."""
+        async with self._in_time():
+            found = await find(self._upstream, self._settings, self._definitions.now, start)
+        return None if found is None else found.text()
+
+
+def _kind(cls: type[T], settings: McpSettings) -> type[T]:
+    """Return the class with the guarantee of this definition: the core asks the class."""
+    parents: list[type[McpAdapter]] = [] if settings.find is None else [FindingMcpAdapter]
+    found = (*parents, cls) if cls is McpAdapter else (cls, *parents)
+    return cast("type[T]", type(cls.__name__, found, {"starts": settings.starts}))

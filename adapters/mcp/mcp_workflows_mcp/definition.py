@@ -1,0 +1,160 @@
+"""The definition of split tools: which tools of a server start, look at, answer and cancel an execution.
+
+Expressions see `reply` (the structured content of a result, else the JSON or the named parts of its text) and `error`
+(the text of a result with `isError`). See `mcp_workflows.adapter.definition` for how a reply is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+
+from mcp_workflows import Duration
+from mcp_workflows.adapter import StartGuarantee
+from mcp_workflows.adapter.definition import MODEL, AnsweredAt, EngineQuestion, Reading
+from mcp_workflows.adapter.expressions import Text, Value, names_in
+from mcp_workflows_mcp.text_parts import checked_pattern
+
+Pattern = Annotated[str, AfterValidator(checked_pattern)]
+
+
+class ToolCall(BaseModel):
+    """A call of one tool of the server."""
+
+    model_config = MODEL
+
+    tool: Text = Field(description="The name of the tool.")
+    args: Value = Field(default_factory=dict[str, Any], description="Its arguments, an object.")
+    extract: Mapping[str, Pattern] = Field(
+        default={},
+        description=r"Parts of a plain text by name, as regular expressions with one group: `{pid: 'PID: (\d+)'}`.",
+    )
+
+
+class StartCall(ToolCall):
+    """The start of an execution."""
+
+    tool: Text = Field(default="{{workflow}}", description="The name of the tool; default: the tool's `workflow`.")
+    args: Value = Field(default="{{arguments}}", description="Its arguments; default: those of the task.")
+    handle: Value = Field(
+        default=None, description="The handle of the execution in the reply: a text, or an object of several parts."
+    )
+    finished: Text | None = Field(
+        default=None, description="True if the execution has ended already, and the reply is what a look would get."
+    )
+    same: Text | None = Field(
+        default=None,
+        description="KEYED: true if the execution of a key, in the reply of `look`, is the same order; else refused.",
+    )
+    conflict_if: Text | None = Field(default=None, description="True if the key belongs to another order.")
+    refused_if: Text | None = Field(
+        default=None,
+        description="True if the reply is a definite no. Default: a result with `isError` is one, unless its text "
+        "speaks of a time-out, of a lost connection or of a status 5xx.",
+    )
+
+    @model_validator(mode="after")
+    def _names_one(self) -> StartCall:
+        if self.handle is not None and not names_in(self.handle):
+            raise ValueError("handle: it is the same for all; say where it is in the reply, {{reply.id}}")
+        return self
+
+
+class FurtherCall(ToolCall):
+    """A further call of a look."""
+
+    when: Text | None = Field(default=None, description="Only if this is true; `status` is what the map says.")
+
+
+class _LookCall(ToolCall):
+    """The calls of a look."""
+
+    more: Mapping[str, FurtherCall] = Field(default={}, description="Further calls; their replies are more.NAME.")
+
+
+class Look(Reading, _LookCall):
+    """A look at an execution."""
+
+    id: Text | None = Field(
+        default=None, description="The id in the reply: one about another execution is not believed."
+    )
+    gone_if: Text | None = Field(
+        default=None,
+        description="True if there is no such execution. Default: true if `entry` is not in its list.",
+    )
+
+
+class Cancel(ToolCall):
+    """The cancellation of an execution. It is looked at first, and nothing is called for one that has ended."""
+
+    late_if: Text | None = Field(default=None, description="True if a result with `isError` says that it has ended.")
+
+
+class Ask(EngineQuestion):
+    """A question that an execution asks people, as the tools of the server tell it."""
+
+    send: ToolCall | None = Field(default=None, description="The call that delivers an answer, `answer.NAME`.")
+    decline: ToolCall | None = Field(
+        default=None, description="The call of a refusal. Without it the question cannot be declined."
+    )
+    late_if: Text | None = Field(
+        default=None, description="True if a result with `isError` says that it was answered already."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_answered(self) -> Ask:
+        if self.at is AnsweredAt.CLIENT and self.send is None:
+            raise ValueError("a question that is answered in the client needs send")
+        return self
+
+
+class Search(ToolCall):
+    """The search for the execution of a key."""
+
+    each: Text = Field(description="The executions in the reply, a list, the youngest first.")
+    where: Text = Field(description="True if the `item` is the execution of the key.")
+    handle: Value = Field(description="The handle of an `item`, as `start.handle` has it.")
+    next: Mapping[str, Any] = Field(
+        default={}, description="Arguments of the next page, made of the reply; default: there is none."
+    )
+    pages: int = Field(default=10, ge=1, le=100, description="Pages that are read at most.")
+
+
+class ToolsDefinition(BaseModel):
+    """The tools of a server that belong to one execution; without `look`, tools that are tasks by themselves."""
+
+    model_config = MODEL
+
+    starts: StartGuarantee = Field(
+        default=StartGuarantee.ONCE,
+        description="What the server promises about a repeated start: keyed (it dedupes by key), findable (`find`), "
+        "once.",
+    )
+    start: StartCall = Field(default=StartCall(), description="How an execution is started.")
+    find: Search | None = Field(default=None, description="FINDABLE: how the execution of a key is found.")
+    look: Look | None = Field(
+        default=None,
+        description="How an execution is looked at. Default: calls of its tools are tasks, or end by themselves.",
+    )
+    asks: Mapping[str, Ask] = Field(default={}, description="The questions that its executions ask people, by name.")
+    cancel: Cancel | None = Field(
+        default=None, description="How it is cancelled; default: it cannot be, if it is no task of the server's own."
+    )
+    settling: Duration = Field(
+        default=timedelta(seconds=30), description="The longest time until a look or a list shows a new execution."
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ToolsDefinition:
+        if self.starts is StartGuarantee.FINDABLE and self.find is None:
+            raise ValueError("starts: findable needs find, which searches for the execution of a key")
+        if (self.look is None) != (self.start.handle is None):
+            raise ValueError("start.handle and look belong together: set both, or neither")
+        if self.look is not None and self.look.status is None:
+            raise ValueError("look needs status, and map")
+        if self.look is None and (self.asks or self.find or self.cancel):
+            raise ValueError("asks, find and cancel need look")
+        return self

@@ -1,0 +1,126 @@
+"""The meaning of what goes wrong with another MCP server: the one table of this adapter.
+
+Sources: JSON-RPC 2.0, section 5.1; MCP, tools, error handling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import httpx2
+import mcp_types as types
+from mcp.client.auth import OAuthFlowError
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.expressions import Scope
+from mcp_workflows.client import AnswerRejected, TaskNotFound
+from mcp_workflows.client.retries import LOST, OVER
+from mcp_workflows.client.subscriptions import bare
+from mcp_workflows.errors import (
+    ClientError,
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    ExecutionNotFound,
+    MappingError,
+)
+from mcp_workflows_mcp.reply import Reply
+
+_LONGEST: Final = 300  # characters of a message
+_NOT_LET_IN: Final = "not let in"
+_SESSION_ENDED: Final = "Session terminated"
+_REFUSED: Final[Mapping[int, bool]] = {types.INVALID_PARAMS: True, types.METHOD_NOT_FOUND: False}
+"""JSON-RPC errors that are a definite no; True: to the input itself."""
+_MAY_HAVE_BEEN_DONE: Final = re.compile(
+    r"time[d -]*out|\b(ECONN\w+|ETIMEDOUT|EPIPE)\b|socket hang up|connection (was )?(reset|closed|lost|aborted)"
+    r"|\b50\d\b",
+    re.IGNORECASE,
+)
+"""Texts of an error that do not say that nothing was done."""
+
+
+def is_over(error: BaseException) -> bool:
+    """True if the connection is good for nothing any more."""
+    return isinstance(error, MCPError) and error.message in {OVER, _SESSION_ENDED}
+
+
+def request_error(error: BaseException, *, sent: bool = True) -> EngineError:
+    """Return what an error of one request means; `sent`: it may have done something."""
+    match error:
+        case TaskNotFound():
+            return ExecutionNotFound(_said(error.message))
+        case AnswerRejected():
+            return EngineRefused(_said(error.message))
+        case MCPError():
+            return _mcp_error(error, sent=sent)
+        case httpx2.TransportError():
+            return EngineUnavailable(f"no answer ({type(error).__name__})", sent=sent)
+        case ClientError():
+            return EngineUnavailable(_said(str(error)), sent=sent, silent="no answer" in str(error))
+        case _:  # of the SDK: a result that does not fit the tool's own output schema, or the protocol
+            return EngineUnavailable(f"its answer does not keep to the protocol: {_said(str(error))}", silent=False)
+
+
+def _mcp_error(error: MCPError, *, sent: bool) -> EngineError:
+    if error.message.startswith(_NOT_LET_IN):
+        return EngineRefused(f"{error.message} (auth)")
+    if error.code in _REFUSED:
+        return EngineRefused(f"it says: {_said(error.message)}", final=_REFUSED[error.code])
+    if error.code in LOST - {types.INTERNAL_ERROR} or error.message == _SESSION_ENDED:
+        return EngineUnavailable(f"no answer ({_said(error.message)})", sent=sent)
+    return EngineUnavailable(f"it says: {_said(error.message)} ({error.code})", sent=sent, silent=False)
+
+
+def connection_error(error: BaseException, last_line: str) -> EngineError:
+    """Return what an error of a connection means; `last_line` is what the program said last."""
+    match found := bare(error):
+        case EngineError():
+            return found
+        case OAuthFlowError():
+            return EngineRefused(f"auth: no token can be had ({_said(str(found))})")
+        case FileNotFoundError() | PermissionError() | NotADirectoryError():
+            return EngineUnavailable(f"its program cannot be started: {found.strerror} (command, cwd)", sent=False)
+        case httpx2.TransportError():
+            return EngineUnavailable(f"no answer ({type(found).__name__})", sent=False)
+        case MCPError() if found.message.startswith(_NOT_LET_IN):
+            return EngineRefused(f"{found.message} (auth)")
+        case MCPError():
+            said = f"; its program said last: {last_line}" if last_line else ""
+            return EngineUnavailable(f"no MCP server answers there ({_said(found.message)}){said}", sent=False)
+        case ValidationError() | RuntimeError():
+            return EngineUnavailable("it does not keep to the protocol", sent=False)
+        case _:
+            return EngineUnavailable(f"the connection broke ({type(found).__name__})", sent=False)
+
+
+def change_error(reply: Reply) -> EngineError:
+    """Return what a start, an answer or a cancellation means whose result is an error."""
+    if _MAY_HAVE_BEEN_DONE.search(reply.text):
+        return EngineUnavailable(f"its tool answered with an error: {reply.reason}", silent=False)
+    return EngineRefused(f"its tool answered with an error: {reply.reason}")
+
+
+def look_error(reply: Reply) -> EngineUnavailable:
+    """Return what a look means whose result is an error."""
+    return EngineUnavailable(f"its tool answered with an error: {reply.reason}", silent=False)
+
+
+def says(condition: str | None, scope: Scope) -> bool:
+    """Return True if a reply says what this condition is for; no condition is never true.
+
+    Raises:
+        EngineUnavailable: the condition does not work on this reply.
+    """
+    try:
+        return condition is not None and scope.is_true(condition)
+    except MappingError as error:
+        raise EngineUnavailable(f"its reply cannot be read: {error}", silent=False) from None
+
+
+def _said(text: str) -> str:
+    lines = text.splitlines()
+    return cleaned(lines[0], _LONGEST) if lines else ""

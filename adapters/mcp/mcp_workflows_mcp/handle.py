@@ -1,0 +1,94 @@
+"""The handle of an execution: its id in the server's words, and what is needed to look at it later on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self, cast
+
+from mcp_workflows.adapter import JSON, Start
+from mcp_workflows.adapter.expressions import Scope, as_object
+from mcp_workflows.errors import ExecutionNotFound
+
+_VERSION = 1
+
+
+class Kind(StrEnum):
+    """The way in which an execution is looked at."""
+
+    SPLIT = "split"  # by the tools of the definition
+    TASK = "task"  # it is a task of the server's own
+    CALL = "call"  # its call has not ended yet, or has ended with its result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """One execution."""
+
+    kind: Kind
+    run: JSON  # SPLIT: as `start.handle` says, a text or an object of several parts; else an id
+    workflow: str
+    at: float  # when it was ordered, in seconds since 1970
+    definition: str  # the digest of the definition of that time
+    reply: JSON = None  # of a start that was finished at once: in place of a look
+
+    @classmethod
+    def of(cls, kind: Kind, run: JSON, start: Start, definition: str, reply: JSON = None) -> Self:
+        """Return the handle of an execution of this order."""
+        at = start.created.timestamp()
+        return cls(kind=kind, run=run, workflow=start.workflow, at=at, definition=definition, reply=reply)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a handle.
+
+        Raises:
+            ExecutionNotFound: it is none.
+        """
+        try:
+            found: Any = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or found.get("v") != _VERSION:  # pyright: ignore[reportUnknownMemberType]
+            raise ExecutionNotFound("this is no handle of an MCP engine")
+        fields = {name: value for name, value in cast("dict[str, Any]", found).items() if name not in {"v", "kind"}}
+        return cls(kind=Kind(found["kind"]), **fields)  # pyright: ignore[reportUnknownArgumentType]
+
+    def text(self) -> str:
+        """Return it as the core stores it."""
+        return json.dumps({"v": _VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def name(self) -> str:
+        """The id as people read it."""
+        return self.run if isinstance(self.run, str) else json.dumps(self.run, sort_keys=True)
+
+    def scope(self, options: Mapping[str, JSON]) -> Scope:
+        """Return what expressions know of it."""
+        return Scope(
+            names={
+                "handle": self.run,
+                "age": time.time() - self.at,
+                "workflow": self.workflow,
+                "options": options.get("options") or {},
+                "error": None,
+            }
+        )
+
+    def is_younger_than(self, seconds: float) -> bool:
+        """Return True if it was ordered less than so many seconds ago."""
+        return time.time() - self.at < seconds
+
+
+def run_of(found: JSON) -> JSON:
+    """Return what a reply has as the id, a text or a number; None if it, or a part of it, is missing or no id."""
+    parts = as_object(found)
+    if parts is not None:
+        named = {name: run_of(part) for name, part in parts.items()}
+        return None if None in named.values() or not named else named
+    if isinstance(found, float) and found.is_integer():
+        return int(found)
+    return found if isinstance(found, str | int) and not isinstance(found, bool) and found != "" else None

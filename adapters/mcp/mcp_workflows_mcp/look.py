@@ -1,0 +1,132 @@
+"""A look at an execution by the tools of the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from mcp_workflows.adapter import JSON, Execution, InputRequest, Status
+from mcp_workflows.adapter.expressions import Scope, lenient, names_in
+from mcp_workflows.adapter.reply_reader import entry_of, execution_of, questions_of, status_of
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError
+from mcp_workflows_mcp.definition import Ask, Look, ToolCall, ToolsDefinition
+from mcp_workflows_mcp.error_translation import look_error
+from mcp_workflows_mcp.handle import Handle
+from mcp_workflows_mcp.reply import Reply
+from mcp_workflows_mcp.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """A question that is open now, and what expressions know of it."""
+
+    how: Ask
+    scope: Scope
+    request: InputRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The result of a look, and what expressions know by then."""
+
+    execution: Execution
+    scope: Scope
+    questions: Mapping[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion])
+    unmapped: str | None = None  # the word for the status that no map names
+
+
+async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, options: Mapping[str, JSON]) -> Seen:
+    """Look once, with all calls that the definition asks for.
+
+    Raises:
+        ExecutionNotFound: there is none, and it is not too young to be seen.
+        EngineUnavailable: no answer, or none that tells the status.
+    """
+    how, scope = definition.look, handle.scope(options)
+    if how is None:
+        raise EngineUnavailable("the engine's settings have no look any more", silent=False)
+    if handle.reply is None:
+        reply = await asked(upstream, how, scope)
+        if reply.is_error and not names_in([how.status, how.gone_if]) & {"error"}:
+            raise look_error(reply)
+    else:
+        reply = Reply(data=handle.reply, text="", is_error=False)
+    scope = reply.within(scope) | {"more": {}}
+    scope |= {"entry": lenient(partial(entry_of, how, scope))}
+    more_first = "more" in names_in([how.status, how.gone_if])
+    if more_first:
+        scope = await _with_more(upstream, how, scope, required=True)
+    if _is_gone(how, scope):
+        if not handle.is_younger_than(definition.settling.total_seconds()):
+            raise ExecutionNotFound(f"the server does not know {handle.name}")
+        seen = Execution(status=Status.RUNNING, message="the server does not show it yet", execution_id=handle.name)
+        return Seen(execution=seen, scope=scope)
+    if reply.is_error and "error" not in names_in(how.status):
+        raise look_error(reply)
+    _check_id(how, handle, scope)
+    status, unmapped = _status(how, reply, scope)
+    scope |= {"status": status.value}
+    if not more_first:
+        scope = await _with_more(upstream, how, scope, required=status is Status.SUCCEEDED)
+    execution = execution_of(how, status, unmapped, scope, name=handle.name)
+    questions: Mapping[str, OpenQuestion] = {}
+    if status is Status.RUNNING:
+        found = questions_of(definition.asks, scope, settling=definition.settling, page=execution.url)
+        questions = {key: OpenQuestion(how=ask, scope=each, request=request) for key, ask, each, request in found}
+    if questions:
+        requests = {key: question.request for key, question in questions.items()}
+        execution = replace(execution, status=Status.INPUT_REQUIRED, requests=requests)
+    return Seen(execution=execution, scope=scope, questions=questions, unmapped=unmapped)
+
+
+async def asked(upstream: Upstream, how: ToolCall, scope: Scope) -> Reply:
+    """Call a tool that tells something; a call that cannot be made is an answer that cannot be had."""
+    try:
+        return await upstream.call(how, scope)
+    except EngineRefused as error:
+        raise EngineUnavailable(str(error), silent=False) from None
+
+
+def _is_gone(how: Look, scope: Scope) -> bool:
+    if how.gone_if is not None:
+        return bool(lenient(partial(scope.is_true, how.gone_if)))
+    return how.entry is not None and scope.names["error"] is None and scope.names["entry"] is None
+
+
+def _check_id(how: Look, handle: Handle, scope: Scope) -> None:
+    """Check that the reply is about this execution, where the definition says how.
+
+    Raises:
+        EngineUnavailable: it is about another one.
+    """
+    if how.id is not None and lenient(partial(scope.text, how.id)) != handle.name:
+        raise EngineUnavailable(f"its tool was asked about {handle.name}, and told of another one", silent=False)
+
+
+def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
+    try:
+        return status_of(how, how.status or "", scope)
+    except EngineUnavailable:
+        if reply.data != {"text": reply.text}:
+            raise
+        text = "its tool answered with a text that is no JSON: its status is not known (extract finds parts of a text)"
+        raise EngineUnavailable(text, silent=False) from None
+
+
+async def _with_more(upstream: Upstream, how: Look, scope: Scope, *, required: bool) -> Scope:
+    """Make the further calls that are due; `required`: an error of one leaves the status or the result unknown."""
+    more: dict[str, JSON] = {}
+    for name, each in how.more.items():
+        try:
+            is_due = each.when is None or scope.is_true(each.when)
+        except MappingError:
+            is_due = False
+        if not is_due:
+            continue
+        reply = await asked(upstream, each, scope)
+        if reply.is_error and required:
+            raise look_error(reply)
+        more = {**more, name: None if reply.is_error else reply.data}
+        scope |= {"more": more}
+    return scope

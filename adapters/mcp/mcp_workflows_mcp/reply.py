@@ -1,0 +1,75 @@
+"""The reply of a tool: its data for expressions, and the text for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+import mcp_types as types
+
+from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.display_text import cleaned
+from mcp_workflows.adapter.expressions import Scope, as_object
+from mcp_workflows.adapter.http_errors import reason_in
+from mcp_workflows_mcp.text_parts import parts_of
+
+_WRAPPED: Final = "x-fastmcp-wrap-result"  # FastMCP: the schema of a result that is no object by itself
+_LONGEST: Final = 500  # characters of an error that are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The result of one call."""
+
+    data: JSON  # structured content, else the JSON or the named parts of the text
+    text: str
+    is_error: bool
+
+    @classmethod
+    def of(
+        cls,
+        result: types.CallToolResult,
+        schema: Mapping[str, JSON] | None,
+        patterns: Mapping[str, str],
+        masked: Callable[[str], str],
+    ) -> Self:
+        """Read a result; `schema` is the tool's output schema, `patterns` find named parts of the text.
+
+        Raises:
+            EngineUnavailable: a search for a part takes too long.
+        """
+        text = "\n".join(item.text for item in result.content if isinstance(item, types.TextContent))
+        data = _data(result, text, schema or {})
+        if patterns:
+            data = {**(as_object(data) or {}), **parts_of(text, patterns), "text": text}
+        return cls(data=data, text=masked(text), is_error=bool(result.is_error))
+
+    @property
+    def names(self) -> Mapping[str, JSON]:
+        """The names that expressions have of it."""
+        return {"reply": self.data, "error": self.text if self.is_error else None}
+
+    def within(self, scope: Scope) -> Scope:
+        """Return a scope with this reply."""
+        return scope | self.names
+
+    @property
+    def reason(self) -> str:
+        """Its text on one line; nothing of a stack trace or of a page for browsers."""
+        return reason_in(self.text.encode()[: 4 * _LONGEST]) or cleaned("an error without a text")
+
+
+def _data(result: types.CallToolResult, text: str, schema: Mapping[str, JSON]) -> JSON:
+    structured: JSON = result.structured_content
+    if structured is not None:
+        wraps = schema.get(_WRAPPED) and as_object(structured) is not None and set(structured) == {"result"}
+        return structured["result"] if wraps else structured
+    for item in result.content:
+        if isinstance(item, types.TextContent):
+            try:
+                return json.loads(item.text)
+            except (ValueError, RecursionError):
+                continue
+    return {"text": text}

@@ -1,0 +1,165 @@
+"""The settings of an MCP engine: where the server is, who we are there, and which of its tools belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from mcp_workflows import Duration
+from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.definition import MODEL
+from mcp_workflows_mcp.definition import ToolsDefinition
+
+_LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
+
+
+class ClientCredentials(BaseModel):
+    """OAuth 2 client credentials (RFC 6749, section 4.4), at the authorization server that the MCP server names."""
+
+    model_config = MODEL
+
+    issuer: str = Field(description="The authorization server that knows this client; no other gets the secret.")
+    client_id: str = Field(description="The id of this client.")
+    client_secret: SecretStr = Field(description="Its secret.")
+    scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
+
+
+class TokenExchange(BaseModel):
+    """A token of this workload, exchanged for one of the MCP server (RFC 8693)."""
+
+    model_config = MODEL
+
+    token_url: str = Field(description="The token endpoint of the authorization server.")
+    subject_token_file: Path = Field(
+        description="A file with the workload's own token, read again for each exchange: of Kubernetes, of SPIFFE."
+    )
+    subject_token_type: str = Field(
+        default="urn:ietf:params:oauth:token-type:jwt", description="The type of that token."
+    )
+    client_id: str | None = Field(default=None, description="The id of this client, where the server wants one.")
+    client_secret: SecretStr | None = Field(default=None, description="Its secret.")
+    audience: str | None = Field(default=None, description="For whom the new token is.")
+    resource: str | None = Field(default=None, description="The URL of what the new token is for (RFC 8707).")
+    scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
+
+    @field_validator("token_url")
+    @classmethod
+    def _token_url_is_one(cls, url: str) -> str:
+        return _a_url(url)
+
+
+class UpstreamAuth(BaseModel):
+    """The credentials for a server over HTTP; one of these. A caller's own token is never passed on."""
+
+    model_config = MODEL
+
+    bearer: SecretStr | None = Field(default=None, description="A token.")
+    bearer_file: Path | None = Field(default=None, description="A file with it, read again for each request.")
+    oauth: ClientCredentials | None = Field(default=None, description="OAuth 2 client credentials.")
+    exchange: TokenExchange | None = Field(default=None, description="Token exchange (RFC 8693).")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
+            raise ValueError(f"set one of {', '.join(type(self).model_fields)}")
+        return self
+
+    @field_validator("bearer")
+    @classmethod
+    def _bearer_is_a_header(cls, bearer: SecretStr | None) -> SecretStr | None:
+        text = "" if bearer is None else bearer.get_secret_value()
+        if not text.isascii() or not text.isprintable():
+            raise ValueError("a token is one line of ASCII")
+        return bearer
+
+
+class McpSettings(ToolsDefinition):
+    """One MCP server: where it is, who we are there, and which of its tools belong to one execution."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
+
+    command: tuple[str, ...] = Field(default=(), description="The server as a program that speaks MCP over stdio.")
+    env: Mapping[str, SecretStr] = Field(
+        default={}, description="Its environment; of ours it gets PATH, HOME and the like, and nothing else."
+    )
+    cwd: Path | None = Field(default=None, description="The folder that it runs in; default: ours.")
+    url: str | None = Field(default=None, description="The server over HTTP: https://tools.example.com/mcp.")
+    auth: UpstreamAuth | None = Field(default=None, description="Who we are there; default: nobody.")
+    headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
+    expose: tuple[str, ...] = Field(
+        default=(), description="Tools of the server that are offered here as they are described there."
+    )
+    timeout: Duration = Field(default=timedelta(seconds=8), description="Of one look or start, all its calls.")
+    looks_per_second: float = Field(default=10.0, gt=0, description="Looks at executions in a second, at most.")
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if bool(self.command) == (self.url is not None):
+            raise ValueError("set command (a program that speaks MCP over stdio) or url, one of them")
+        if self.command and (self.auth is not None or self.headers):
+            raise ValueError("auth and headers are for a server over HTTP (url); a program gets its secrets in env")
+        if self.url is not None and (self.env or self.cwd):
+            raise ValueError("env and cwd are for a program (command)")
+        return self
+
+    @field_validator("url")
+    @classmethod
+    def _url_is_one(cls, url: str | None) -> str | None:
+        return None if url is None else _a_url(url)
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_are_lines(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        for name, text in headers.items():
+            if not name.replace("-", "").isalnum() or not (name + text).isascii() or not text.isprintable():
+                raise ValueError(f"{name}: a header is a name without spaces, and one line of ASCII")
+        return headers
+
+    @field_validator("timeout")
+    @classmethod
+    def _timeout_is_short(cls, timeout: timedelta) -> timedelta:
+        if timeout > _LONGEST_CALL:
+            raise ValueError(f"at most {_LONGEST_CALL.total_seconds():g}s: a call to an engine ends after 10 s")
+        return timeout
+
+    @property
+    def definition(self) -> Mapping[str, JSON]:
+        """The part that says how executions are looked at, as JSON: a task keeps it from its start on."""
+        found: Mapping[str, JSON] = self.model_dump(
+            mode="json", by_alias=True, exclude_none=True, include=set(ToolsDefinition.model_fields)
+        )
+        return found
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """Texts that nobody may see."""
+        auth = self.auth
+        kept = [*self.env.values()]
+        if auth is not None:
+            parts = (auth.oauth, auth.exchange)
+            kept += [each for each in (auth.bearer, *(part and part.client_secret for part in parts)) if each]
+        return [secret.get_secret_value() for secret in kept]
+
+
+def _a_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment:
+        raise ValueError("write a URL: https://tools.example.com/mcp")
+    if "@" in parts.netloc:
+        raise ValueError("no credentials in a URL: auth is for these")
+    return url
+
+
+class McpOptions(BaseModel):
+    """The settings of one tool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    options: Mapping[str, Any] = Field(  # any JSON values
+        default={}, description="Values for the calls of the engine's definition: {{options.NAME}} there."
+    )

@@ -1,0 +1,161 @@
+"""Starting: one call, and what it leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.client import ClientRequestContext
+
+from mcp_workflows.adapter import JSON, Start, StartGuarantee, digest
+from mcp_workflows.adapter.expressions import REPLY, Scope, as_list, created_forms, forms_of, names_in
+from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
+from mcp_workflows_mcp.definition import ToolsDefinition
+from mcp_workflows_mcp.error_translation import change_error, says
+from mcp_workflows_mcp.handle import Handle, Kind, run_of
+from mcp_workflows_mcp.look import look
+from mcp_workflows_mcp.open_calls import OpenCall, OpenCalls, Outcome
+from mcp_workflows_mcp.reply import Reply
+from mcp_workflows_mcp.settings import McpSettings
+from mcp_workflows_mcp.upstream import Asked, Connection, Upstream, prepared
+
+
+def order_scope(start: Start, definition: ToolsDefinition) -> Scope:
+    """Return what expressions know of an order."""
+    return Scope(
+        names={
+            **forms_of(start.key),
+            "workflow": start.workflow,
+            "arguments": _arguments(start.arguments),
+            "digest": digest([start.workflow, start.arguments]),
+            "options": start.options.get("options") or {},
+            "created": created_forms(start.created, definition.settling.total_seconds()),
+            "error": None,
+        }
+    )
+
+
+def _arguments(arguments: JSON) -> JSON:
+    """Return the one argument of a call; a tool without `send` or `args` has its arguments as one object."""
+    listed = as_list(arguments)
+    if listed is None or len(listed) > 1:
+        return arguments
+    return listed[0] if listed else {}
+
+
+async def started(
+    upstream: Upstream, definition: ToolsDefinition, digest_of_definition: str, start: Start, reply: Reply
+) -> Handle:
+    """Return the handle in the reply of a start.
+
+    Raises:
+        StartConflict: the key belongs to another order.
+        EngineRefused: a definite no.
+        EngineUnavailable: nobody knows.
+    """
+    how, scope = definition.start, reply.within(order_scope(start, definition))
+    if says(how.conflict_if, scope):
+        raise StartConflict(reply.reason)
+    if says(how.refused_if, scope):
+        raise EngineRefused(f"its tool answered with an error: {reply.reason}", final=True)
+    if reply.is_error:
+        if how.refused_if is None:
+            raise change_error(reply)
+        raise EngineUnavailable(f"its tool answered with an error: {reply.reason}", silent=False)
+    try:
+        run = run_of(scope.value(how.handle))
+    except MappingError as error:
+        raise EngineUnavailable(f"its handle cannot be read: {error}", silent=False) from None
+    if run is None:
+        what = "a text that is no JSON" if reply.data == {"text": reply.text} else f"no handle at {how.handle}"
+        raise EngineUnavailable(f"its tool answered with {what}: it may have been started", silent=False)
+    kept = reply.data if how.finished is not None and says(how.finished, scope) else None
+    handle = Handle.of(Kind.SPLIT, run, start, digest_of_definition, reply=kept)
+    if definition.starts is StartGuarantee.KEYED:
+        await check_same(upstream, definition, handle, start, scope)
+    return handle
+
+
+async def check_same(
+    upstream: Upstream, definition: ToolsDefinition, handle: Handle, start: Start, scope: Scope
+) -> None:
+    """Check that the execution of a key is of the same order, where the definition says how.
+
+    Raises:
+        StartConflict: it is not.
+        EngineUnavailable: no answer.
+    """
+    same = definition.start.same
+    if same is None:
+        return
+    if names_in(same) & REPLY:
+        seen = await look(upstream, definition, handle, start.options)
+        scope |= {name: seen.scope.names.get(name) for name in REPLY}
+    if not says(same, scope):
+        raise StartConflict("this key belongs to an execution of another workflow or with another input")
+
+
+class StartCalls:
+    """The calls that start executions."""
+
+    def __init__(self, upstream: Upstream, settings: McpSettings, calls: OpenCalls) -> None:
+        self._upstream = upstream
+        self._settings = settings
+        self._calls = calls
+
+    def begin(self, start: Start, digest_of_definition: str, group: TaskGroup) -> OpenCall:
+        """Begin the call that starts an execution."""
+
+        async def work(call: OpenCall) -> Outcome:
+            return await self._outcome(start, digest_of_definition, call)
+
+        return self._calls.begin(work, group)
+
+    async def _outcome(self, start: Start, definition: str, call: OpenCall) -> Outcome:
+        """Make the call, and return what it led to.
+
+        Raises:
+            EngineError: see `Adapter.start`.
+        """
+        upstream, how = self._upstream, self._settings.start
+        name, arguments = prepared(how, order_scope(start, self._settings))
+        tool = await upstream.tool(name)
+        begun = await self._begun(tool, arguments, start.key, call)
+        if not isinstance(begun, types.CallToolResult):
+            return {"handle": Handle.of(Kind.TASK, begun, start, definition).text()}
+        if self._settings.look is None:
+            return {"result": begun.model_dump(by_alias=True, mode="json", exclude_none=True)}
+        reply = upstream.reply(begun, tool, how)
+        return {"handle": (await started(upstream, self._settings, definition, start, reply)).text()}
+
+    async def _begun(
+        self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall
+    ) -> types.CallToolResult | str:
+        """Return the result of the call, or the id of the task that it became."""
+        upstream, connection = self._upstream, await self._upstream.connection()
+        in_core = connection.in_core
+        async with upstream.translated():
+            if in_core is not None and in_core.offered(tool):
+                return (await in_core.start(tool.name, arguments, key)).task_id
+            if in_core is None or self._settings.url is None:
+                return await _call(connection, tool, arguments, key, call)
+            async with upstream.connect(self._asker(call)) as own:  # so that its questions are certainly this call's
+                return await _call(own, tool, arguments, key, call)
+
+    def _asker(self, call: OpenCall) -> Asked:
+        async def asked(
+            _: Connection, __: ClientRequestContext, params: types.ElicitRequestParams
+        ) -> types.ElicitResult:
+            return await self._calls.elicitations.ask(call.id, params)
+
+        return asked
+
+
+async def _call(
+    connection: Connection, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall
+) -> types.CallToolResult | str:
+    begun = await connection.tasks.start(
+        connection.client, tool.name, arguments, idempotency_key=key, progress_callback=call.note_progress
+    )
+    return begun if isinstance(begun, types.CallToolResult) else begun.id

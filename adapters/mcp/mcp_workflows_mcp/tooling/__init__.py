@@ -1,0 +1,1 @@
+"""Tools for operators: `check`, `import`, `call --dry-run`."""

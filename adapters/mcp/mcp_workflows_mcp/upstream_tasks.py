@@ -1,0 +1,160 @@
+"""Tasks of the server's own, passed through: of the extension of 2026-07-28, or of the core of 2025-11-25."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, cast
+
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.client import ClientRequestContext
+from mcp.shared.exceptions import MCPError
+
+from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
+from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.client.messages import TaskState
+from mcp_workflows.errors import EngineError
+from mcp_workflows_mcp.elicitations import Elicitations
+from mcp_workflows_mcp.upstream import Connection, Upstream
+
+_RELATED: Final = "io.modelcontextprotocol/related-task"
+_PATIENCE: Final = 0.0  # seconds: the poller looks again
+_STATUS: Final[Mapping[str, Status]] = {
+    "working": Status.RUNNING,
+    "input_required": Status.INPUT_REQUIRED,
+    "completed": Status.SUCCEEDED,
+    "failed": Status.FAILED,
+    "cancelled": Status.CANCELLED,
+}
+
+
+def task_of(context: ClientRequestContext) -> str | None:
+    """Return the id of the task that a question of 2025-11-25 belongs to; None: it names none."""
+    meta = cast("Mapping[str, JSON]", context.meta or {})
+    found = (as_object(meta.get(_RELATED)) or {}).get("taskId")
+    return found if isinstance(found, str) else None
+
+
+class UpstreamTasks:
+    """Looks at tasks, answers and cancels them."""
+
+    def __init__(self, upstream: Upstream, elicitations: Elicitations) -> None:
+        self._upstream = upstream
+        self._elicitations = elicitations
+        self._listening = set[str]()  # tasks whose questions are waited for
+
+    async def look(self, task_id: str, group: TaskGroup) -> tuple[Execution, float]:
+        """Return the execution, and the seconds until the server wants to be asked again.
+
+        Raises:
+            ExecutionNotFound: the server does not know the task (any more).
+            EngineUnavailable: no answer.
+        """
+        connection = await self._upstream.connection()
+        async with self._upstream.translated():
+            if connection.in_core is None:
+                state = await connection.task_requests(_PATIENCE).look(task_id)
+                execution = self._execution(state, _requests(state))
+            else:
+                state = await connection.in_core.look(task_id)
+                execution = await self._in_core(connection, state, group)
+        return replace(execution, execution_id=task_id), (state.poll_interval_ms or 0.0) / 1000
+
+    async def _in_core(self, connection: Connection, state: TaskState, group: TaskGroup) -> Execution:
+        """Return a task of 2025-11-25, whose result and questions come by another request."""
+        assert connection.in_core is not None
+        if state.status in {"completed", "failed"}:
+            try:
+                result = await connection.in_core.payload(state.task_id)
+            except MCPError as error:
+                failure = types.ErrorData(code=error.code, message=error.message)
+                return self._execution(state.model_copy(update={"status": "failed", "error": failure}), {})
+            written = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+            return self._execution(state.model_copy(update={"status": "completed", "result": written}), {})
+        requests = self._elicitations.requests(state.task_id)
+        if state.status == "input_required" and not requests and state.task_id not in self._listening:
+            group.start_soon(self._listen, connection, state.task_id)
+        return self._execution(state, requests)
+
+    async def _listen(self, connection: Connection, task_id: str) -> None:
+        """Keep `tasks/result` open while the task asks: its questions come while that is waited for."""
+        assert connection.in_core is not None
+        self._listening.add(task_id)
+        try:
+            async with self._upstream.translated():
+                await connection.in_core.payload(task_id)
+        except EngineError:
+            return  # the next look says what there is, and waits again if it must
+        finally:
+            self._listening.discard(task_id)
+
+    def _execution(self, state: TaskState, requests: Mapping[str, InputRequest]) -> Execution:
+        status = _STATUS[state.status]
+        if status is Status.INPUT_REQUIRED and not requests:
+            return Execution(
+                status=Status.RUNNING, message=state.status_message or "it asks; the question is not here yet"
+            )
+        output, failure = None, None
+        if status is Status.SUCCEEDED:
+            output = state.result
+            if output is not None and output.get("isError"):
+                status, failure, output = Status.FAILED, Failure(text=self._upstream.masked(text_of(output))), None
+        elif status is Status.FAILED:
+            failure = self._failure(state)
+        return Execution(status=status, message=state.status_message, requests=requests, output=output, failure=failure)
+
+    def _failure(self, state: TaskState) -> Failure:
+        if state.error is None:
+            return Failure(text=state.status_message or "it failed; the server does not say why")
+        return Failure(text=self._upstream.masked(state.error.message))
+
+    async def answer(self, task_id: str, responses: Mapping[str, JSON]) -> None:
+        """Answer questions; those that are not open any more are ignored.
+
+        Raises:
+            EngineRefused: an answer does not fit.
+            ExecutionNotFound, EngineUnavailable: see `look`.
+        """
+        connection = await self._upstream.connection()
+        if connection.in_core is not None:
+            self._elicitations.answer(task_id, responses)
+            return
+        written = {key: _response(response) for key, response in responses.items()}
+        async with self._upstream.translated():
+            await connection.task_requests(_PATIENCE).answer(task_id, written)
+
+    async def cancel(self, task_id: str) -> None:
+        """Ask to cancel it; nothing happens if it has ended.
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `look`.
+        """
+        connection = await self._upstream.connection()
+        async with self._upstream.translated():
+            if connection.in_core is None:
+                await connection.task_requests(_PATIENCE).cancel(task_id)
+            elif not (await connection.in_core.look(task_id)).ended:
+                await connection.in_core.cancel(task_id)
+
+
+def _requests(state: TaskState) -> Mapping[str, InputRequest]:
+    """Return the questions of a task that we can pass on: those for people."""
+    return {
+        key: InputRequest(
+            method=request.method,
+            params=request.params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta"}),
+        )
+        for key, request in (state.input_requests or {}).items()
+        if isinstance(request, types.ElicitRequest)
+    }
+
+
+def _response(response: JSON) -> JSON:
+    return {name: response[name] for name in ("action", "content") if response.get(name) is not None}
+
+
+def text_of(result: JSON) -> str:
+    """Return the text of the result of a tool."""
+    parts = [str(item.get("text", "")) for item in result.get("content", []) if item.get("type") == "text"]
+    return "\n".join(parts) or "its tool answered with an error without a text"
