@@ -41,14 +41,19 @@ def python_of(name: str, requirements: Sequence[str]) -> Path:
 
 def mcpdo() -> Path:
     """The Inspector's program for the terminal; installed once, half a minute."""
-    folder = CACHE / "inspector"
-    with _once(folder, INSPECTOR.read_text()) as missing:
+    return npm_packages("inspector", INSPECTOR) / ".bin" / "mcpdo"
+
+
+def npm_packages(name: str, package: Path) -> Path:
+    """The node_modules of this package.json; installed once, half a minute."""
+    folder = CACHE / name
+    with _once(folder, package.read_text()) as missing:
         if missing:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            shutil.copy(INSPECTOR, folder)
+            shutil.copy(package, folder)
             subprocess.run(_NPM, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    return folder / "node_modules" / ".bin" / "mcpdo"
+    return folder / "node_modules"
 
 
 @contextmanager
