@@ -40,8 +40,7 @@ class Firecrawl(StandIn):
     """The part of Firecrawl's API that its agents need; an agent runs until it is told to end."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.url = ""
+        super().__init__({"authorization": f"Bearer {KEY}"})
         self.prompts: dict[str, str] = {}
         self._replies_by_id: dict[str, Mapping[str, Any]] = {}
 
@@ -91,8 +90,6 @@ class Firecrawl(StandIn):
 
     async def start(self, request: Request) -> Response:
         """Start an agent."""
-        if request.headers.get("authorization") != f"Bearer {KEY}":
-            return JSONResponse({"success": False, "error": "Unauthorized: Invalid token"}, status_code=401)
         agent = f"0199c0de-0000-7000-8000-{self.starts:012}"
         self.prompts[agent] = (await request.json())["prompt"]
         self._end(agent, status="processing")

@@ -14,7 +14,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import TextContent
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from scripts.environments import NODE, npm_packages
@@ -62,6 +62,13 @@ async def reply_of(client: Client, tool: str, **arguments: Any) -> str:
     return text
 
 
+async def structured(client: Client, tool: str, **arguments: Any) -> Any:
+    """Call a tool, and return the structured content of its reply; fails the test on an error."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content
+
+
 async def error_of(client: Client, tool: str, **arguments: Any) -> str:
     """Call a tool, and return the text of its error; fails the test if it is none."""
     text, is_error = await _called(client, tool, arguments)
@@ -107,7 +114,9 @@ class UpstreamOverHttp(EngineProcess):
 class StandIn:
     """An HTTP API in this process, whose replies can be lost; requests are counted by the name of their endpoint."""
 
-    def __init__(self) -> None:
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.url = ""
+        self._needed = headers
         self.calls: Counter[str] = Counter()
         self._replies: defaultdict[str, list[_Reply]] = defaultdict(list)
 
@@ -116,6 +125,8 @@ class StandIn:
 
         async def served(request: Request) -> Response:
             self.calls[serve.__name__] += 1
+            if any(request.headers.get(name) != value for name, value in self._needed.items()):
+                return JSONResponse({"error": "Unauthorized", "message": "401 Unauthorized"}, status_code=401)
             waiting = self._replies[serve.__name__]
             return await waiting.pop(0)(request, serve) if waiting else await serve(request)
 
