@@ -1,8 +1,8 @@
 """@zereight/mcp-gitlab (npm): pipelines of GitLab, with a stand-in for GitLab's API.
 
 `create_pipeline` starts and `cancel_pipeline` cancels, both with prose for a reply; `get_pipeline` looks, with JSON in
-text. Manual jobs are questions: `list_pipeline_jobs` and `play_pipeline_job`. No list shows the name or the variables of
-a pipeline, so its start cannot be found by a key.
+text. Manual jobs are questions: `list_pipeline_jobs` and `play_pipeline_job`. No list shows the name or the variables
+of a pipeline, so its start cannot be found by a key.
 """
 
 from __future__ import annotations
