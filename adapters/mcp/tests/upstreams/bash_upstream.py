@@ -20,15 +20,16 @@ CONFIG: Final[Mapping[str, Any]] = {
     "env": {"OTEL_ENABLED": "false"},
     "start": {
         "tool": "run_background",
-        "extract": {"pid": r"PID: (\d+)"},
+        "extract": {"pid": r"^PID: (\d+)"},
         "handle": "{{reply.pid}}",
     },
     "look": {
         "tool": "tail_background",
         "args": {"pid": "{{to_number(handle)}}", "lines": 100},
+        "gone_if": "{{starts_with(not_null(error, ''), 'No tracked background process')}}",
         "extract": {
-            "status": r"STATUS: (\w+)",
-            "code": r"EXIT_CODE: (\S+)",
+            "status": r"^STATUS: (\w+)",
+            "code": r"^EXIT_CODE: (\S+)",
             "output": r"STDOUT_TAIL:\n([\s\S]*)\n\nSTDERR_TAIL:",
             "errors": r"STDERR_TAIL:\n([\s\S]*)$",
         },

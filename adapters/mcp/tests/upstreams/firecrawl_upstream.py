@@ -26,6 +26,7 @@ CONFIG: Final[Mapping[str, Any]] = {
     "look": {
         "tool": "firecrawl_agent_status",
         "args": {"id": "{{handle}}"},
+        "gone_if": "{{contains(not_null(error, ''), 'status code 404')}}",
         "status": "{{reply.status}}",
         "map": {"running": "processing", "succeeded": "completed", "failed": "failed", "cancelled": "cancelled"},
         "output": "{{reply.data}}",

@@ -28,40 +28,31 @@ CONFIG: Final[Mapping[str, Any]] = {
     "start": {
         "tool": "create_pipeline",
         "args": {"project_id": "{{workflow}}", "ref": "main", "inputs": "{{arguments}}"},
-        "extract": {"id": r"Created pipeline #(\d+)"},
-        "handle": {"project": "{{workflow}}", "pipeline": "{{reply.id}}"},
+        "extract": {"id": r"^Created pipeline #(\d+)"},
+        "handle": "{{reply.id}}",
+        "refused_if": "{{contains(not_null(error, ''), 'GitLab API error: 4')}}",
     },
     "look": {
         "tool": "get_pipeline",
-        "args": {"project_id": "{{handle.project}}", "pipeline_id": "{{handle.pipeline}}"},
+        "args": {"project_id": "{{workflow}}", "pipeline_id": "{{handle}}"},
         "more": {
             "manual": {
                 "tool": "list_pipeline_jobs",
-                "args": {
-                    "project_id": "{{handle.project}}",
-                    "pipeline_id": "{{handle.pipeline}}",
-                    "scope": "manual",
-                },
+                "args": {"project_id": "{{workflow}}", "pipeline_id": "{{handle}}", "scope": "manual"},
                 "when": "{{reply.status == 'manual'}}",
             }
         },
+        "id": "{{reply.id}}",
+        "gone_if": "{{error == 'Pipeline not found'}}",
         "status": "{{reply.status}}",
         "map": {
-            "running": [
-                "created",
-                "waiting_for_resource",
-                "preparing",
-                "pending",
-                "running",
-                "scheduled",
-                "manual",
-                "canceling",
-            ],
+            "running": ["created", "waiting_for_resource", "preparing", "pending", "running", "scheduled", "manual"],
             "succeeded": ["success", "skipped"],
             "failed": "failed",
             "cancelled": "canceled",
         },
         "output": {"url": "{{reply.web_url}}", "sha": "{{reply.sha}}"},
+        "url": "{{reply.web_url}}",
     },
     "asks": {
         "play": {
@@ -69,15 +60,13 @@ CONFIG: Final[Mapping[str, Any]] = {
             "key": "{{item.id}}",
             "message": "Run the manual job {{item.name}}?",
             "form": {"type": "object", "properties": {}},
-            "send": {
-                "tool": "play_pipeline_job",
-                "args": {"project_id": "{{handle.project}}", "job_id": "{{item.id}}"},
-            },
+            "send": {"tool": "play_pipeline_job", "args": {"project_id": "{{workflow}}", "job_id": "{{item.id}}"}},
+            "late_if": "{{contains(error, 'Unplayable Job')}}",
         }
     },
     "cancel": {
         "tool": "cancel_pipeline",
-        "args": {"project_id": "{{handle.project}}", "pipeline_id": "{{handle.pipeline}}"},
+        "args": {"project_id": "{{workflow}}", "pipeline_id": "{{handle}}"},
     },
 }
 TOKEN: Final = "glpat-s3cret"

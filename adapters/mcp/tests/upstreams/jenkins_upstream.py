@@ -34,20 +34,20 @@ CONFIG: Final[Mapping[str, Any]] = {
             "build_type": "buildWithParameters",
             "data": "{{merge(arguments, {MCP_KEY: key})}}",
         },
-        "handle": {"job": "{{workflow}}", "key": "{{key}}", "item": "{{reply}}"},
+        "handle": {"item": "{{reply}}", "key": "{{key}}"},
     },
     "look": {
         "tool": "get_build",
-        "args": {"fullname": "{{handle.job}}"},
+        "args": {"fullname": "{{workflow}}"},
         "more": {
             "parameters": {
                 "tool": "get_build_parameters",
-                "args": {"fullname": "{{handle.job}}", "number": "{{reply.number}}"},
+                "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}"},
             },
             "inputs": {
                 "tool": "get_pending_inputs",
-                "args": {"fullname": "{{handle.job}}", "number": "{{reply.number}}"},
-                "when": "{{reply.building}}",
+                "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}"},
+                "when": "{{reply.building && more.parameters.MCP_KEY == handle.key}}",
             },
         },
         "status": "{{more.parameters.MCP_KEY == handle.key && not_null(reply.result, 'BUILDING') || 'QUEUED'}}",
@@ -59,6 +59,7 @@ CONFIG: Final[Mapping[str, Any]] = {
         },
         "output": {"number": "{{reply.number}}", "url": "{{reply.url}}"},
         "failure": "{{join(' ', ['build', to_string(reply.number), 'failed'])}}",
+        "url": "{{reply.url}}",
     },
     "asks": {
         "input": {
@@ -68,20 +69,21 @@ CONFIG: Final[Mapping[str, Any]] = {
             "form": {"type": "object", "properties": {}},
             "send": {
                 "tool": "submit_input",
-                "args": {"fullname": "{{handle.job}}", "number": "{{reply.number}}", "input_id": "{{item.id}}"},
+                "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}", "input_id": "{{item.id}}"},
             },
             "decline": {
                 "tool": "submit_input",
                 "args": {
-                    "fullname": "{{handle.job}}",
+                    "fullname": "{{workflow}}",
                     "number": "{{reply.number}}",
                     "input_id": "{{item.id}}",
                     "action": "abort",
                 },
             },
+            "late_if": "{{contains(error, 'No pending input')}}",
         }
     },
-    "cancel": {"tool": "stop_build", "args": {"fullname": "{{handle.job}}", "number": "{{reply.number}}"}},
+    "cancel": {"tool": "stop_build", "args": {"fullname": "{{workflow}}", "number": "{{reply.number}}"}},
 }
 JOB: Final = "release"
 USER: Final = ("mcp", "s3cret-of-jenkins")

@@ -6,8 +6,10 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.client import Client
+from mcp.shared.exceptions import MCPError
 from starlette.responses import Response
 
 from adapters.mcp.tests.upstreams.jenkins_upstream import JOB, Jenkins, jenkins
@@ -125,6 +127,25 @@ async def test_a_lost_reply_leaves_a_build_with_the_key(server: Jenkins) -> None
         lost = await error_of(client, "build_item", **ORDER, data={"MCP_KEY": "key-1"})
         assert lost.startswith("Error calling tool 'build_item': ('Connection broken: IncompleteRead(0 bytes read")
         assert (await structured(client, "get_build_parameters", fullname=JOB)) == {"MCP_KEY": "key-1"}
+
+
+async def test_a_server_that_is_killed_leaves_a_build_with_the_key(server: Jenkins) -> None:
+    released = server.hold("start")
+    upstream = server.server()
+    async with Client(upstream.parameters) as client, anyio.create_task_group() as group:
+
+        async def start() -> None:
+            with pytest.raises(MCPError, match="Connection closed"):
+                await started(client)
+
+        group.start_soon(start)
+        while not server.starts:
+            await anyio.sleep(0.01)
+        [process] = upstream.processes()
+        process.kill()
+    released.set()
+    async with Client(upstream.parameters) as client:
+        assert (await structured(client, "get_build_parameters", fullname=JOB))["MCP_KEY"] == "key-1"
 
 
 async def test_it_is_served_over_http_too(server: Jenkins) -> None:

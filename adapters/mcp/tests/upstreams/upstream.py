@@ -51,8 +51,14 @@ class Upstream:
 
     def processes(self) -> Sequence[psutil.Process]:
         """Return the children of this process that run its command now."""
-        found = psutil.Process().children(recursive=True)
-        return [each for each in found if each.cmdline()[: len(self.command)] == list(self.command)]
+        return [each for each in psutil.Process().children(recursive=True) if self._runs_in(each)]
+
+    def _runs_in(self, process: psutil.Process) -> bool:
+        try:
+            told = process.cmdline()
+        except psutil.NoSuchProcess:
+            return False
+        return told[-len(self.command) :] == list(self.command)  # a script has its interpreter before it
 
 
 async def reply_of(client: Client, tool: str, **arguments: Any) -> str:
