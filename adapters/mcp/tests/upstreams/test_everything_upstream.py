@@ -8,6 +8,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.client import Client, ClientRequestContext
+from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 from adapters.mcp.tests.upstreams.everything_upstream import TOOL, everything, everything_over_http
@@ -48,12 +49,12 @@ class Research:
         return await self._session.send_request(request, types.CancelTaskResult)
 
 
-async def test_a_task_runs_to_its_result() -> None:
+async def test_a_task_of_a_client_that_cannot_be_asked_runs_to_its_result() -> None:
     async with Client(everything().parameters) as client:
         tasks = client.server_capabilities.tasks
         assert (client.protocol_version, tasks is not None) == ("2025-11-25", True)
         research = Research(client)
-        task_id = await research.started()
+        task_id = await research.started(ambiguous=True)
         seen = await research.look(task_id)
         assert (seen.status, seen.status_message, seen.ttl, seen.poll_interval) == (
             "working",
@@ -66,17 +67,18 @@ async def test_a_task_runs_to_its_result() -> None:
         assert set(research.seen) == {"working", "completed"}
 
 
-async def clarified(client: Client) -> str:
-    research = Research(client)
-    return str((await research.tasks.result(await research.started(ambiguous=True))).content)
+async def clarified(server: StdioServerParameters | str) -> None:
+    async with Client(server, elicitation_callback=answered) as client:
+        research = Research(client)
+        result = await research.tasks.result(await research.started(ambiguous=True))
+        assert "python (snake)" in str(result.content)
 
 
 async def test_a_question_comes_on_the_stream_of_the_result(tmp_path: Path) -> None:
-    async with Client(everything().parameters, elicitation_callback=answered) as client:
-        assert "python (snake)" in await clarified(client)
     with everything_over_http(tmp_path) as server:
-        async with Client(server.url, elicitation_callback=answered) as client:
-            assert "python (snake)" in await clarified(client)
+        async with anyio.create_task_group() as group:
+            group.start_soon(clarified, everything().parameters)
+            group.start_soon(clarified, server.url)
 
 
 async def test_a_question_waits_until_the_result_is_asked_for() -> None:
@@ -91,13 +93,6 @@ async def test_a_question_waits_until_the_result_is_asked_for() -> None:
                 await anyio.sleep(0.1)
         assert seen.status_message == 'Found multiple interpretations for "python". Requesting clarification...'
         assert (await research.cancel(task_id)).status == "cancelled"
-
-
-async def test_a_client_that_cannot_be_asked_is_not() -> None:
-    async with Client(everything().parameters) as client:
-        research = Research(client)
-        await research.tasks.result(await research.started(ambiguous=True))
-        assert "input_required" not in research.seen
 
 
 async def test_a_task_is_cancelled_once() -> None:

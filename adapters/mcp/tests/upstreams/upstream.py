@@ -106,6 +106,11 @@ class UpstreamOverHttp(EngineProcess):
         """Whether it listens."""
         return is_taken(self.port)
 
+    def stop(self) -> None:
+        """Kill it: some of these servers take no notice of SIGTERM."""
+        if self.is_running:
+            self.kill()
+
     @property
     def url(self) -> str:
         """Its address."""
