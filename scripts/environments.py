@@ -23,6 +23,8 @@ BUILDBOT: Final = ("buildbot[bundle]==4.3.0", "buildbot-worker==4.3.0", "setupto
 TOIL: Final = ("toil[server,cwl]==9.6.0", "boto3", "boto3-stubs", "mypy-boto3-iam")
 PREFECT: Final = ("prefect==3.8.8", "fastapi==0.139.0")  # newer ones have no Body(min_items=), which Prefect uses
 AIRFLOW: Final = ("apache-airflow==3.3.2", "apache-airflow-providers-standard==1.21.0")
+MCP_JENKINS: Final = ("mcp-jenkins==3.6.0", "fastmcp==4.2.3")
+AIRFLOW_MCP: Final = ("astro-airflow-mcp==0.9.1", "fastmcp==3.4.11")
 MATPLOTLIB: Final = ("matplotlib==3.11.2",)
 _NPM: Final = ("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 
@@ -41,14 +43,19 @@ def python_of(name: str, requirements: Sequence[str]) -> Path:
 
 def mcpdo() -> Path:
     """The Inspector's program for the terminal; installed once, half a minute."""
-    folder = CACHE / "inspector"
-    with _once(folder, INSPECTOR.read_text()) as missing:
+    return npm_packages("inspector", INSPECTOR) / ".bin" / "mcpdo"
+
+
+def npm_packages(name: str, package: Path) -> Path:
+    """The node_modules of this package.json; installed once, half a minute."""
+    folder = CACHE / name
+    with _once(folder, package.read_text()) as missing:
         if missing:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            shutil.copy(INSPECTOR, folder)
+            shutil.copy(package, folder)
             subprocess.run(_NPM, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    return folder / "node_modules" / ".bin" / "mcpdo"
+    return folder / "node_modules"
 
 
 @contextmanager
