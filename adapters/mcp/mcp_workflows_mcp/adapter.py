@@ -184,7 +184,8 @@ class McpAdapter:
         task_id = task_of(context)
         if task_id is not None and connection.in_core is not None:
             return await self._calls.elicitations.ask(task_id, params)
-        call = await self._calls.owner_of_question()
+        is_modern = connection.in_core is None  # there a question is the answer to the call, and is asked in its work
+        call = self._calls.current if is_modern else await self._calls.only_candidate()
         if call is None:
             return types.ElicitResult(action="cancel")
         return await self._calls.elicitations.ask(call.id, params)

@@ -27,6 +27,7 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     ExecutionNotFound,
     MappingError,
+    ServerUnreachable,
 )
 from mcp_workflows_mcp.reply import Reply
 
@@ -35,17 +36,25 @@ _NOT_LET_IN: Final = "not let in"
 _SESSION_ENDED: Final = "Session terminated"
 _REFUSED: Final[Mapping[int, bool]] = {types.INVALID_PARAMS: True, types.METHOD_NOT_FOUND: False}
 """JSON-RPC errors that are a definite no; True: to the input itself."""
-_MAY_HAVE_BEEN_DONE: Final = re.compile(
-    r"time[d -]*out|\b(ECONN\w+|ETIMEDOUT|EPIPE)\b|socket hang up|connection (was )?(reset|closed|lost|aborted)"
-    r"|\b50\d\b",
+_IS_REFUSAL: Final = re.compile(
+    r"\b4(?!08|25|29)\d\d\b|validation error|invalid (arguments?|params?|parameters?|input)|unknown tool"
+    r"|unauthori[sz]ed|forbidden|permission denied|bad request",
     re.IGNORECASE,
 )
-"""Texts of an error that do not say that nothing was done."""
+"""Texts of an error that say that nothing was done; with any other text it may have been."""
 
 
 def is_over(error: BaseException) -> bool:
     """True if the connection is good for nothing any more."""
+    if isinstance(error, ServerUnreachable):
+        return f"({OVER})" in str(error)
     return isinstance(error, MCPError) and error.message in {OVER, _SESSION_ENDED}
+
+
+def is_reply(error: MCPError) -> bool:
+    """True if a JSON-RPC error is the server's answer to a call; False: nobody knows, or nothing was let in."""
+    is_lost = error.code in LOST - {types.INTERNAL_ERROR} or error.message == _SESSION_ENDED
+    return not (is_lost or isinstance(error, ClientError) or error.message.startswith(_NOT_LET_IN))
 
 
 def request_error(error: BaseException, *, sent: bool = True) -> EngineError:
@@ -99,9 +108,10 @@ def connection_error(error: BaseException, last_line: str) -> EngineError:
 
 def change_error(reply: Reply) -> EngineError:
     """Return what a start, an answer or a cancellation means whose result is an error."""
-    if _MAY_HAVE_BEEN_DONE.search(reply.text):
-        return EngineUnavailable(f"its tool answered with an error: {reply.reason}", silent=False)
-    return EngineRefused(f"its tool answered with an error: {reply.reason}")
+    text = f"its tool answered with an error: {reply.reason}"
+    if reply.code in _REFUSED:
+        return EngineRefused(text, final=_REFUSED[reply.code])
+    return EngineRefused(text) if _IS_REFUSAL.search(reply.text) else EngineUnavailable(text, silent=False)
 
 
 def look_error(reply: Reply) -> EngineUnavailable:

@@ -101,15 +101,17 @@ class OpenCalls:
 
     # --- whose question it is
 
-    async def owner_of_question(self) -> OpenCall | None:
+    @property
+    def current(self) -> OpenCall | None:
+        """The call whose work asks for it; not good for what another task does, such as reading from a connection."""
+        return self._current.get()
+
+    async def only_candidate(self) -> OpenCall | None:
         """Return the call that a question belongs to, certainly; None: it cannot be told.
 
         The revision of 2025-11-25 does not say it on a connection that has several calls. Those that end are not the
         one which waits for the answer.
         """
-        current = self._current.get()
-        if current is not None:
-            return current
         candidates = set(self._open)
         with anyio.move_on_after(_CANDIDATES_SECONDS):
             while len(candidates := candidates & self._open.keys()) > 1:

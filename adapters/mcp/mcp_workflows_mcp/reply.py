@@ -26,6 +26,13 @@ class Reply:
     data: JSON  # structured content, else the JSON or the named parts of the text
     text: str
     is_error: bool
+    code: int | None = None  # of a JSON-RPC error
+
+    @classmethod
+    def of_error(cls, code: int, message: str, masked: Callable[[str], str]) -> Self:
+        """Read a JSON-RPC error: some servers answer all that goes wrong in a tool with one."""
+        text = masked(message)
+        return cls(data={"text": text}, text=text, is_error=True, code=code)
 
     @classmethod
     def of(
@@ -65,11 +72,18 @@ def _data(result: types.CallToolResult, text: str, schema: Mapping[str, JSON]) -
     structured: JSON = result.structured_content
     if structured is not None:
         wraps = schema.get(_WRAPPED) and as_object(structured) is not None and set(structured) == {"result"}
-        return structured["result"] if wraps else structured
+        return _parsed(structured["result"]) if wraps else structured
     for item in result.content:
-        if isinstance(item, types.TextContent):
-            try:
-                return json.loads(item.text)
-            except (ValueError, RecursionError):
-                continue
+        if isinstance(item, types.TextContent) and not isinstance(found := _parsed(item.text), str):
+            return found
     return {"text": text}
+
+
+def _parsed(value: JSON) -> JSON:
+    """Return the JSON in a text; any other value, and a text that is no JSON, as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.client import ClientRequestContext
+from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.adapter import JSON, Start, StartGuarantee, digest
 from mcp_workflows.adapter.expressions import REPLY, Scope, as_list, created_forms, forms_of, names_in
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
 from mcp_workflows_mcp.definition import ToolsDefinition
-from mcp_workflows_mcp.error_translation import change_error, says
+from mcp_workflows_mcp.error_translation import change_error, is_reply, says
 from mcp_workflows_mcp.handle import Handle, Kind, run_of
 from mcp_workflows_mcp.look import look
 from mcp_workflows_mcp.open_calls import OpenCall, OpenCalls, Outcome
@@ -122,6 +123,8 @@ class StartCalls:
         name, arguments = prepared(how, order_scope(start, self._settings))
         tool = await upstream.tool(name)
         begun = await self._begun(tool, arguments, start.key, call)
+        if isinstance(begun, Reply):
+            return {"handle": (await started(upstream, self._settings, definition, start, begun)).text()}
         if not isinstance(begun, types.CallToolResult):
             return {"handle": Handle.of(Kind.TASK, begun, start, definition).text()}
         if self._settings.look is None:
@@ -131,17 +134,31 @@ class StartCalls:
 
     async def _begun(
         self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall
-    ) -> types.CallToolResult | str:
-        """Return the result of the call, or the id of the task that it became."""
+    ) -> types.CallToolResult | Reply | str:
+        """Return the result of the call, the error that it was answered with, or the id of the task that it became."""
         upstream, connection = self._upstream, await self._upstream.connection()
         in_core = connection.in_core
-        async with upstream.translated():
-            if in_core is not None and in_core.offered(tool):
+        if in_core is not None and in_core.offered(tool):
+            async with upstream.translated():
                 return (await in_core.start(tool.name, arguments, key)).task_id
-            if in_core is None or self._settings.url is None:
-                return await _call(connection, tool, arguments, key, call)
-            async with upstream.connect(self._asker(call)) as own:  # so that its questions are certainly this call's
-                return await _call(own, tool, arguments, key, call)
+        if in_core is None or self._settings.url is None:
+            return await self._call(connection, tool, arguments, key, call)
+        async with upstream.connect(self._asker(call)) as own:  # so that its questions are certainly this call's
+            return await self._call(own, tool, arguments, key, call)
+
+    async def _call(
+        self, connection: Connection, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall
+    ) -> types.CallToolResult | Reply | str:
+        async with self._upstream.translated():
+            try:
+                begun = await connection.tasks.start(
+                    connection.client, tool.name, arguments, idempotency_key=key, progress_callback=call.note_progress
+                )
+            except MCPError as error:
+                if is_reply(error):
+                    return Reply.of_error(error.code, error.message, self._upstream.masked)
+                raise
+        return begun if isinstance(begun, types.CallToolResult) else begun.id
 
     def _asker(self, call: OpenCall) -> Asked:
         async def asked(
@@ -150,12 +167,3 @@ class StartCalls:
             return await self._calls.elicitations.ask(call.id, params)
 
         return asked
-
-
-async def _call(
-    connection: Connection, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall
-) -> types.CallToolResult | str:
-    begun = await connection.tasks.start(
-        connection.client, tool.name, arguments, idempotency_key=key, progress_callback=call.note_progress
-    )
-    return begun if isinstance(begun, types.CallToolResult) else begun.id

@@ -32,7 +32,7 @@ from mcp_workflows.client.v2025_11_25 import InCoreTaskRequests
 from mcp_workflows.errors import ClientError, EngineError, EngineRefused, EngineUnavailable, MappingError
 from mcp_workflows_mcp.auth import auth_of, without_secrets
 from mcp_workflows_mcp.definition import ToolCall
-from mcp_workflows_mcp.error_translation import connection_error, is_over, request_error
+from mcp_workflows_mcp.error_translation import connection_error, is_over, is_reply, request_error
 from mcp_workflows_mcp.reply import Reply
 from mcp_workflows_mcp.settings import McpSettings
 
@@ -259,10 +259,16 @@ class Upstream:
         name, arguments = prepared(how, scope)
         tool = await self.tool(name)
         connection = await self.connection()
+        seconds = self._settings.timeout.total_seconds()
         async with self.translated():
-            result = await connection.client.session.call_tool(
-                name, arguments, self._settings.timeout.total_seconds(), allow_input_required=True, allow_claimed=True
-            )
+            try:
+                result = await connection.client.session.call_tool(
+                    name, arguments, seconds, allow_input_required=True, allow_claimed=True
+                )
+            except MCPError as error:
+                if is_reply(error):
+                    return Reply.of_error(error.code, error.message, self.masked)
+                raise
         if not isinstance(result, types.CallToolResult):
             raise EngineUnavailable(f"{name} did not answer at once: it asks, or became a task", silent=False)
         return self.reply(result, tool, how)
