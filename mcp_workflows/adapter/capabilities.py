@@ -570,6 +570,31 @@ class Discovers(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftedEngine:
+    """A draft of an engine, of what answers at an address, and of the tools on it."""
+
+    name: str
+    settings: Mapping[str, JSON]
+    workflows: Sequence[Discovered]
+    advice: Sequence[str] = ()  # what people must look at, in a sentence each
+
+
+@runtime_checkable
+class Drafts(Protocol):
+    """Optional: can draft the settings of an engine from what answers at an address, or to a command."""
+
+    @staticmethod
+    async def draft(address: str, start: str | None) -> DraftedEngine:
+        """Return a draft; `start` names a workflow there, and the draft is for that one.
+
+        Raises:
+            ConfigError: nothing can be made of what answers there.
+            EngineRefused, EngineUnavailable: nothing answers.
+        """
+        ...
+
+
 def first_settings(adapter: object) -> Mapping[str, str]:
     """Return the settings that `mcp-workflows init` asks for, by name, with the proposed values.
 

@@ -19,6 +19,7 @@ from mcp_workflows.adapter import (
     JSON,
     Allowance,
     Discovered,
+    DraftedEngine,
     Execution,
     Exposed,
     Finding,
@@ -40,7 +41,7 @@ from mcp_workflows_mcp.questions import send_answer
 from mcp_workflows_mcp.settings import McpOptions, McpSettings
 from mcp_workflows_mcp.start import StartCalls
 from mcp_workflows_mcp.tooling.check import check_engine, check_workflow, unmapped_finding
-from mcp_workflows_mcp.tooling.discover import discover, exposed
+from mcp_workflows_mcp.tooling.discover import address_of, discover, drafted, exposed
 from mcp_workflows_mcp.tooling.preview import preview
 from mcp_workflows_mcp.upstream import Connection, Upstream
 from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
@@ -209,6 +210,14 @@ class McpAdapter:
     async def discover(self) -> Sequence[Discovered]:
         """Return the tools that start something; see `Discovers.discover`."""
         return await discover(self._upstream, self._settings)
+
+    @classmethod
+    async def draft(cls, address: str, start: str | None) -> DraftedEngine:
+        """Return a draft of the engine for a server; see `Drafts.draft`."""
+        how, shown = address_of(address)
+        async with cls(McpSettings.model_validate(how)) as adapter:
+            upstream = adapter._upstream
+            return drafted(list((await upstream.tools()).values()), await upstream.connection(), shown, start)
 
     @property
     def expose_every(self) -> float | None:

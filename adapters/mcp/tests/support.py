@@ -70,4 +70,4 @@ def http(url: str, **more: Any) -> McpAdapter:
 async def served(state: Path, *, dedupes: bool = True) -> AsyncGenerator[str]:
     """Serve the jobs over HTTP, and yield the URL."""
     async with serving(server_of(state, dedupes=dedupes).streamable_http_app()) as url:
-        yield f"{url}/mcp"
+        yield url

@@ -4,39 +4,80 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final
 
 import anyio
 import typer
 
-from mcp_workflows.adapter import Discovered, Discovers, one_workflow
+from mcp_workflows.adapter import Discovered, Discovers, Drafts, load_adapter, one_workflow
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, existing, log
-from mcp_workflows.sidecar.config.draft import draft
+from mcp_workflows.sidecar.config.draft import draft, draft_engine
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import no_engine
 from mcp_workflows.sidecar.config.yaml import mapping_in
 
+_MCP: Final = "mcp"  # the adapter for MCP servers
+
 
 @app.command("import")
 def import_tools(
-    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="One of the engines in the configuration.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENGINE",
+            help="One of the engines in the configuration; with --mcp, a tool that starts something.",
+        ),
+    ] = None,
+    mcp: Annotated[
+        str | None,
+        typer.Option(
+            "--mcp",
+            metavar="URL|COMMAND",
+            help="An MCP server whose tools become an engine. The variables of a command stand before it: "
+            "'TOKEN=x npx -y some-server'.",
+        ),
+    ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
     """Print a draft of tools, commented out, for the workflows seen on an engine lately."""
     log(LogLevel.WARNING)
+    if mcp is not None:
+        lines = _of_server(mcp, name)
+    elif name is not None:
+        lines = _of_engine(config, name)
+    else:
+        raise typer.BadParameter("name an engine of the configuration, or an MCP server with --mcp")
+    for line in lines:
+        say(line)
+
+
+def _of_engine(config: Path, engine: str) -> Iterator[str]:
     engines, tools = load_engines(existing(config), os.environ)
     if engine not in engines:
         raise ConfigError(f"{config}: {no_engine(engine, engines)}")
     seen = anyio.run(discover, engines[engine])
     if not seen:
         raise ConfigError(f"engine {engine}: no workflow has been seen there yet")
-    for line in draft(engine, seen, configured=_configured(tools, engines[engine], seen), taken=tools):
-        say(line)
+    yield from draft(engine, seen, configured=_configured(tools, engines[engine], seen), taken=tools)
+
+
+def _of_server(address: str, start: str | None) -> Iterator[str]:
+    kind = load_adapter(_MCP)
+    if not issubclass(kind, Drafts):
+        raise ConfigError(f"the adapter {_MCP!r} cannot draft an engine")
+    try:
+        drafted = anyio.run(kind.draft, address, start)
+    except EngineError as error:
+        raise EngineUnavailable(f"the MCP server of --mcp: {error}") from None
+    yield from (f"# {line}" for line in drafted.advice)
+    yield from draft_engine(_MCP, drafted.settings, name=drafted.name)
+    yield from draft(drafted.name, drafted.workflows, configured={}, taken=(), chosen=drafted.workflows)
 
 
 async def discover(engine: Engine) -> Sequence[Discovered]:

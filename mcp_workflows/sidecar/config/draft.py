@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import cast
 
 from mcp_workflows.adapter import JSON, Discovered
 
@@ -22,13 +23,28 @@ def tool_name(workflow: str, taken: Set[str]) -> str:
     return next(each for each in (name, *numbered) if each not in taken)
 
 
-def draft_engine(adapter: str, settings: Mapping[str, JSON]) -> Iterator[str]:
-    """Yield the lines of an `engines` section with one engine, named after its adapter; `${...}` in settings stays."""
+def draft_engine(adapter: str, settings: Mapping[str, JSON], *, name: str | None = None) -> Iterator[str]:
+    """Yield the lines of an `engines` section with one engine; `${...}` in settings stays.
+
+    `name` is the engine's; it is named after its adapter without one.
+    """
     yield "# Workflows as MCP tools: mcp-workflows check says whether all of it works, mcp-workflows serve serves them"
     yield "engines:"
-    yield f"  {_scalar(adapter)}:"
+    yield f"  {_scalar(name or adapter)}:"
     yield f"    adapter: {_scalar(adapter)}"
-    yield from (f"    {_scalar(name)}: {_substituted(value)}" for name, value in settings.items())
+    for key, value in settings.items():
+        yield from _setting(key, value, " " * 4)
+
+
+def _setting(name: str, value: JSON, indent: str) -> Iterator[str]:
+    """Yield the lines of a setting: a mapping of mappings over several lines, anything else on one."""
+    inner: Mapping[str, JSON] = cast("Mapping[str, JSON]", value) if isinstance(value, Mapping) else {}
+    if not any(isinstance(each, Mapping) for each in inner.values()):
+        yield f"{indent}{_scalar(name)}: {_substituted(value)}"
+        return
+    yield f"{indent}{_scalar(name)}:"
+    for key, each in inner.items():
+        yield from _setting(key, each, indent + "  ")
 
 
 def draft(
