@@ -109,7 +109,7 @@ def connection_error(error: BaseException, last_line: str) -> EngineError:
 def change_error(reply: Reply) -> EngineError:
     """Return what a start, an answer or a cancellation means whose result is an error."""
     text = f"its tool answered with an error: {reply.reason}"
-    if reply.code in _REFUSED:
+    if reply.code is not None and reply.code in _REFUSED:
         return EngineRefused(text, final=_REFUSED[reply.code])
     return EngineRefused(text) if _IS_REFUSAL.search(reply.text) else EngineUnavailable(text, silent=False)
 

@@ -41,7 +41,7 @@ async def check_engine(upstream: Upstream, settings: McpSettings) -> Finding:
         if name not in tools:
             return Finding(ok=False, text=f"expose: the server has no tool {name!r}", hint="check expose")
     info = connection.client.session.server_info
-    who = "it" if info is None else f"{info.name} {info.version}"
+    who = "it" if info is None else f"{info.name} {info.version or ''}".strip()
     text = f"{who} answers ({connection.client.protocol_version}) with {len(tools)} tools; {_PROMISE[settings.starts]}"
     return Finding(ok=True, text=f"{text}; {_identity(settings)}")
 

@@ -187,8 +187,8 @@ def drafted(
         which = "no tool seems to start" if start is None else f"{start} does not seem to start"
         raise ConfigError(f"{which} something that another tool tells about (the server has: {_listed(tools)})")
     first, *others = found
-    advice = (_GUESSED, *(f"{each.start.name} and {each.look.name} belong together, too." for each in others))
-    return _draft(name, {**shown, **definition_of(first)}, [first.start], advice)
+    advised = (_GUESSED, *(f"{each.start.name} and {each.look.name} belong together, too." for each in others))
+    return _draft(name, {**shown, **definition_of(first)}, [first.start], advised)
 
 
 def _listed(tools: Sequence[types.Tool]) -> str:
