@@ -218,6 +218,23 @@ def from_functions(
 @overload
 def from_functions(
     *,
+    settings: type[Nothing],
+    start: StartFunction,
+    describe: DescribeFunction,
+    cancel: CancelFunction,
+    answer: AnswerFunction | None = None,
+    starts: StartGuarantee = StartGuarantee.ONCE,
+    same: SameFunction | None = None,
+    taken: StartFunction | None = None,
+    options: type[BaseModel] = Nothing,
+    errors: Errors = NO_ERRORS,
+    threads: int = THREADS,
+) -> type[Adapter]: ...
+
+
+@overload
+def from_functions(
+    *,
     settings: type[S],
     connect: Callable[[S], Client[C]],
     start: Callable[[C, Start], str | Awaitable[str]],
@@ -260,7 +277,7 @@ def from_functions(
     same: Callable[..., object] | None = None,
     taken: Callable[..., object] | None = None,
     settings: type[BaseModel] | None = None,
-    connect: Callable[[Any], Client[Any]] = nullcontext[Any],  # Any: the author's own settings and client
+    connect: Callable[[Any], Client[Any]] | None = None,  # Any: the author's own settings and client
     options: type[BaseModel] = Nothing,
     errors: Errors = NO_ERRORS,
     threads: int = THREADS,
@@ -269,8 +286,8 @@ def from_functions(
 
     Without `settings` it is an adapter, for `attach(engines={"acme": from_functions(...)})`. With `settings`, a
     pydantic model, it is a class for an entry point and workflows.yaml, and each function gets one more argument, the
-    first: what the context manager `connect(settings)` yields, or the settings if there is no `connect`. Connecting
-    must not need the engine.
+    first: what the context manager `connect(settings)` yields, or the settings if there is no `connect`. With
+    `settings=Nothing` there is nothing to set, and no such argument. Connecting must not need the engine.
 
     Give `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do
     it. `same(start, handle)` says for KEYED whether the execution of this handle has the workflow and input of `start`,
@@ -289,8 +306,10 @@ def from_functions(
     functions = {"start": start, "describe": describe, "cancel": cancel, "answer": answer, "same": same, "taken": taken}
     rest: Any = {**functions, "errors": errors, "threads": threads}  # keyword arguments of different types
 
+    client = nullcontext[Any] if connect is None and settings is not Nothing else connect
+
     def with_settings(self: FunctionsAdapter, settings: BaseModel) -> None:
-        FunctionsAdapter.__init__(self, **rest, connect=partial(connect, settings))
+        FunctionsAdapter.__init__(self, **rest, connect=client and partial(client, settings))
 
     body: dict[str, object] = {"starts": starts, "Options": options}
     if settings is None:
