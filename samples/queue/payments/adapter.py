@@ -15,11 +15,12 @@ STATES = {"done": Status.SUCCEEDED, "failed": Status.FAILED, "cancelled": Status
 
 
 def start(start: Start) -> str:
-    if start.workflow not in TASKS:
+    task = TASKS.get(start.workflow)
+    if task is None:
         raise EngineRefused(f"there is no task {start.workflow!r}", final=True)
     arguments: JSON = start.arguments[0] if start.arguments else {}
     if runs.add(start.key, start.workflow, arguments, start.digest) == "queued":
-        TASKS[start.workflow](start.key)  # perhaps a second time: only the first message begins the run
+        task(start.key)  # perhaps a second time: only the first message begins the run
     return start.key
 
 
