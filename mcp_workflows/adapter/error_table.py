@@ -48,11 +48,19 @@ def _problems(key: object, meant: object) -> Iterator[str]:
         yield f"{name} is no exception"
     elif not isinstance(key, type) and key not in _STATUSES:
         yield f"{name} is neither an exception class nor an HTTP status of {_STATUSES[0]} to {_STATUSES[-1]}"
-    for verb, meaning in (_by_verb(meant) or {}).items():
+    by_verb = _by_verb(meant)
+    for meaning in [meant] if by_verb is None else by_verb.values():
+        if meaning is not None and not _makes_error(meaning):
+            yield f"{name}: {meaning!r} is neither a class of EngineError nor a function that makes one"
+    for verb, meaning in (by_verb or {}).items():
         if verb not in list(AdapterVerb):
             yield f"{name}: {verb!r} is none of {', '.join(AdapterVerb)}"
         elif not _counts(AdapterVerb(verb), meaning):
             yield f"{name}: {getattr(meaning, '__name__', meaning)} has no meaning at {verb}"
+
+
+def _makes_error(meaning: object) -> bool:
+    return issubclass(meaning, EngineError) if isinstance(meaning, type) else callable(meaning)
 
 
 def _by_verb(meant: object) -> Mapping[str, Meaning] | None:

@@ -330,6 +330,11 @@ async def test_an_entry_counts_at_the_verbs_where_its_error_has_a_meaning(
     [
         ({200: EngineRefused}, "200 is neither an exception class nor an HTTP status of 300 to 599"),
         ({int: EngineRefused}, "int is no exception"),
+        (
+            {409: StartConflict("taken")},
+            r"409: StartConflict\('taken'\) is neither a class of EngineError nor a function",
+        ),
+        ({409: {"start": ValueError}}, "409: <class 'ValueError'> is neither a class of EngineError nor a function"),
         ({409: {"stop": None}}, "409: 'stop' is none of start, describe, answer, cancel"),
         ({409: {"start": None}}, "409: None has no meaning at start"),
         ({KeyError: {"start": ExecutionNotFound}}, "KeyError: ExecutionNotFound has no meaning at start"),
