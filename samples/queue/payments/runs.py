@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 TABLES = """
 create table if not exists runs (
-    id text primary key, workflow text, input text, digest text, state text default 'queued', result text, seen real);
+    id text primary key, workflow text, input text, digest text, state text default 'queued', result text,
+    seen double precision);
 create table if not exists questions (
     run text, key text, message text, schema text, answer text, primary key (run, key));
 """
@@ -30,7 +31,7 @@ BEAT_EVERY = 10.0  # seconds between two signs of life of a run
 LOST_AFTER = 60.0  # seconds without one, and its worker is gone
 
 
-class Cancelled(Exception):  # noqa: N818  # it is no error
+class RunCancelledError(Exception):
     """The run was asked to stop."""
 
 
@@ -50,7 +51,8 @@ class Runs:
     def add(self, run: str, workflow: str, arguments: Any, digest: str) -> str:
         """Add a run unless there is one with this id; return the state of the one that is there."""
         order = (run, workflow, json.dumps(arguments), digest)
-        self.do("insert or ignore into runs (id, workflow, input, digest) values (?, ?, ?, ?)", *order)
+        sql = "insert into runs (id, workflow, input, digest) values (?, ?, ?, ?) on conflict do nothing"
+        self.do(sql, *order)
         return str(self.get(run)["state"])
 
     def get(self, run: str) -> Any:
@@ -94,7 +96,7 @@ class Runs:
         try:
             with self._alive(run):
                 return "done", function(Run(runs=self, id=run), **arguments)
-        except Cancelled:
+        except RunCancelledError:
             return "cancelled", None
         except Exception as error:  # the end of a task, whatever ends it
             logger.exception("run %s failed", run)
@@ -136,7 +138,8 @@ class Run:
     def put(self, key: str, message: str, schema: Mapping[str, Any]) -> None:
         """Ask without waiting, for several questions at once."""
         question = (self.id, key, message, json.dumps(schema))
-        self.runs.do("insert or ignore into questions (run, key, message, schema) values (?, ?, ?, ?)", *question)
+        sql = "insert into questions (run, key, message, schema) values (?, ?, ?, ?) on conflict do nothing"
+        self.runs.do(sql, *question)
 
     def wait_for(self, key: str) -> Any:
         """Wait for the answer to a question."""
@@ -150,7 +153,7 @@ class Run:
         until = time.monotonic() + seconds
         while True:
             if self.runs.get(self.id)["state"] != "running":
-                raise Cancelled
+                raise RunCancelledError
             if (left := until - time.monotonic()) <= 0:
                 return
             time.sleep(min(left, LOOK_EVERY))
