@@ -452,7 +452,7 @@ LINES: Mapping[str, int] = {
     "errors": 60,
     "units": 50,
     "telemetry": 173,  # unknown starts, unmapped statuses
-    "adapter": 2420,  # how definitions in YAML read replies, for adapters of more than one transport (0026)
+    "adapter": 2560,  # YAML definitions for more than one transport (0026); functions: settings, errors by status, keys
     "task": 210,
     "wire": 550,
     "access": 1578,  # signatures of webhooks

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -71,6 +71,11 @@ class Start:
     created: datetime  # the time of the order
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the tool's own settings for this engine
     context: Mapping[str, str] = field(default_factory=dict[str, str])  # the person behind the call, the trace parent
+
+    @property
+    def digest(self) -> str:
+        """32 characters that stand for workflow and arguments: to be stored with the key, and compared later."""
+        return digest([self.workflow, self.arguments])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +281,9 @@ def load_adapter(name: str) -> type[Adapter]:
         hint = f"did you mean {meant!r}?" if meant else _to_install(name)
         raise ConfigError(f"no adapter named {name!r} is installed (installed: {here}); {hint}")
     try:
-        adapter: type[Adapter] = next(iter(found)).load()
+        adapter: object = next(iter(found)).load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"the adapter {name!r} is installed but cannot be loaded: {error}") from None
-    return adapter
+    if not isinstance(adapter, type):
+        raise ConfigError(f"the adapter {name!r} is no class: give `settings` to from_functions, and it is one")
+    return cast("type[Adapter]", adapter)

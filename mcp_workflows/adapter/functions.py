@@ -6,12 +6,12 @@ Functions may be sync or async; sync ones run in a limited number of threads, so
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar, cast, overload
 
 import anyio
 from pydantic import BaseModel
@@ -27,31 +27,32 @@ from mcp_workflows.adapter.boundary import (
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.http_errors import AdapterVerb, engine_error
+from mcp_workflows.adapter.error_table import Errors, KeyTakenError, Translated, check_table
+from mcp_workflows.adapter.http_errors import AdapterVerb
 from mcp_workflows.adapter.threads import begin_call
-from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 __all__ = ["FunctionsAdapter", "from_functions"]
-
-logger = logging.getLogger(__name__)
 
 THREADS = 8
 TURN = 5.0  # seconds a call waits for a free thread
 KEPT = 60.0  # seconds to wait for a start that must not be repeated, even if its caller has gone
 
-T = TypeVar("T")
+S = TypeVar("S", bound=BaseModel)
+C = TypeVar("C")
 Look: TypeAlias = Execution | Status
-Errors: TypeAlias = Mapping[type[Exception], type[EngineError]]
+Client: TypeAlias = AbstractContextManager[C] | AbstractAsyncContextManager[C]
 StartFunction: TypeAlias = Callable[[Start], str | Awaitable[str]]
 DescribeFunction: TypeAlias = Callable[[Ref], Look | Awaitable[Look]]
 CancelFunction: TypeAlias = Callable[[Ref], object]  # its result is ignored
 AnswerFunction: TypeAlias = Callable[[Ref, Mapping[str, JSON]], object]
+SameFunction: TypeAlias = Callable[[Start, str], bool | Awaitable[bool]]
 
 NO_ERRORS: Final[Errors] = MappingProxyType({})
 
 
 class FunctionsAdapter(Adapter):
-    """An adapter made of functions; subclass it to give it settings, and an entry point of its own.
+    """An adapter made of functions; subclass it to give it more abilities, and an entry point of its own.
 
     `describe` may return just a `Status`. An `EngineError` passes. The table `errors` translates other exceptions; then
     those of HTTP clients are translated by the status of the response (see `http_errors`), and each other `OSError` is
@@ -70,34 +71,69 @@ class FunctionsAdapter(Adapter):
         describe: DescribeFunction,
         cancel: CancelFunction,
         answer: AnswerFunction | None = None,
+        same: SameFunction | None = None,
+        taken: StartFunction | None = None,
+        connect: Callable[[], Client[Any]] | None = None,  # Any: a client of the author's own
         errors: Errors = NO_ERRORS,
         threads: int = THREADS,
     ) -> None:
-        """Keep the functions; threads are created by the first calls."""
+        """Keep the functions; threads are created by the first calls.
+
+        The arguments are those of `from_functions`; with `connect`, which it gives for settings, the functions get one
+        more argument, the client.
+
+        Raises:
+            ConfigError: they do not fit together.
+        """
+        _check_keys(self.starts, same=same, taken=taken)
+        check_table(errors)
         self.__start = start
         self.__describe = describe
         self.__cancel = cancel
         self.__answer = answer
+        self.__same = same
+        self.__taken = taken
+        self.__connect = connect
         self.__errors = errors
         self.__threads = threads
         self.__places: anyio.CapacityLimiter | None = None  # one for each thread, while the adapter is entered
+        self.__first: tuple[object, ...] = ()  # the client, while it is open
+        self.__opened = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Take calls."""
+        """Open the client and take calls."""
+        if self.__connect is not None:
+            client = self.__connect()
+            if isinstance(client, AbstractAsyncContextManager):
+                self.__first = (await self.__opened.enter_async_context(client),)
+            else:
+                self.__first = (self.__opened.enter_context(client),)
         self.__places = anyio.CapacityLimiter(self.__threads)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take no more calls; a function that runs in a thread goes on."""
+        """Take no more calls and close the client; a function that runs in a thread goes on."""
         self.__places = None
+        await self.__opened.aclose()
 
     async def start(self, start: Start) -> str:
-        """Return the result of `start`; wait for one that must not be repeated, even when time is up."""
-        return _handle(
-            await self.__call(AdapterVerb.START, self.__start, start, keep=self.starts is not StartGuarantee.KEYED)
-        )
+        """Return the result of `start`; wait for one that must not be repeated, even when time is up.
+
+        With `same`, an execution that may have been there before is compared with the order.
+        """
+        keep = self.starts is not StartGuarantee.KEYED
+        try:
+            handle = _handle("start", await self.__call(AdapterVerb.START, self.__start, start, keep=keep))
+        except KeyTakenError:
+            handle = _handle("taken", await self.__ask(self.__taken, start))
+        else:
+            if self.__taken is not None:
+                return handle  # new, as its engine refuses a key that it knows
+        if self.__same is not None and not _truth(await self.__ask(self.__same, start, handle)):
+            raise StartConflict("this key belongs to an execution of another workflow or with another input")
+        return handle
 
     async def describe(self, ref: Ref) -> Execution:
         """Return the result of `describe` as an `Execution`."""
@@ -115,22 +151,36 @@ class FunctionsAdapter(Adapter):
         """Call `cancel`."""
         await self.__call(AdapterVerb.CANCEL, self.__cancel, ref)
 
-    async def __call(
-        self, verb: AdapterVerb, function: Callable[..., T | Awaitable[T]], *given: object, keep: bool = False
-    ) -> T:
-        translated = _Translated(function, verb, self.__errors, once=self.starts is StartGuarantee.ONCE)
+    async def __ask(self, function: Callable[..., object] | None, *given: object) -> object:
+        """Ask about the execution of a key. No error of it says that nothing was started."""
+        assert function is not None
+        try:
+            return await self.__call(AdapterVerb.DESCRIBE, function, *given)
+        except StartConflict:
+            raise
+        except (EngineRefused, ExecutionNotFound) as error:
+            raise EngineUnavailable(f"the execution of this key cannot be told: {error}", silent=False) from error
 
-        def called() -> T | Awaitable[T]:
+    async def __call(
+        self, verb: AdapterVerb, function: Callable[..., object], *given: object, keep: bool = False
+    ) -> object:
+        arguments = (*self.__first, *given)
+        once, detects = self.starts is StartGuarantee.ONCE, self.__taken is not None and verb is AdapterVerb.START
+        translated = Translated(function, verb, self.__errors, once=once, detects_taken=detects)
+
+        def called() -> object:
             with translated:  # in the thread of the function: the body of a refusal is read there
-                return function(*given)
+                return function(*arguments)
+            return None
 
         found = called() if _is_async(function) else await self.__in_thread(called, keep=keep)
         if not inspect.isawaitable(found):
             return found
         async with translated:
-            return cast("T", await found)
+            return cast("object", await found)
+        return None
 
-    async def __in_thread(self, function: Callable[[], T], *, keep: bool) -> T:
+    async def __in_thread(self, function: Callable[[], object], *, keep: bool) -> object:
         """Return the result of a sync function; `keep`: wait for it even when cancelled, as its result is needed.
 
         Raises:
@@ -149,43 +199,7 @@ class FunctionsAdapter(Adapter):
         raise EngineUnavailable(f"the function has not returned within {KEPT:g} s: nobody knows what it did")
 
 
-class _Translated(AbstractContextManager[None], AbstractAsyncContextManager[None]):
-    """Raise the `EngineError` that an exception of a function means, if it means one.
-
-    Reading the body of a refusal may block: `with` belongs in a thread, `async with` reads it in one.
-    """
-
-    def __init__(self, function: object, verb: AdapterVerb, errors: Errors, *, once: bool) -> None:
-        self._name = getattr(function, "__name__", "a function")
-        self._verb = verb
-        self._errors = errors
-        self._once = once
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not isinstance(error, Exception) or isinstance(error, EngineError):
-            return
-        if ours := self._engine_error(error):
-            logger.info("%s met a %s: %s", self._name, type(error).__name__, ours)
-            raise ours from error
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, EngineError):
-            await anyio.to_thread.run_sync(self.__exit__, kind, error, trace, abandon_on_cancel=True)
-
-    def _engine_error(self, error: Exception) -> EngineError | None:
-        met = f"its adapter met a {type(error).__name__}"  # its text may hold a secret
-        for kind, ours in self._errors.items():
-            if isinstance(error, kind):
-                return ours(met)
-        if known := engine_error(error, self._verb, once=self._once):
-            return known
-        return EngineUnavailable(met) if isinstance(error, OSError) else None  # `sent`: only the function can know
-
-
+@overload
 def from_functions(
     *,
     start: StartFunction,
@@ -193,38 +207,147 @@ def from_functions(
     cancel: CancelFunction,
     answer: AnswerFunction | None = None,
     starts: StartGuarantee = StartGuarantee.ONCE,
+    same: SameFunction | None = None,
+    taken: StartFunction | None = None,
     options: type[BaseModel] = Nothing,
     errors: Errors = NO_ERRORS,
     threads: int = THREADS,
-) -> Adapter:
-    """Make an adapter of plain functions, sync or async, for `attach(engines={"acme": from_functions(...)})`.
+) -> Adapter: ...
+
+
+@overload
+def from_functions(
+    *,
+    settings: type[Nothing],
+    start: StartFunction,
+    describe: DescribeFunction,
+    cancel: CancelFunction,
+    answer: AnswerFunction | None = None,
+    starts: StartGuarantee = StartGuarantee.ONCE,
+    same: SameFunction | None = None,
+    taken: StartFunction | None = None,
+    options: type[BaseModel] = Nothing,
+    errors: Errors = NO_ERRORS,
+    threads: int = THREADS,
+) -> type[Adapter]: ...
+
+
+@overload
+def from_functions(
+    *,
+    settings: type[S],
+    connect: Callable[[S], Client[C]],
+    start: Callable[[C, Start], str | Awaitable[str]],
+    describe: Callable[[C, Ref], Look | Awaitable[Look]],
+    cancel: Callable[[C, Ref], object],
+    answer: Callable[[C, Ref, Mapping[str, JSON]], object] | None = None,
+    starts: StartGuarantee = StartGuarantee.ONCE,
+    same: Callable[[C, Start, str], bool | Awaitable[bool]] | None = None,
+    taken: Callable[[C, Start], str | Awaitable[str]] | None = None,
+    options: type[BaseModel] = Nothing,
+    errors: Errors = NO_ERRORS,
+    threads: int = THREADS,
+) -> type[Adapter]: ...
+
+
+@overload
+def from_functions(
+    *,
+    settings: type[S],
+    start: Callable[[S, Start], str | Awaitable[str]],
+    describe: Callable[[S, Ref], Look | Awaitable[Look]],
+    cancel: Callable[[S, Ref], object],
+    answer: Callable[[S, Ref, Mapping[str, JSON]], object] | None = None,
+    starts: StartGuarantee = StartGuarantee.ONCE,
+    same: Callable[[S, Start, str], bool | Awaitable[bool]] | None = None,
+    taken: Callable[[S, Start], str | Awaitable[str]] | None = None,
+    options: type[BaseModel] = Nothing,
+    errors: Errors = NO_ERRORS,
+    threads: int = THREADS,
+) -> type[Adapter]: ...
+
+
+def from_functions(
+    *,
+    start: Callable[..., object],
+    describe: Callable[..., object],
+    cancel: Callable[..., object],
+    answer: Callable[..., object] | None = None,
+    starts: StartGuarantee = StartGuarantee.ONCE,
+    same: Callable[..., object] | None = None,
+    taken: Callable[..., object] | None = None,
+    settings: type[BaseModel] | None = None,
+    connect: Callable[[Any], Client[Any]] | None = None,  # Any: the author's own settings and client
+    options: type[BaseModel] = Nothing,
+    errors: Errors = NO_ERRORS,
+    threads: int = THREADS,
+) -> Adapter | type[Adapter]:
+    """Make an adapter of plain functions, sync or async.
+
+    Without `settings` it is an adapter, for `attach(engines={"acme": from_functions(...)})`. With `settings`, a
+    pydantic model, it is a class for an entry point and workflows.yaml, and each function gets one more argument, the
+    first: what the context manager `connect(settings)` yields, or the settings if there is no `connect`. With
+    `settings=Nothing` there is nothing to set, and no such argument. Connecting must not need the engine.
 
     Give `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do
-    it. `errors` translates foreign exceptions; the first entry that fits counts. Without an entry, a refusal over HTTP
-    (4xx) is an `EngineRefused`, for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an
-    `EngineUnavailable`.
+    it. `same(start, handle)` says for KEYED whether the execution of this handle has the workflow and input of `start`,
+    if the engine returns the execution of a key whatever its input is; another input is then a `StartConflict`.
+    `taken(start)` returns the handle of the execution that has the key, if the engine refuses a key that it knows,
+    by a 409 or an exception that `errors` translates into `StartConflict`.
+
+    `errors` translates foreign exceptions, by class or HTTP status; the first entry that fits counts. `StartConflict`
+    counts at `start` only, `ExecutionNotFound` at the others, None (it is no error) at `answer` and `cancel`; a mapping
+    by verb in place of an error says what one verb gets. Without an entry, a refusal over HTTP (4xx) is an
+    `EngineRefused`, for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an `EngineUnavailable`.
+
+    Raises:
+        ConfigError: the arguments do not fit together, or an entry of `errors` can never count.
     """
-    kind = cast(
-        "type[FunctionsAdapter]", type("FunctionsAdapter", (FunctionsAdapter,), {"starts": starts, "Options": options})
-    )
-    return kind(start=start, describe=describe, cancel=cancel, answer=answer, errors=errors, threads=threads)
+    functions = {"start": start, "describe": describe, "cancel": cancel, "answer": answer, "same": same, "taken": taken}
+    rest: Any = {**functions, "errors": errors, "threads": threads}  # keyword arguments of different types
+
+    client = nullcontext[Any] if connect is None and settings is not Nothing else connect
+
+    def with_settings(self: FunctionsAdapter, settings: BaseModel) -> None:
+        FunctionsAdapter.__init__(self, **rest, connect=client and partial(client, settings))
+
+    body: dict[str, object] = {"starts": starts, "Options": options}
+    if settings is None:
+        return cast("type[FunctionsAdapter]", type("FunctionsAdapter", (FunctionsAdapter,), body))(**rest)
+    _check_keys(starts, same=same, taken=taken)
+    check_table(errors)
+    body |= {"Settings": settings, "__init__": with_settings}
+    return type("FunctionsAdapter", (FunctionsAdapter,), body)
+
+
+def _check_keys(starts: StartGuarantee, *, same: object, taken: object) -> None:
+    if starts is not StartGuarantee.KEYED and (same is not None or taken is not None):
+        raise ConfigError("`same` and `taken` are about keys: give starts=StartGuarantee.KEYED, or leave them out")
+    if taken is not None and same is None:
+        raise ConfigError("`taken` needs `same`: the execution that has the key may be of another order")
 
 
 def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # an object with an async __call__
 
 
-def _handle(returned: object) -> str:
+def _handle(function: str, returned: object) -> str:
     if isinstance(returned, str) and returned:
         return returned
-    raise EngineUnavailable(f"the function start returned {_kind(returned)}: it must return the handle, a text")
+    raise EngineUnavailable(f"the function {function} returned {_kind(returned)}: it must return the handle, a text")
 
 
-def _execution(returned: Execution | str) -> Execution:
+def _truth(returned: object) -> bool:
+    if isinstance(returned, bool):
+        return returned
+    raise EngineUnavailable(f"the function same returned {_kind(returned)}: it must return True or False")
+
+
+def _execution(returned: object) -> Execution:
     if isinstance(returned, Execution):
         return returned
     try:
-        status = Status(returned)
+        status = Status(cast("str", returned))
     except ValueError:
         wanted = "it must return an Execution or a Status"
         raise EngineUnavailable(f"the function describe returned {_kind(returned)}: {wanted}") from None

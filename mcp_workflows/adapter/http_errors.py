@@ -26,7 +26,7 @@ MAX_REASON: Final = 500  # characters of it that are shown
 _LATER: Final = frozenset({408, 425, 429})  # nothing is known, or nothing was done yet: the same request may succeed
 _THROTTLED: Final = 429
 _GONE: Final = frozenset({404, 410})
-_CONFLICT: Final = 409
+CONFLICT: Final = 409
 _ABOUT_THE_INPUT: Final = frozenset({413, 422})  # not 400, which some APIs also send for throttling and expired tokens
 _CREDENTIALS: Final = frozenset({401, 407})  # such an answer may repeat the secret it was sent
 _FIRST: Final = 5  # so many of several errors are shown
@@ -105,24 +105,39 @@ _RESPONSES: Final[Mapping[str, _Response | None]] = {
 """The readers by package and class; the nearest of an exception's classes counts."""
 
 
-def engine_error(error: Exception, verb: AdapterVerb, *, once: bool) -> EngineError | None:
-    """Return the engine error that the exception of an HTTP client means, or None if it is no such exception.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAnswer:
+    """The answer of a server, as the exception of an HTTP client has it."""
 
-    `once`: the engine promises nothing about starting twice. Reading the body may block.
-    """
+    status: int  # 0: there was none
+    text: str  # for clients: the status and the reason in the body
+
+
+def http_answer(error: Exception) -> HttpAnswer | None:
+    """Return the answer in an exception, or None if it is none of an HTTP client. Reading the body may block."""
     found = next((name for name in map(_name, type(error).__mro__) if name in _RESPONSES), None)
     if found is None:
         return None
     response = _RESPONSES[found]
     status = response.status(error) if response else 0
     if response is None or not status:
-        return EngineUnavailable(f"its adapter met a {type(error).__name__}")
-    text = f"it answered {status}{_reason_of(error, response, status)}"
+        return HttpAnswer(status=0, text=f"its adapter met a {type(error).__name__}")
+    return HttpAnswer(status=status, text=f"it answered {status}{_reason_of(error, response, status)}")
+
+
+def engine_error(answer: HttpAnswer, verb: AdapterVerb, *, once: bool) -> EngineError:
+    """Return the engine error that an answer means where no table says otherwise.
+
+    `once`: the engine promises nothing about starting twice.
+    """
+    status, text = answer.status, answer.text
+    if not status:
+        return EngineUnavailable(text)
     if status in _LATER or not 400 <= status < 500:
         return EngineUnavailable(text, throttled=status == _THROTTLED)
     if verb is AdapterVerb.DESCRIBE:
         return ExecutionNotFound(text) if status in _GONE else EngineUnavailable(text, silent=False)
-    if status == _CONFLICT and verb is AdapterVerb.START and not once:
+    if status == CONFLICT and verb is AdapterVerb.START and not once:
         unsaid = "its adapter does not say whether that means that it has been started already"
         return EngineUnavailable(f"{text}; {unsaid}", silent=False)
     return EngineRefused(text, final=status in _ABOUT_THE_INPUT)

@@ -106,7 +106,7 @@ async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> N
     verb = "find" if adapter.starts is StartGuarantee.FINDABLE else "start"
     advice = (
         f"{verb}() must raise StartConflict when the key belongs to an execution with another workflow or input: keep "
-        "both with the key, or ask the engine for them, and compare, also after that execution has ended"
+        "start.digest with the key, or ask the engine, and compare (functions: `same`), also after its end"
     )
     await expect(start_again(subject, adapter, start), StartConflict, advice=advice)
 

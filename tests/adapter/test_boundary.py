@@ -54,5 +54,16 @@ def test_a_slip_or_an_extra_is_told_with_what_was_meant(
 def test_what_nobody_knows_is_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = said(monkeypatch, "airflow")
     assert "pip install" not in text
-    known = "google-workflows, http, stepfunctions, temporal"
+    known = "google-workflows, http, mcp, stepfunctions, temporal"
     assert text.endswith(f"there are: {known}; others come in packages of their own")
+
+
+def test_an_entry_point_that_names_no_class_says_what_makes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint(name="acme", value="math:pi", group=adapter.ENTRY_POINT_GROUP)
+
+    def entry_points(**_: str) -> Sequence[EntryPoint]:
+        return [point]
+
+    monkeypatch.setattr(adapter, "entry_points", entry_points)
+    with pytest.raises(ConfigError, match="'acme' is no class: give `settings` to from_functions"):
+        load_adapter("acme")

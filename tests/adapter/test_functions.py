@@ -44,6 +44,7 @@ from mcp_workflows.adapter import (
     Status,
     http_errors,
 )
+from mcp_workflows.adapter.error_table import Errors
 from mcp_workflows.adapter.functions import FunctionsAdapter
 from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import (
@@ -179,7 +180,7 @@ def raising(error: Exception) -> Callable[[Ref], Status]:
     return describe
 
 
-async def described(describe: Callable[[Ref], Any], errors: Mapping[type[Exception], type[EngineError]]) -> Execution:
+async def described(describe: Callable[[Ref], Any], errors: Errors) -> Execution:
     async with from_functions(start=key, describe=describe, cancel=nothing, errors=errors) as adapter:
         return await adapter.describe(REF)
 

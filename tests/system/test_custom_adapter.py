@@ -1,4 +1,4 @@
-"""Adapters of strangers: the sample as a package of its own, what `new-adapter` writes, and their document."""
+"""Adapters of strangers: the sample as a package of its own, what `new-adapter` writes, and their documents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +19,11 @@ import anyio
 import pytest
 from typer.testing import CliRunner, Result
 
-from mcp_workflows.adapter import Ref, Start, Status
+from mcp_workflows import errors, from_functions
+from mcp_workflows.adapter import Adapter, Ref, Start, Status
 from mcp_workflows.errors import ConfigError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 from mcp_workflows.sidecar.cli.app import app
-from mcp_workflows.testing import lossy_proxy
+from mcp_workflows.testing import AdapterContract, Role, Subject, lossy_proxy
 from scripts.processes import free_port
 from tests.support.commands import COMMAND
 from tests.support.served import peer, serving
@@ -39,7 +40,10 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "samples" / "custom-adapter"
-DOCUMENT = ROOT / "docs" / "write-an-adapter.md"
+DOCS = ROOT / "docs"
+FUNCTIONS = DOCS / "adapter-functions.md"
+CAPABILITIES = DOCS / "capabilities.md"
+QUOTING = (DOCS / "write-an-adapter.md", DOCS / "adapter-verbs.md", CAPABILITIES)
 BIN = Path(sys.executable).parent
 
 ADAPTER_LINES = 160
@@ -169,10 +173,10 @@ def test_a_new_adapter_has_failing_contract_tests_that_say_what_to_write(tmp_pat
     assert counted(done.stdout)["failed"] >= LAWS - 5, done.stdout
     assert "errors" not in counted(done.stdout), done.stdout
     listed = "from mcp_workflows.adapter import installed_adapters, load_adapter as load; "
-    listed += "print(installed_adapters(), load('print-shop').__name__)"
+    listed += "print(installed_adapters(), load('print-shop').Settings.__name__)"
     found = run([sys.executable, "-c", listed], tmp_path, environment)
     assert "'print-shop'" in found.stdout
-    assert "PrintShopAdapter" in found.stdout
+    assert "PrintShopSettings" in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -233,16 +237,16 @@ async def test_the_report_says_that_the_engine_behind_the_proxy_is_not_there(cap
     assert f"nothing listens on 127.0.0.1:{port}: is your engine running?" in caplog.text
 
 
-# --- the document
+# --- the documents
 
 
-def blocks(language: str) -> Sequence[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+def blocks(document: Path, language: str) -> Sequence[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def examples() -> Sequence[str]:
-    """The blocks that are programs of their own."""
-    return [block for block in blocks("python") if re.search(r"from_functions|FunctionsAdapter", block)]
+    """The blocks about functions that are programs of their own."""
+    return [block for block in blocks(FUNCTIONS, "python") if re.search(r"^(import|from) ", block)]
 
 
 def executed(example: str) -> Mapping[str, Any]:
@@ -257,16 +261,29 @@ def an_order(key: str, *arguments: Any) -> Start:
 
 
 @pytest.mark.parametrize(("language", "suffix"), [("python", "*.py"), ("yaml", "*.yaml"), ("toml", "*.toml")])
-def test_what_the_document_quotes_is_in_the_sample(language: str, suffix: str) -> None:
+def test_what_the_documents_quote_is_in_the_sample(language: str, suffix: str) -> None:
     sample = "\n".join(path.read_text() for path in SAMPLE.rglob(suffix))
-    quoted = [block for block in blocks(language) if block not in examples()]
+    quoted = [block for document in QUOTING for block in blocks(document, language)]
     assert quoted
     for block in quoted:
         assert block in sample, f"not in the sample:\n{block}"
 
 
+def test_what_the_document_says_of_keys_and_errors_is_tested() -> None:
+    tested = (ROOT / "tests" / "adapter" / "test_functions_keys.py").read_text()
+    parts = [block for block in blocks(FUNCTIONS, "python") if block not in examples()]
+    (table,) = (part for part in parts if part.startswith("errors ="))
+    names: dict[str, Any] = {**vars(errors)}
+    exec(table, names)
+    made: Any = from_functions  # a table that can count
+    assert made(start=None, describe=None, cancel=None, errors=names["errors"])
+    assert len(parts) == 3
+    for part in (part for part in parts if part != table):
+        assert part in tested, f"not in the tests:\n{part}"
+
+
 async def test_the_documents_functions_serve_a_tool(tmp_path: Path) -> None:
-    example, _ = examples()
+    example, _, _ = examples()
     with workshop(tmp_path / "orders.db") as address:
         written = example.replace("http://127.0.0.1:8099", address)
         names = executed(written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{"))
@@ -281,14 +298,45 @@ async def test_the_documents_functions_serve_a_tool(tmp_path: Path) -> None:
             assert (refused["isError"], refused["content"][0]["text"]) == (True, told)
         async with names["workshop"] as adapter:
             await adapter.start(an_order("k", {"text": "Ada"}))
-            with pytest.raises(StartConflict, match="belongs to another order"):
+            with pytest.raises(StartConflict, match=r"it answered 409: .* belongs to another order"):
                 await adapter.start(an_order("k", {"text": "Eve"}))
             with pytest.raises(ExecutionNotFound, match="it answered 404: there is no order E-0"):
                 await adapter.describe(Ref(workflow="plate", handle="E-0"))
 
 
-async def test_the_documents_class_of_functions_uses_its_settings(tmp_path: Path) -> None:
-    _, example = examples()
+class TestTheDocumentsFunctionsWithSettings(AdapterContract):
+    """The functions for workflows.yaml keep all laws."""
+
+    @pytest.fixture
+    async def subject(self, tmp_path: Path) -> AsyncIterator[Subject]:
+        _, example, _ = examples()
+        names = executed(example)
+
+        def made(address: str, api_key: str) -> Adapter:
+            return names["WorkshopAdapter"](names["WorkshopSettings"](address=address, api_key=api_key))
+
+        with workshop(tmp_path / "orders.db") as address:
+            async with lossy_proxy(int(address.rpartition(":")[2])) as proxy:
+                yield Subject(
+                    new_adapter=lambda: made(f"http://127.0.0.1:{proxy.port}", "letmein"),
+                    finishes=Role(workflow="plate", arguments=[{"text": "hi"}]),
+                    output={"product": "plate", "letters": 2},
+                    other_arguments=[{"text": "ho"}],
+                    fails=Role(workflow="trophy", arguments=[{"text": "much too long " * 9}]),
+                    failure="room for 40 letters",
+                    endless=Role(workflow="plate", arguments=[{"text": "hi", "days": 10_000}]),
+                    asks=Role(workflow="plate", arguments=[{"text": "hi", "proofs": ["front"]}]),
+                    asks_two=Role(workflow="plate", arguments=[{"text": "hi", "proofs": ["front", "back"]}]),
+                    content={"approved": True},
+                    refused=Role(workflow="plate", arguments=[{"text": ""}]),
+                    unreachable=lambda: made("http://127.0.0.1:1", "s3cret"),
+                    secret="s3cret",
+                    losing_replies=lambda _: proxy.losing(),
+                )
+
+
+async def test_the_documents_class_of_functions_uses_its_settings_and_checks(tmp_path: Path) -> None:
+    _, _, example = examples()
     names = executed(example)
     kind, settings = names["WorkshopAdapter"], names["WorkshopSettings"]
     with workshop(tmp_path / "orders.db") as address:
@@ -297,7 +345,10 @@ async def test_the_documents_class_of_functions_uses_its_settings(tmp_path: Path
             assert (await adapter.describe(ref)).status is Status.RUNNING
             await adapter.cancel(ref)
             assert (await adapter.describe(ref)).status is Status.CANCELLED
+            assert (await adapter.check("plate", {})).ok
+            assert (await adapter.check("plaque", {})).text == "it does not make 'plaque'"
         async with kind(settings(address=address, api_key="wrong")) as adapter:
+            assert (await adapter.check("plate", {})).hint == "check address and api_key"
             with pytest.raises(EngineRefused, match="it answered 401: it does not accept our credentials"):
                 await adapter.start(an_order("other"))
     async with kind(settings(address=address, api_key="letmein")) as adapter:
@@ -306,20 +357,14 @@ async def test_the_documents_class_of_functions_uses_its_settings(tmp_path: Path
 
 
 def test_the_documents_commands_check_and_call_a_tool(installed: Mapping[str, str], tmp_path: Path) -> None:
-    (commands,) = (block.splitlines() for block in blocks("sh") if "new-adapter" not in block)
+    document, *_ = QUOTING
+    (commands,) = (block.splitlines() for block in blocks(document, "sh") if "new-adapter" not in block)
     (tmp_path / "workflows.yaml").write_bytes((SAMPLE / "workflows.yaml").read_bytes())
     with workshop(tmp_path / "orders.db") as address:
         there = {**installed, "ACME_ADDRESS": address}
         checked, called = (run(shlex.split(command), tmp_path, there) for command in commands)
     assert (checked.returncode, called.returncode) == (0, 0), checked.stdout + called.stdout + called.stderr
     assert json.loads(called.stdout) == {"product": "plate", "letters": 3}
-
-
-def test_every_anchor_of_the_document_is_there() -> None:
-    text = DOCUMENT.read_text()
-    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
 
 
 def test_every_capability_is_in_the_document() -> None:
@@ -330,4 +375,4 @@ def test_every_capability_is_in_the_document() -> None:
         if isinstance(node, ast.ClassDef) and any(ast.unparse(parent) == "Protocol" for parent in node.bases)
     ]
     assert protocols
-    assert [name for name in protocols if f"| `{name}` |" not in DOCUMENT.read_text()] == []
+    assert [name for name in protocols if f"| `{name}` |" not in CAPABILITIES.read_text()] == []

@@ -31,7 +31,7 @@ next:
   pip install -e '.[dev]'
   pytest                      # each failing test is a law of the boundary, and says what is to be written
 then:
-  {module}/adapter.py: the four verbs
+  {module}/adapter.py: the settings, the client and the functions
   tests/test_contract.py: which of your workflows play the parts
   {link}
 """

@@ -1,0 +1,1 @@
+"""Payments: the tasks of a queue as MCP tasks."""
