@@ -459,7 +459,7 @@ LINES: Mapping[str, int] = {
     "tools": 1213,  # the preparation of a call in one place; sizes and keys came from tasks
     "store": 1443,  # a row is decoded once for each text; caps are counted seldom; creates share a sync, which may fail
     "engines": 1282,  # one class for a call in place of five context managers; the scheduler knows its own; steps
-    "tasks": 2245,  # who answers is passed on; steps, logs; the disk takes a row while the engine starts it; metrics
+    "tasks": 2250,  # the reason for an unknown start; steps, logs; the disk takes a row while the engine starts it
     "receiver": 2493,  # signed webhooks, refused ones are counted; steps and logs are shown
     "client": 800,
     "testing": 1413,  # the law of logs

@@ -572,11 +572,10 @@ class Discovers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftedEngine:
-    """A draft of an engine, of what answers at an address, and of the tools on it."""
+    """A draft of an engine, made of what answers at an address."""
 
-    name: str
+    name: str  # as it calls itself
     settings: Mapping[str, JSON]
-    workflows: Sequence[Discovered]
     advice: Sequence[str] = ()  # what people must look at, in a sentence each
 
 

@@ -72,7 +72,7 @@ def execution_of(
     progress = _progress(how, scope)
     message = text_of(how.message, scope) or (_stage(how, progress, scope) if status is Status.RUNNING else None)
     if unmapped is not None:
-        message = f"the API says {unmapped!r}, which the map of statuses does not name"
+        message = f"the engine says {unmapped!r}, which the map of statuses does not name"
     output, failure = None, _failure(how, scope) if status is Status.FAILED else None
     if status is Status.SUCCEEDED:
         try:
@@ -122,7 +122,7 @@ def _steps(how: Reading, scope: Scope) -> tuple[ExecutionStep, ...]:
 
 
 def _failure(how: Reading, scope: Scope) -> Failure:
-    return Failure(text=text_of(how.failure, scope) or "it failed; the API does not say why")
+    return Failure(text=text_of(how.failure, scope) or "it failed; the engine does not say why")
 
 
 def _progress(how: Reading, scope: Scope) -> Progress | None:

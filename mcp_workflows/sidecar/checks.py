@@ -468,9 +468,7 @@ class Discoveries:
 def _finding(marked: MarkedWorkflow) -> Finding:
     if marked.wrong:
         return Finding(ok=False, text=f"not offered: {marked.wrong}", hint=marked.hint)
-    said = (
-        f"marked, and offered as workflows.yaml says: {marked.named}" if marked.named else "marked: offered as a tool"
-    )
+    said = f"offered as workflows.yaml says: {marked.named}" if marked.named else "offered as a tool"
     draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; it has no effect before
     hint = None if draft is None else f"its input schema might be, correct it and set it: {json.dumps(draft)}"
     return Finding(ok=True, text=said, hint=hint)

@@ -295,9 +295,10 @@ class TaskCreation:
             raise not_known()
         return await self._close_as_unknown(row)
 
-    async def _close_as_unknown(self, row: Task) -> Task:
+    async def _close_as_unknown(self, row: Task, why: str | None = None) -> Task:
+        failure = replace(OUTCOME_UNKNOWN, text=f"{OUTCOME_UNKNOWN.text} ({why})") if why else OUTCOME_UNKNOWN
         lost = await self._store.change(
-            row.id, row.owner, lambda task: mark_outcome_unknown(task, OUTCOME_UNKNOWN, self._clock())
+            row.id, row.owner, lambda task: mark_outcome_unknown(task, failure, self._clock())
         )
         if lost is not None and lost.handle is None:
             self._engines.telemetry.unknown(row.engine)
@@ -333,7 +334,7 @@ class TaskCreation:
             raise
         except EngineUnavailable as error:
             if error.sent and promise is StartGuarantee.ONCE:
-                return await self._close_as_unknown(row)
+                return await self._close_as_unknown(row, str(error))
             if not error.sent and await self._drop(row, retract):
                 raise
             raise EngineUnavailable(str(error), throttled=error.throttled) from None

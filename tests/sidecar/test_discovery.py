@@ -421,8 +421,8 @@ async def test_check_lists_what_is_marked_and_what_is_wrong_with_it(
         ("twice", "here", "echo", False),
         ("twice", "there", "echo", False),
     ]
-    assert found[0]["text"] == "marked: offered as a tool"
-    assert found[2]["text"] == "marked, and offered as workflows.yaml says: file"
+    assert found[0]["text"] == "offered as a tool"
+    assert found[2]["text"] == "offered as workflows.yaml says: file"
     assert found[3]["text"] == "not offered: 'twice' would also be the name of arn:2 (engine there)"
     assert (found[3]["hint"], report.problems) == (NAMING_HINT, 3)
 

@@ -660,7 +660,9 @@ async def test_without_a_search_the_outcome_stays_unknown(tmp_path: Path, clock:
         here.engine.faults.lost_start_replies = 1
         task = await here.create(new_task(clock))
         clock.time += SETTLING
-        assert _failure(await here.ensure_started(task)) == OUTCOME_UNKNOWN
+        failure = _failure(await here.ensure_started(task))
+        assert failure is not None
+        assert (failure.kind, failure.text) == (OUTCOME_UNKNOWN.kind, f"{OUTCOME_UNKNOWN.text} (the reply was lost)")
         assert here.engine.calls["start"] == 1
 
 

@@ -71,7 +71,7 @@ async def test_a_word_that_no_map_names_is_running_and_said() -> None:
     async with here() as found:
         seen = await found.look(await found.start("odd"))
     assert seen.status is Status.RUNNING
-    assert seen.message == "the API says 'sleeping', which the map of statuses does not name"
+    assert seen.message == "the engine says 'sleeping', which the map of statuses does not name"
 
 
 async def test_a_word_that_no_map_names_is_a_finding_after_a_day(

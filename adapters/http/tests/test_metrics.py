@@ -49,7 +49,7 @@ async def test_looks_that_see_an_unmapped_status_are_counted_and_the_log_names_i
         task = (await client.call("odd")).result["taskId"]
         assert (await client.get(task))["status"] == "working"
         assert lab.points("mcp_workflows.unmapped_statuses")[ENGINE] >= 1
-    line = "engine 'jobs': the API says 'sleeping', which the map of statuses does not name"
+    line = "engine 'jobs': the engine says 'sleeping', which the map of statuses does not name"
     assert line in [record.getMessage() for record in caplog.records]
 
 

@@ -41,7 +41,7 @@ from mcp_workflows_mcp.questions import send_answer
 from mcp_workflows_mcp.settings import McpOptions, McpSettings
 from mcp_workflows_mcp.start import StartCalls
 from mcp_workflows_mcp.tooling.check import check_engine, check_workflow, unmapped_finding
-from mcp_workflows_mcp.tooling.discover import address_of, discover, drafted, exposed
+from mcp_workflows_mcp.tooling.discover import address_of, discover, draft_engine, exposed
 from mcp_workflows_mcp.tooling.preview import preview
 from mcp_workflows_mcp.upstream import Connection, Upstream
 from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
@@ -217,7 +217,7 @@ class McpAdapter:
         how, shown = address_of(address)
         async with cls(McpSettings.model_validate(how)) as adapter:
             upstream = adapter._upstream
-            return drafted(list((await upstream.tools()).values()), await upstream.connection(), shown, start)
+            return draft_engine(list((await upstream.tools()).values()), await upstream.connection(), shown, start)
 
     @property
     def expose_every(self) -> float | None:

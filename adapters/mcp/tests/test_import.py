@@ -46,8 +46,20 @@ def test_tools_that_belong_together_are_found_by_their_names(
 
 def test_the_id_of_a_look_is_the_argument_that_is_called_like_it() -> None:
     [split] = splits(PAIRS[2][0])
-    look = definition_of(split)["look"]
-    assert look["args"] == {"dag_id": "{{options.dag_id}}", "dag_run_id": "{{handle}}"}
+    drafted = definition_of(split)
+    assert drafted["start"]["handle"] == {"dag_run_id": "{{reply.dag_run_id}}", "dag_id": "{{arguments.dag_id}}"}
+    assert drafted["look"]["args"] == {"dag_id": "{{handle.dag_id}}", "dag_run_id": "{{handle.dag_run_id}}"}
+
+
+def test_an_argument_of_the_look_that_nobody_gives_is_an_option() -> None:
+    [split] = splits([tool("start_export", "table"), tool("export_status", "export_id", "region")])
+    assert definition_of(split)["look"]["args"] == {"export_id": "{{handle}}", "region": "{{options.region}}"}
+
+
+def test_what_is_made_and_read_is_no_draft_unless_it_is_named() -> None:
+    tools = [tool("create_note", "text"), tool("get_note", "note_id"), tool("merge_note", "note_id")]
+    assert not splits(tools)
+    assert [split.start.name for split in splits(tools, "create_note")] == ["create_note"]
 
 
 def test_tools_that_only_read_and_write_are_no_draft() -> None:
@@ -58,9 +70,13 @@ def test_secrets_of_a_command_are_not_in_the_draft() -> None:
     settings, shown = address_of("API_KEY=s3cret MODE=fast npx -y server")
     assert settings == {"command": ["npx", "-y", "server"], "env": {"API_KEY": "s3cret", "MODE": "fast"}}
     assert shown["env"] == {"API_KEY": "${API_KEY}", "MODE": "fast"}
+    _, shown = address_of("server --user me --api-token s3cret --password=s3cret --verbose")
+    assert shown["command"] == [
+        "server", "--user", "me", "--api-token", "${API_TOKEN}", "--password=${PASSWORD}", "--verbose"
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", "KEY=x", "npx 'open"])
+@pytest.mark.parametrize("text", ["", "KEY=x", "npx 'open", "tools.example.com/mcp"])
 def test_what_is_neither_a_url_nor_a_command_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--mcp"):
         address_of(text)
@@ -73,8 +89,8 @@ async def test_a_draft_names_what_belongs_together(tmp_path: Path) -> None:
         assert drafted.settings["url"] == url
         assert drafted.settings["look"]["tool"] == "get_job"
         assert drafted.settings["cancel"]["tool"] == "stop_job"
-        assert [each.workflow for each in drafted.workflows] == ["start_job"]
+        assert drafted.settings["expose"] == ["start_job"]
         with pytest.raises(ConfigError, match="no tool 'nothing'"):
             await McpAdapter.draft(url, "nothing")
-        with pytest.raises(ConfigError, match="list_jobs does not seem to start"):
-            await McpAdapter.draft(url, "list_jobs")
+        with pytest.raises(ConfigError, match="answer_job does not seem to start"):
+            await McpAdapter.draft(url, "answer_job")

@@ -16,7 +16,7 @@ from mcp_workflows.engines.registry import Engines
 from mcp_workflows.errors import ConfigError, EngineError, EngineUnavailable
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, existing, log
-from mcp_workflows.sidecar.config.draft import draft, draft_engine
+from mcp_workflows.sidecar.config.draft import draft, draft_engine, tool_name
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import no_engine
@@ -45,7 +45,7 @@ def import_tools(
     ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
 ) -> None:
-    """Print a draft of tools, commented out, for the workflows seen on an engine lately."""
+    """Print a draft: tools for the workflows of an engine, or an engine for the tools of an MCP server."""
     log(LogLevel.WARNING)
     if mcp is not None:
         lines = _of_server(mcp, name)
@@ -76,8 +76,7 @@ def _of_server(address: str, start: str | None) -> Iterator[str]:
     except EngineError as error:
         raise EngineUnavailable(f"the MCP server of --mcp: {error}") from None
     yield from (f"# {line}" for line in drafted.advice)
-    yield from draft_engine(_MCP, drafted.settings, name=drafted.name)
-    yield from draft(drafted.name, drafted.workflows, configured={}, taken=(), chosen=drafted.workflows)
+    yield from draft_engine(_MCP, drafted.settings, name=tool_name(drafted.name, frozenset()))
 
 
 async def discover(engine: Engine) -> Sequence[Discovered]:

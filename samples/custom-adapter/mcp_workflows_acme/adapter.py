@@ -97,7 +97,7 @@ class AcmeAdapter:
         return _execution(await self._call("GET", f"/orders/{ref.handle}"), self._settings.address)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Who declines to answer has not approved; the workshop ignores what it did not ask."""
+        """Count a declined question as not approved; the workshop ignores what it did not ask."""
         decisions = {
             key: response.get("content", {}) if response.get("action") == "accept" else {"approved": False}
             for key, response in responses.items()

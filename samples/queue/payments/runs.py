@@ -27,7 +27,7 @@ create table if not exists questions (
     run text, key text, message text, schema text, answer text, primary key (run, key));
 """
 LOOK_EVERY = 0.5  # seconds between two looks of a run for its answer, or whether to stop
-BEAT_EVERY = 10.0  # seconds between two signs of life of a run
+HEARTBEAT_SECONDS = 10.0  # between two heartbeats of a run
 LOST_AFTER = 60.0  # seconds without one, and its worker is gone
 
 
@@ -107,11 +107,11 @@ class Runs:
         """Give signs of life, in a thread: a worker that is killed gives none."""
         over = threading.Event()
 
-        def beat() -> None:
-            while not over.wait(BEAT_EVERY):
+        def send_heartbeats() -> None:
+            while not over.wait(HEARTBEAT_SECONDS):
                 self.do("update runs set seen = ? where id = ?", time.time(), run)
 
-        thread = threading.Thread(target=beat, daemon=True)
+        thread = threading.Thread(target=send_heartbeats, daemon=True)
         thread.start()
         try:
             yield

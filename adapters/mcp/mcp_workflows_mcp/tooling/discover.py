@@ -1,4 +1,4 @@
-"""Tools of a server as drafts: which one starts something, which one tells how it stands, which one cancels it."""
+"""Drafts from a server's list of tools: which one starts something, which one reports on it, which one cancels it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.upstream import Connection, Upstream
 
 _WORDS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
-_STARTS: Final = frozenset(
-    {"start", "run", "create", "trigger", "launch", "submit", "execute", "build", "add", "begin", "call", "dispatch"}
-)
-_LOOKS: Final = frozenset({"status", "poll", "progress", "state", "get", "check", "describe", "list", "tail"})
+_RUNS: Final = frozenset({"run", "trigger", "launch", "submit", "execute", "build", "start", "dispatch"})
+_STARTS: Final = _RUNS | {"create", "add", "begin", "call"}
+_STATES: Final = frozenset({"status", "poll", "progress", "state", "tail"})
+_LOOKS: Final = _STATES | {"get", "check", "describe", "list"}
 _SAME: Final = 10  # the likeness of tools that are about just the same
 _CANCELS: Final = frozenset({"cancel", "stop", "abort", "kill", "terminate"})
 _CHANGES: Final = frozenset({"delete", "remove", "update", "set", "clear"})
 _ID: Final = re.compile(r"(^|_|[a-z])(id|Id|ID|uuid|pid|number|handle|key)$")
+_WORDS_OF_STATUSES: Final[Mapping[str, Sequence[str]]] = {
+    "running": ["queued", "pending", "running", "processing"],
+    "succeeded": ["success", "succeeded", "completed", "done"],
+    "failed": ["failed", "failure", "error"],
+    "cancelled": ["cancelled", "canceled", "aborted"],
+}
+_WHICH_TASKS: Final = "The server makes tasks of some tools, and does not say of which: take out the others."
+_MOST_OTHERS: Final = 3  # tools that are named beside the draft
 _GUESSED: Final = "A guess by the names of the tools: say where the id and the status are, and what the words mean."
 _FEW: Final = 4  # tools, of which most may well speak of one thing
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH|PRIVATE", re.IGNORECASE)
@@ -86,25 +94,32 @@ def makes_tasks(tool: types.Tool) -> bool:
     return tool.execution is not None and tool.execution.task_support in _OF_TASKS
 
 
-def splits(tools: Sequence[types.Tool]) -> Sequence[Split]:
+def splits(tools: Sequence[types.Tool], named: str | None = None) -> Sequence[Split]:
     """Return the tools that look as if they belonged together, the most certain first.
 
-    One starts something; another takes an id, and tells how that stands. Both speak of the same thing.
+    One starts something; another takes an id, and reports on it. Both speak of the same thing. A tool that only makes
+    something counts if the other one reports a state, or if it is `named`: most things that are made do not run.
     """
     subjects = _Subjects(tools)
     looks = [tool for tool in tools if _words(tool) & _LOOKS and not _words(tool) & _CANCELS and _ids(tool)]
     found: list[tuple[int, Split]] = []
     for start in tools:
         words = _words(start)
-        if words & (_LOOKS | _CANCELS | _CHANGES) or not (
-            words & _STARTS or any(words < _words(look) for look in looks)
-        ):
+        if words & (_LOOKS | _CANCELS | _CHANGES):
             continue
-        likeness, look = max(((subjects.likeness(start, look), look) for look in looks), key=_first, default=(0, start))
+        runs = words & _RUNS or start.name == named
+        reports = [look for look in looks if runs or _words(look) & _STATES]
+        if not (runs or words & _STARTS or any(words < _words(look) for look in reports)):
+            continue
+        likeness, look = max(
+            ((subjects.likeness(start, look), look) for look in reports), key=_first, default=(0, start)
+        )
         if likeness > 0:
             cancels = [tool for tool in tools if _words(tool) & _CANCELS and subjects.likeness(look, tool) > 0]
             cancel = max(cancels, key=lambda tool: subjects.likeness(look, tool), default=None)
-            found.append((likeness + (cancel is not None), Split(start=start, look=look, cancel=cancel)))
+            begins_so = _WORDS.findall(start.name)[0].lower() in _RUNS
+            certainty = likeness + (cancel is not None) + begins_so
+            found.append((certainty, Split(start=start, look=look, cancel=cancel)))
     return [split for _, split in sorted(found, key=lambda each: -each[0])]
 
 
@@ -156,15 +171,33 @@ def address_of(text: str) -> tuple[Mapping[str, JSON], Mapping[str, JSON]]:
         raise ConfigError(f"--mcp {text!r}: {error}") from None
     env = dict(each.split("=", 1) for each in itertools.takewhile(_VARIABLE.match, words))
     command = words[len(env) :]
-    if not command:
-        raise ConfigError(f"--mcp {text!r}: write a URL, or the command of a program")
-    shown: dict[str, JSON] = {"command": command}
+    if not command or ("/" in command[0] and "." in command[0].partition("/")[0][1:]):
+        raise ConfigError(f"--mcp {text!r}: write a URL with https://, or the command of a program")
+    shown: dict[str, JSON] = {"command": list(_without_secrets(command))}
     if env:
         shown["env"] = {name: f"${{{name}}}" if _SECRET.search(name) else value for name, value in env.items()}
     return {"command": command, "env": env}, shown
 
 
-def drafted(
+def _without_secrets(command: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command, with variables in place of the values of options that are called like secrets."""
+    before = ""
+    for word in command:
+        flag, equals, _ = word.partition("=")
+        if word.startswith("-") and equals and _SECRET.search(flag):
+            yield f"{flag}=${{{_variable(flag)}}}"
+        elif before.startswith("-") and "=" not in before and _SECRET.search(before) and not word.startswith("-"):
+            yield f"${{{_variable(before)}}}"
+        else:
+            yield word
+        before = word
+
+
+def _variable(flag: str) -> str:
+    return flag.strip("-").upper().replace("-", "_")
+
+
+def draft_engine(
     tools: Sequence[types.Tool], connection: Connection, shown: Mapping[str, JSON], start: str | None
 ) -> DraftedEngine:
     """Return a draft of the engine for a server with these tools; `start` names the one that starts something.
@@ -172,64 +205,66 @@ def drafted(
     Raises:
         ConfigError: none of them seems to start something that goes on.
     """
+    listed = ", ".join(sorted(tool.name for tool in tools)) or "none"
     if start is not None and start not in {tool.name for tool in tools}:
-        raise ConfigError(f"the server has no tool {start!r} (it has: {_listed(tools)})")
+        raise ConfigError(f"the server has no tool {start!r} (it has: {listed})")
     info = connection.client.session.server_info
-    name = "_".join(_WORDS.findall(info.name)).lower() if info is not None else ""
-    own = [tool for tool in tools if makes_tasks(tool)] if connection.in_core is not None else []
+    name = "server" if info is None else info.name
+    own = [tool.name for tool in tools if makes_tasks(tool)] if connection.in_core is not None else []
     if connection.offers_tasks or own:
-        advice = (
-            () if own else ("The server makes tasks of some tools, and does not say of which: take out the others.",)
-        )
-        return _draft(name, shown, [tool for tool in own or tools if start in {None, tool.name}], advice)
-    found = [split for split in splits(tools) if start in {None, split.start.name}]
+        exposed = [start] if start is not None else own or [tool.name for tool in tools]
+        advice = () if own or start else (_WHICH_TASKS,)
+        return DraftedEngine(name=name, settings={**shown, "expose": exposed}, advice=advice)
+    found = [split for split in splits(tools, start) if start in {None, split.start.name}]
     if not found:
         which = "no tool seems to start" if start is None else f"{start} does not seem to start"
-        raise ConfigError(f"{which} something that another tool tells about (the server has: {_listed(tools)})")
+        raise ConfigError(f"{which} something that another tool reports on (the server has: {listed})")
     first, *others = found
-    advised = (_GUESSED, *(f"{each.start.name} and {each.look.name} belong together, too." for each in others))
-    return _draft(name, {**shown, **definition_of(first)}, [first.start], advised)
-
-
-def _listed(tools: Sequence[types.Tool]) -> str:
-    return ", ".join(sorted(tool.name for tool in tools)) or "none"
-
-
-def _draft(
-    name: str, settings: Mapping[str, JSON], starts: Sequence[types.Tool], advice: Sequence[str]
-) -> DraftedEngine:
-    workflows = [
-        Discovered(workflow=tool.name, title=tool.title, description=tool.description, input=tool.input_schema)
-        for tool in starts
-    ]
-    return DraftedEngine(name=name or "server", settings=settings, workflows=workflows, advice=advice)
+    advised = [_GUESSED]
+    if others:
+        names = ", ".join(split.start.name for split in others[:_MOST_OTHERS])
+        advised.append(f"Name another tool to draft that one (import TOOL --mcp ...): {names}.")
+    settings = {**shown, **definition_of(first), "expose": [first.start.name]}
+    return DraftedEngine(name=name, settings=settings, advice=advised)
 
 
 def definition_of(split: Split) -> Mapping[str, JSON]:
-    """Return a draft of the definition: where ids and statuses stand in replies is a guess."""
-    given = _ids(split.look)[0]
+    """Return a draft of the definition: where the id and the status stand in replies is a guess.
+
+    Other arguments that the look needs are kept in the handle, if the start has them, too.
+    """
+    own_id = _ids(split.look)[0]
+    needed = list(dict.fromkeys([own_id, *_needed(split.look), *(_needed(split.cancel) if split.cancel else ())]))
+    of_start = as_object(split.start.input_schema.get("properties")) or {}
+    handle: dict[str, JSON] = {own_id: f"{{{{reply.{own_id}}}}}"}
+    handle |= {name: f"{{{{arguments.{name}}}}}" for name in needed if name in of_start and name != own_id}
+
+    def arguments(tool: types.Tool) -> Mapping[str, JSON]:
+        ids = _ids(tool)
+        names = _needed(tool) or ids[:1]
+        return {name: _place(own_id if ids and name == ids[0] else name, handle) for name in names}
+
     drafted: dict[str, JSON] = {
-        "start": {"handle": f"{{{{reply.{given}}}}}"},
+        "start": {"handle": handle if len(handle) > 1 else handle[own_id]},
         "look": {
             "tool": split.look.name,
-            "args": dict(_arguments(split.look)),
+            "args": arguments(split.look),
             "status": "{{reply.status}}",
-            "map": {
-                "running": ["queued", "pending", "running", "processing"],
-                "succeeded": ["success", "succeeded", "completed", "done"],
-                "failed": ["failed", "failure", "error"],
-                "cancelled": ["cancelled", "canceled", "aborted"],
-            },
-            "output": "{{reply}}",
+            "map": _WORDS_OF_STATUSES,
         },
     }
     if split.cancel is not None:
-        drafted["cancel"] = {"tool": split.cancel.name, "args": dict(_arguments(split.cancel))}
+        drafted["cancel"] = {"tool": split.cancel.name, "args": arguments(split.cancel)}
     return drafted
 
 
-def _arguments(tool: types.Tool) -> Iterator[tuple[str, str]]:
-    """Yield the arguments that a tool needs: the id, and those that are to be filled in."""
-    ids = _ids(tool)
-    for name in tool.input_schema.get("required", []) or ids[:1]:
-        yield name, "{{handle}}" if ids and name == ids[0] else f"{{{{options.{name}}}}}"
+def _needed(tool: types.Tool) -> Sequence[str]:
+    found: Sequence[str] = tool.input_schema.get("required", [])
+    return found
+
+
+def _place(name: str, handle: Mapping[str, JSON]) -> str:
+    """Return the expression for an argument: the handle, a part of it, or an option of the tool."""
+    if name not in handle:
+        return f"{{{{options.{name}}}}}"
+    return f"{{{{handle.{name}}}}}" if len(handle) > 1 else "{{handle}}"
