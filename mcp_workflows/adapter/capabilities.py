@@ -6,6 +6,7 @@ Each is a protocol of its own, so that an adapter has exactly those its engine i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -640,6 +641,89 @@ class HasPresets(Protocol):
     @staticmethod
     def preset_schema() -> Mapping[str, JSON]:
         """Return the JSON Schema of a preset, for files of users' own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A workflow that plays a part, and its input."""
+
+    workflow: str
+    arguments: JSON = field(default_factory=list[JSON])
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    missing: str | None = None  # the reason why nobody plays this part; laws that need it are not tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """An answer of the engine, beside the one that the adapter expects."""
+
+    expected: str  # empty: any answer will do
+    seen: str
+    ok: bool | None  # None: there is nothing to compare it with, or it could not be tried
+
+
+Question = Callable[[], Awaitable[Sequence[Observation]]]
+"""Ask the engine about one point, and return what it says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixtures:
+    """Workflows of known behaviour on an engine."""
+
+    finishes: Role  # at once, with `output`
+    output: JSON
+    other_arguments: JSON  # that `finishes` could have been started with as well
+    fails: Role  # at once, with `failure` in its text
+    failure: str
+    endless: Role  # runs until it is cancelled
+    asks: Role | None = None  # one question, then it succeeds; None: this engine never asks a person
+    asks_two: Role | None = None  # two questions at once, then it succeeds
+    content: JSON = None  # that answers each of these questions
+    refused: Role | None = None  # the engine does not take it at all: a definite no; None: it takes everything
+    unknown_handle: str = "no-such-execution"
+    gaps: Mapping[str, str] = field(default_factory=dict[str, str])  # laws that the engine cannot keep, and why
+    questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # about the engine itself
+
+
+@runtime_checkable
+class HasFixtures(Protocol):
+    """Optional: can put workflows of known behaviour on its engine for a while, for `mcp-workflows verify`."""
+
+    @staticmethod
+    def fixture_settings() -> type[BaseModel]:
+        """Return the model of what the user has to say besides: a role, a service account."""
+        ...
+
+    def fixtures_notice(self) -> str:
+        """Return what `fixtures` creates, what it costs and which permissions it needs, in a few sentences."""
+        ...
+
+    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
+        """Create the workflows; remove them in the end, whatever happens. `self` is entered.
+
+        Raises:
+            EngineRefused, EngineUnavailable: they cannot be created.
+        """
+        ...
+
+
+@runtime_checkable
+class Records(Protocol):
+    """Optional, beside `Replays`: can fetch all that the engine tells of an execution, for a recording."""
+
+    async def record(self, ref: Ref, earlier: JSON) -> JSON:
+        """Return the history of an execution as `Replays.replay` takes it.
+
+        It is called after each change that a look shows, with the history so far (None at first).
+
+        Raises:
+            ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
+        """
+        ...
+
+    def private(self) -> Mapping[str, str]:
+        """Return the texts that no recording may contain, with a word for what each is: `{"shop-prod": "project"}`."""
         ...
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -24,13 +25,14 @@ from mcp_workflows.adapter.boundary import (
     Failure,
     Gate,
     InputRequest,
+    Nothing,
     Progress,
     Ref,
     Start,
     StartGuarantee,
     Status,
 )
-from mcp_workflows.adapter.capabilities import Finding
+from mcp_workflows.adapter.capabilities import Finding, Fixtures, Role
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 
@@ -272,6 +274,30 @@ class MemoryAdapter(Adapter):
         if not self._has_workflow(workflow):
             return Finding(ok=False, text=f"no workflow named {workflow!r}", hint=f"there are: {_names()}")
         return await self.check_engine()
+
+    @staticmethod
+    def fixture_settings() -> type[BaseModel]:
+        """Return the model of no settings."""
+        return Nothing
+
+    def fixtures_notice(self) -> str:
+        """Say that nothing is created."""
+        return "They run in memory, and nothing is created."
+
+    @asynccontextmanager
+    async def fixtures(self, settings: BaseModel) -> AsyncGenerator[Fixtures]:
+        """Yield the built-in workflows of known behaviour."""
+        yield Fixtures(
+            finishes=Role(workflow="echo", arguments=[{"text": "hi"}]),
+            output={"text": "hi"},
+            other_arguments=[{"text": "ho"}],
+            fails=Role(workflow="fail"),
+            failure="declined",
+            endless=Role(workflow="forever"),
+            asks=Role(workflow="ask"),
+            asks_two=Role(workflow="ask_two"),
+            refused=Role(workflow="nobody-wrote-this"),
+        )
 
     @property
     def handles(self) -> Sequence[str]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import pytest
 
+from mcp_workflows.adapter import Role
+from mcp_workflows.adapter.laws import Subject
 from mcp_workflows.adapter.memory import MemoryAdapter, MemoryOptions, MemorySettings
 
 pytest.register_assert_rewrite(
     *(
         f"mcp_workflows.testing.{module}"
-        for module in ("adapter_contract", "capability_contract", "store_contract", "store_reach_contract", "subject")
+        for module in ("adapter_contract", "capability_contract", "store_contract", "store_reach_contract")
     )
 )
 
@@ -24,7 +26,6 @@ from mcp_workflows.testing.findable import (  # noqa: E402  # after registering
 from mcp_workflows.testing.lossy import LossyProxy, lossy_proxy  # noqa: E402  # after registering
 from mcp_workflows.testing.memory_notes import MemoryNotes  # noqa: E402  # after registering
 from mcp_workflows.testing.store_contract import StoreContract  # noqa: E402  # after registering
-from mcp_workflows.testing.subject import Role, Subject  # noqa: E402  # after registering
 from mcp_workflows.testing.tasks import make_task  # noqa: E402  # after registering
 
 __all__ = [

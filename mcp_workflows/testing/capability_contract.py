@@ -27,8 +27,7 @@ from mcp_workflows.adapter import (
     Terminates,
     Waits,
 )
-from mcp_workflows.errors import EngineUnavailable
-from mcp_workflows.testing.subject import (
+from mcp_workflows.adapter.laws import (
     STACK_TRACES,
     Subject,
     assert_clean,
@@ -40,6 +39,7 @@ from mcp_workflows.testing.subject import (
     unreachable,
     until_ended,
 )
+from mcp_workflows.errors import EngineUnavailable
 
 MAX_LOG = 65_536  # bytes
 ROUTE = re.compile(r"[A-Za-z0-9_-]{1,64}")

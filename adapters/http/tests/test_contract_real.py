@@ -13,8 +13,8 @@ from adapters.http.tests.listing import ListingContract
 from adapters.http.tests.real import subject_of
 from adapters.http.tests.toil_engine import Toil
 from mcp_workflows.adapter import Adapter, Status
+from mcp_workflows.adapter.laws import new_start, ref_of, until_ended
 from mcp_workflows.testing import AdapterContract, Role, Subject
-from mcp_workflows.testing.subject import new_start, ref_of, until_ended
 
 pytestmark = pytest.mark.process
 

@@ -34,6 +34,7 @@ MODULES: Final[Mapping[str, str]] = {
     "helper": "helper",
     "iam": "iam",
     "replay": "replay",
+    "verify": "verify",
     "token": "token",
     "config": "config",
     "tasks": "tasks",

@@ -1,0 +1,560 @@
+"""The laws of the boundary, as functions: `AdapterContract` tries them in tests, `mcp-workflows verify` anywhere.
+
+A law that does not hold raises `LawBroken`; one that cannot be tried here raises `NotTried`. Needs no pytest.
+"""
+
+from __future__ import annotations
+
+import unittest
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+import anyio
+
+from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
+from mcp_workflows.adapter.capabilities import Finds, Fixtures, Role
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+
+STACK_TRACES: Final = ("Traceback (most recent call last)", 'File "', "\n    at ")
+STARTS_ONCE_PER_KEY: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
+
+
+class LawBroken(AssertionError):  # noqa: N818  # an outcome, not a mistake
+    """The adapter or its engine does not keep a law; the message says what it did instead."""
+
+
+class NotTried(unittest.SkipTest):  # likewise; test runners know its base class
+    """A law cannot be tried here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(Fixtures):
+    """The subject of the proof: a way to make an adapter, and the workflows that play the parts."""
+
+    new_adapter: Callable[[], Adapter]  # not entered; all of one test talk to the same engine
+    unreachable: Callable[[], Adapter] | None = None  # an adapter of an engine that is not there
+    secret: str | None = None  # in the settings of `unreachable`: must appear in no message
+    losing_replies: Callable[[Adapter], AbstractAsyncContextManager[None]] | None = None  # gets the adapter that starts
+    patience: float = 30  # seconds until something that must happen has happened
+    glance: float = 10  # seconds one call may take at most
+
+
+class _Unknown:
+    """Equal to everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+UNKNOWN: Final = _Unknown()
+"""In a subject: an `output` that nobody can tell beforehand, or `other_arguments` that nobody knows."""
+
+Law: TypeAlias = Callable[[Subject, Adapter], Awaitable[None]]
+
+
+def new_start(role: Role) -> Start:
+    """Return a start under a key of its own.
+
+    Raises:
+        NotTried: nobody plays this part.
+    """
+    if role.missing is not None:
+        raise NotTried(role.missing)
+    return Start(
+        workflow=role.workflow,
+        arguments=role.arguments,
+        key=f"contract-{uuid.uuid4().hex}",
+        created=datetime.now(UTC),
+        options=role.options,
+    )
+
+
+async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
+    """Return the handle of a start that may have happened before, as the core gets it: see `StartGuarantee`.
+
+    KEYED starts again. FINDABLE is searched until it is seen; nothing is started twice.
+    """
+    if adapter.starts is not StartGuarantee.FINDABLE:
+        return await adapter.start(start)
+    with anyio.move_on_after(subject.patience):
+        while True:
+            if (handle := await finder(adapter).find(start)) is not None:
+                return handle
+            await anyio.sleep(0.05)  # its list may lag behind
+    raise LawBroken(f"find() does not see within {subject.patience} s what was started under this key")
+
+
+def finder(adapter: Adapter) -> Finds:
+    """Return the adapter as one that can look for an execution by its key, as FINDABLE must."""
+    if not isinstance(adapter, Finds):
+        raise LawBroken("`starts` says FINDABLE: write find() and settling, or say ONCE")
+    return adapter
+
+
+def ref_of(start: Start, handle: str) -> Ref:
+    """Return the execution of this start."""
+    return Ref(workflow=start.workflow, handle=handle, options=start.options)
+
+
+def accepted(subject: Subject) -> JSON:
+    """Return the response that accepts a question."""
+    return {"action": "accept", "content": subject.content}
+
+
+def hold(condition: bool, text: str) -> None:
+    """Raise `LawBroken` with this text unless the condition is true."""
+    if not condition:
+        raise LawBroken(text)
+
+
+async def expect(call: Awaitable[object], *kinds: type[EngineError], advice: str) -> EngineError:
+    """Return the error of the call, which must be one of these; otherwise the law is broken, with the advice."""
+    try:
+        result = await call
+    except kinds as expected:
+        return expected
+    except Exception as error:  # an adapter may let everything through
+        raise LawBroken(f"{advice}; it raised {type(error).__name__}: {error}") from error
+    raise LawBroken(f"{advice}; it returned {result!r}")
+
+
+async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> None:
+    """Expect that the key of this start is taken by an execution of another workflow or with another input."""
+    verb = "find" if adapter.starts is StartGuarantee.FINDABLE else "start"
+    advice = (
+        f"{verb}() must raise StartConflict when the key belongs to an execution with another workflow or input: keep "
+        "start.digest with the key, or ask the engine, and compare (functions: `same`), also after its end"
+    )
+    await expect(start_again(subject, adapter, start), StartConflict, advice=advice)
+
+
+async def expect_not_found(call: Awaitable[object], verb: str, *, refused: bool = False) -> None:
+    """Expect that the call finds no execution; `refused` if a definite no will do, too."""
+    advice = f"{verb}() must raise ExecutionNotFound when there is no such execution"
+    advice += ": ask the engine, even when there seems to be nothing to do" if refused else ""
+    kinds = (ExecutionNotFound, EngineRefused) if refused else (ExecutionNotFound,)
+    await expect(call, *kinds, advice=f"{advice} (the subject's unknown_handle: one that looks like yours, of nothing)")
+
+
+async def look(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
+    """Look once, within the time for one look; a blocked event loop counts, too."""
+    began, seen = anyio.current_time(), None
+    with anyio.move_on_after(subject.glance):
+        seen = await adapter.describe(ref)
+    if seen is None or anyio.current_time() - began > subject.glance:
+        raise LawBroken(
+            f"describe() took more than {subject.glance:g} s: it is one look, and waits for nothing, neither for the "
+            "end of the execution nor for a worker"
+        )
+    return seen
+
+
+async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[Execution], bool]) -> Execution:
+    """Look until it is as wanted; the law is broken after `subject.patience` seconds."""
+    seen = await look(subject, adapter, ref)
+    with anyio.move_on_after(subject.patience):
+        while not wanted(seen):
+            await anyio.sleep(0.05)  # an engine far away sets no event of ours
+            seen = await look(subject, adapter, ref)
+        return seen
+    raise LawBroken(f"not seen within {subject.patience} s; the last look: {seen}")
+
+
+async def until_ended(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
+    """Look until it has ended."""
+    return await until(subject, adapter, ref, lambda seen: seen.terminal)
+
+
+async def see_end(subject: Subject, adapter: Adapter, role: Role) -> Execution:
+    """Return the last look at a new execution."""
+    start = new_start(role)
+    return await until_ended(subject, adapter, ref_of(start, await adapter.start(start)))
+
+
+async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -> tuple[Ref, Execution]:
+    """Return a new execution, and the look at it that shows its questions."""
+    if role is None:
+        raise NotTried("no workflow is known that asks this")
+    start = new_start(role)
+    ref = ref_of(start, await adapter.start(start))
+    return ref, await until(subject, adapter, ref, lambda seen: seen.status is Status.INPUT_REQUIRED)
+
+
+async def run_on(subject: Subject, adapter: Adapter) -> None:
+    """Wait until an execution that is started now has ended: all that were started before it run by then.
+
+    An engine that runs one at a time ends none meanwhile: then it has run for `patience` seconds.
+    """
+    start = new_start(subject.finishes)
+    ref = ref_of(start, await adapter.start(start))
+    with anyio.move_on_after(subject.patience):
+        seen = await look(subject, adapter, ref)
+        while not seen.terminal:
+            await anyio.sleep(0.05)
+            seen = await look(subject, adapter, ref)
+
+
+@asynccontextmanager
+async def cancelled_afterwards(
+    subject: Subject, adapter: Adapter, start: Start, *, again: bool = False
+) -> AsyncGenerator[Ref]:
+    """Start an execution that is cancelled in the end; `again` if it may have been started before."""
+    ref = ref_of(start, await (start_again(subject, adapter, start) if again else adapter.start(start)))
+    try:
+        yield ref
+    finally:
+        await adapter.cancel(ref)
+        await until_ended(subject, adapter, ref)
+
+
+async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Collection[str]) -> str:
+    """Return the handle of the only execution under this key that is not cancelled, once all others are.
+
+    An adapter may show the execution that goes on in place of a cancelled one.
+    """
+    with anyio.move_on_after(subject.patience):
+        while True:
+            found = await start_again(subject, adapter, start)  # which cancels later ones, as they come to be seen
+            others = [await adapter.describe(ref_of(start, handle)) for handle in handles if handle != found]
+            over = [seen for seen in others if seen.execution_id != found]
+            if all(seen.terminal for seen in over):
+                ended = {seen.status.value for seen in over}
+                hold(ended <= {Status.CANCELLED}, f"later executions under one key must be cancelled: {ended}")
+                return found
+            await anyio.sleep(0.05)
+    raise LawBroken(f"within {subject.patience} s find() has not cancelled all later executions under one key")
+
+
+def unreachable(subject: Subject) -> Adapter:
+    """Return an adapter, not entered, of an engine that is not there."""
+    if subject.unreachable is None:
+        raise NotTried("the subject has no unreachable engine")
+    return subject.unreachable()
+
+
+def only_if(adapter: Adapter, guarantees: frozenset[StartGuarantee]) -> None:
+    """Raise `NotTried` for what an engine of another guarantee does not promise."""
+    if adapter.starts not in guarantees:
+        raise NotTried(f"an engine that starts {adapter.starts.value!r} promises nothing about this")
+
+
+def assert_clean(subject: Subject, text: str) -> None:
+    """Hold that there is a text, with no stack trace and no secret in it."""
+    hold(bool(text), "there must be a text")
+    hold(not _traces(text), f"a stack trace crossed the boundary: {text}")
+    hold(subject.secret is None or subject.secret not in text, "a secret of the settings crossed the boundary")
+
+
+def _traces(text: str) -> Sequence[str]:
+    return [trace for trace in STACK_TRACES if trace in text]
+
+
+def _succeeded_as(subject: Subject, ended: Execution, *, how: str = "") -> None:
+    right = ended.status is Status.SUCCEEDED and ended.failure is None and ended.output == subject.output
+    hold(right, f"{how}it must succeed with {subject.output!r}; describe() said {ended}")
+
+
+def _unchanged(before: Execution, now: Execution, after: str) -> None:
+    hold(before == now, f"a terminal answer never changes; after {after} it was {now}, before {before}")
+
+
+# --- start
+
+
+async def starting_twice_with_one_key_is_starting_once(subject: Subject, adapter: Adapter) -> None:
+    """One key starts one execution."""
+    only_if(adapter, STARTS_ONCE_PER_KEY)
+    start = new_start(subject.endless)
+    async with cancelled_afterwards(subject, adapter, start) as ref:
+        again = await start_again(subject, adapter, start)
+        hold(again == ref.handle, f"the same key gave another execution: {again}, not {ref.handle}")
+
+
+async def starting_again_after_it_ended_starts_nothing(subject: Subject, adapter: Adapter) -> None:
+    """One key starts one execution, even after it ended."""
+    only_if(adapter, STARTS_ONCE_PER_KEY)
+    start = new_start(subject.finishes)
+    ref = ref_of(start, await adapter.start(start))
+    ended = await until_ended(subject, adapter, ref)
+    again = await start_again(subject, adapter, start)
+    hold(again == ref.handle, f"the same key gave another execution: {again}, not {ref.handle}")
+    _unchanged(ended, await adapter.describe(ref), "another start")
+
+
+async def a_start_whose_reply_was_lost_is_found_again(subject: Subject, adapter: Adapter) -> None:
+    """One key starts one execution, even when the reply was lost."""
+    if subject.losing_replies is None:
+        raise NotTried("the subject cannot lose a reply")
+    start = new_start(subject.finishes)
+    async with subject.losing_replies(adapter):
+        advice = "start() must raise EngineUnavailable when no reply comes (if it came: `losing_replies` lost none)"
+        lost = await expect(adapter.start(start), EngineUnavailable, advice=advice)
+    sent = isinstance(lost, EngineUnavailable) and lost.sent
+    hold(sent, "EngineUnavailable(sent=False) is a promise that nothing was started: this may have been")
+    if adapter.starts is StartGuarantee.ONCE:
+        return  # it stays unknown whether it was started
+    if subject.other_arguments is not UNKNOWN:
+        taken = replace(start, arguments=subject.other_arguments)
+        await expect_conflict(subject, adapter, taken)  # so the lost start is the one found below
+    handle = await start_again(subject, adapter, start)
+    again = await start_again(subject, adapter, start)
+    hold(again == handle, f"the same key gave two executions: {handle} and {again}")
+    _succeeded_as(subject, await until_ended(subject, adapter, ref_of(start, handle)))
+
+
+async def starting_at_once_from_two_replicas_leaves_one_execution(subject: Subject, adapter: Adapter) -> None:
+    """Starts at the same moment under one key leave one execution."""
+    only_if(adapter, STARTS_ONCE_PER_KEY)
+    start = new_start(subject.endless)
+    handles: list[str] = []
+    refused: list[EngineError] = []
+    async with subject.new_adapter() as other:
+
+        async def begin(one: Adapter) -> None:
+            try:
+                handles.append(await one.start(start))
+            except EngineError as error:
+                refused.append(error)  # a group of ten says no more than the first
+
+        async with anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(begin, (adapter, other)[number % 2])
+    hold(not refused, f"{len(refused)} of 10 starts under one key: {refused[:1]}")
+    if adapter.starts is StartGuarantee.FINDABLE:
+        left = await one_left(subject, adapter, start, handles)
+        hold(left in handles, f"find() found an execution that none of these calls started: {left}")
+    async with cancelled_afterwards(subject, adapter, start, again=True) as ref:
+        keyed = adapter.starts is StartGuarantee.KEYED
+        hold(not keyed or set(handles) == {ref.handle}, f"one key started {len(set(handles))} executions")
+        seen = await adapter.describe(ref)
+        hold(seen.status is Status.RUNNING, f"the execution that is left must run: {seen}")
+
+
+async def of_two_started_one_after_the_other_the_first_goes_on(subject: Subject, adapter: Adapter) -> None:
+    """Of two executions under one key the first goes on, and the second is cancelled."""
+    only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
+    start = new_start(subject.endless)
+    async with cancelled_afterwards(subject, adapter, start) as first:
+        second = await adapter.start(start)
+        left = await one_left(subject, adapter, start, {first.handle, second})
+        hold(left == first.handle, f"the oldest is adopted, which is {first.handle}; find() chose {left}")
+        seen = await adapter.describe(first)
+        hold(seen.status is Status.RUNNING, f"the first must go on: {seen}")
+
+
+async def what_nobody_started_is_not_found_by_its_key(subject: Subject, adapter: Adapter) -> None:
+    """A search for a key sees the executions of this key only."""
+    only_if(adapter, frozenset({StartGuarantee.FINDABLE}))
+    finding, start = finder(adapter), new_start(subject.endless)
+    async with cancelled_afterwards(subject, adapter, start):
+        await start_again(subject, adapter, start)  # now others would be seen, too
+        found = await finding.find(new_start(subject.endless))
+        hold(found is None, f"find() must return None for a key that nobody used; it returned {found!r}")
+
+
+async def another_input_under_the_same_key_is_refused(subject: Subject, adapter: Adapter) -> None:
+    """Another input under the same key is refused."""
+    only_if(adapter, STARTS_ONCE_PER_KEY)
+    if subject.other_arguments is UNKNOWN:
+        raise NotTried("no other input is known")
+    start = new_start(subject.finishes)
+    ref = ref_of(start, await adapter.start(start))
+    await expect_conflict(subject, adapter, replace(start, arguments=subject.other_arguments))
+    _succeeded_as(subject, await until_ended(subject, adapter, ref))
+
+
+async def another_workflow_under_the_same_key_is_refused(subject: Subject, adapter: Adapter) -> None:
+    """Another workflow under the same key is refused."""
+    only_if(adapter, STARTS_ONCE_PER_KEY)
+    start, other = new_start(subject.finishes), new_start(subject.fails)
+    await adapter.start(start)
+    await expect_conflict(subject, adapter, replace(other, key=start.key))
+
+
+async def a_start_that_the_engine_refuses_is_a_definite_no(subject: Subject, adapter: Adapter) -> None:
+    """A start that the engine refuses is a definite no, with a reason."""
+    if subject.refused is None:
+        raise NotTried("nothing is known that this engine refuses to start")
+    advice = "start() must raise EngineRefused when the engine says no (a 4xx): anything else is tried again and again"
+    refused = await expect(adapter.start(new_start(subject.refused)), EngineRefused, advice=advice)
+    assert_clean(subject, str(refused))
+
+
+async def another_key_is_another_execution(subject: Subject, adapter: Adapter) -> None:
+    """Another key starts another execution."""
+    one, other = new_start(subject.finishes), new_start(subject.finishes)
+    handles = [await adapter.start(each) for each in (one, other)]
+    hold(handles[0] != handles[1], f"two keys gave one execution: {handles[0]}")
+
+
+async def a_handle_survives_our_restart(subject: Subject, adapter: Adapter) -> None:
+    """A handle can be stored, and is good after a restart."""
+    start = new_start(subject.finishes)
+    async with subject.new_adapter() as before:
+        handle = await before.start(start)
+    hold(type(handle) is str and handle != "", f"the handle that start() returns is a text, not {handle!r}")
+    async with subject.new_adapter() as after:
+        _succeeded_as(subject, await until_ended(subject, after, ref_of(start, handle)))
+
+
+# --- describe
+
+
+async def a_look_at_a_running_execution_never_waits(subject: Subject, adapter: Adapter) -> None:
+    """A look at a running execution never waits, and has nothing that belongs to its end."""
+    async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
+        looks = [await look(subject, adapter, ref)]  # perhaps before it runs
+        await run_on(subject, adapter)
+        looks += [await look(subject, adapter, ref) for _ in range(2)]
+    for seen in looks:
+        runs = seen.status is Status.RUNNING and seen.output is None and seen.failure is None and not seen.requests
+        hold(runs, f"a running execution has neither an end nor a question: {seen}")
+        hold(bool(seen.execution_id), "describe() says execution_id: what a person types into the engine's own page")
+
+
+async def the_output_is_there_when_it_has_succeeded(subject: Subject, adapter: Adapter) -> None:
+    """The output comes across when the execution has succeeded."""
+    _succeeded_as(subject, await see_end(subject, adapter, subject.finishes))
+
+
+async def a_failure_says_why_without_a_stack_trace(subject: Subject, adapter: Adapter) -> None:
+    """A failure says why, without a stack trace."""
+    seen = await see_end(subject, adapter, subject.fails)
+    failure = seen.failure
+    hold(seen.status is Status.FAILED and failure is not None, f"it must have failed, with a failure: {seen}")
+    if failure is not None:
+        hold(subject.failure in failure.text, f"{subject.failure!r} must be in the text of the failure: {failure}")
+        hold(not _traces(f"{failure}{seen.message}"), f"a stack trace crossed the boundary: {failure}")
+
+
+async def a_terminal_answer_never_changes(subject: Subject, adapter: Adapter) -> None:
+    """A terminal answer never changes, after any call and for any replica."""
+    for role in (subject.finishes, subject.fails):
+        start = new_start(role)
+        ref = ref_of(start, await adapter.start(start))
+        ended = await until_ended(subject, adapter, ref)
+        await adapter.cancel(ref)
+        await adapter.answer(ref, {"late": accepted(subject)})
+        _unchanged(ended, await adapter.describe(ref), "cancel() and answer()")
+        async with subject.new_adapter() as other:
+            _unchanged(ended, await other.describe(ref), "a restart")
+
+
+async def an_execution_nobody_started_is_not_found(subject: Subject, adapter: Adapter) -> None:
+    """An execution that nobody started is not found; cancel and answer may refuse."""
+    ref = Ref(workflow=subject.finishes.workflow, handle=subject.unknown_handle, options=dict(subject.finishes.options))
+    await expect_not_found(adapter.describe(ref), "describe")
+    await expect_not_found(adapter.cancel(ref), "cancel", refused=True)
+    await expect_not_found(adapter.answer(ref, {"question": accepted(subject)}), "answer", refused=True)
+
+
+# --- answer
+
+
+async def an_answer_lets_it_go_on(subject: Subject, adapter: Adapter) -> None:
+    """An answer arrives once, and lets the execution go on; sent again it is ignored."""
+    ref, seen = await see_questions(subject, adapter, subject.asks)
+    (key, request), *more = seen.requests.items()
+    hold(not more, f"one question is expected: {sorted(seen.requests)}")
+    spoken = request.method == "elicitation/create" and {"message", "requestedSchema"} <= set(request.params)
+    hold(spoken, f"a question is in the method and params of MCP's elicitation: {request}")
+    await adapter.answer(ref, {key: accepted(subject)})
+    ended = await until_ended(subject, adapter, ref)
+    hold(ended.status is Status.SUCCEEDED, f"the answer lets it go on, and succeed: {ended}")
+    await adapter.answer(ref, {key: {"action": "decline"}})  # a host that sends it again: ignored, not refused
+    _unchanged(ended, await adapter.describe(ref), "the same answer once more")
+
+
+async def an_answer_to_an_unknown_question_is_ignored(subject: Subject, adapter: Adapter) -> None:
+    """An answer to an unknown question is ignored."""
+    ref, seen = await see_questions(subject, adapter, subject.asks)
+    await adapter.answer(ref, {"nobody-asked": accepted(subject)})
+    still = await adapter.describe(ref)
+    waits = (still.status, still.requests) == (Status.INPUT_REQUIRED, seen.requests)
+    hold(waits, f"the question must stay open: {still}")
+    await adapter.answer(ref, {"nobody-asked": accepted(subject)} | {key: accepted(subject) for key in seen.requests})
+    ended = await until_ended(subject, adapter, ref)
+    hold(ended.status is Status.SUCCEEDED, f"the known answer counts beside the unknown one: {ended}")
+
+
+async def some_of_the_questions_can_be_answered_first(subject: Subject, adapter: Adapter) -> None:
+    """Some of the open questions can be answered first; a key is never used again."""
+    ref, _ = await see_questions(subject, adapter, subject.asks_two)
+    seen = await until(subject, adapter, ref, lambda now: len(now.requests) > 1)  # they may show one by one
+    first, second = seen.requests
+    await adapter.answer(ref, {first: accepted(subject)})
+    left = await until(subject, adapter, ref, lambda now: first not in now.requests)
+    waits = (left.status, set(left.requests)) == (Status.INPUT_REQUIRED, {second})
+    hold(waits, f"the other question must stay open: {left}")
+    await adapter.answer(ref, {first: {"action": "decline"}})
+    still = set((await adapter.describe(ref)).requests)
+    hold(still == {second}, f"an answered question was answered again, and now open are {sorted(still)}")
+    await adapter.answer(ref, {second: accepted(subject)})
+    ended = await until(subject, adapter, ref, lambda now: now.terminal or first in now.requests)
+    hold(ended.status is Status.SUCCEEDED, f"with both answers it must succeed: {ended}")
+
+
+async def a_question_is_answered_after_our_restart(subject: Subject, adapter: Adapter) -> None:
+    """A question is answered by another replica, or after a restart."""
+    ref, seen = await see_questions(subject, adapter, subject.asks)
+    async with subject.new_adapter() as other:
+        asked = (await other.describe(ref)).requests
+        hold(asked == seen.requests, f"another replica must see the same questions: {asked}, not {seen.requests}")
+        await other.answer(ref, {key: accepted(subject) for key in seen.requests})
+        ended = await until_ended(subject, other, ref)
+        hold(ended.status is Status.SUCCEEDED, f"the answer of another replica lets it go on: {ended}")
+
+
+# --- cancel
+
+
+async def a_running_execution_can_be_cancelled(subject: Subject, adapter: Adapter) -> None:
+    """A running execution can be cancelled; to ask twice is to ask once."""
+    start = new_start(subject.endless)
+    ref = ref_of(start, await adapter.start(start))
+    await adapter.cancel(ref)
+    await adapter.cancel(ref)
+    ended = await until_ended(subject, adapter, ref)
+    hold((ended.status, ended.output) == (Status.CANCELLED, None), f"it must end as cancelled: {ended}")
+
+
+async def an_execution_that_waits_for_an_answer_can_be_cancelled(subject: Subject, adapter: Adapter) -> None:
+    """An execution that waits for an answer can be cancelled, and then asks nothing."""
+    ref, _ = await see_questions(subject, adapter, subject.asks)
+    await adapter.cancel(ref)
+    ended = await until_ended(subject, adapter, ref)
+    hold((ended.status, dict(ended.requests)) == (Status.CANCELLED, {}), f"it must end as cancelled: {ended}")
+
+
+LAWS: Final[Sequence[Law]] = (
+    starting_twice_with_one_key_is_starting_once,
+    starting_again_after_it_ended_starts_nothing,
+    a_start_whose_reply_was_lost_is_found_again,
+    starting_at_once_from_two_replicas_leaves_one_execution,
+    of_two_started_one_after_the_other_the_first_goes_on,
+    what_nobody_started_is_not_found_by_its_key,
+    another_input_under_the_same_key_is_refused,
+    another_workflow_under_the_same_key_is_refused,
+    a_start_that_the_engine_refuses_is_a_definite_no,
+    another_key_is_another_execution,
+    a_handle_survives_our_restart,
+    a_look_at_a_running_execution_never_waits,
+    the_output_is_there_when_it_has_succeeded,
+    a_failure_says_why_without_a_stack_trace,
+    a_terminal_answer_never_changes,
+    an_execution_nobody_started_is_not_found,
+    an_answer_lets_it_go_on,
+    an_answer_to_an_unknown_question_is_ignored,
+    some_of_the_questions_can_be_answered_first,
+    a_question_is_answered_after_our_restart,
+    a_running_execution_can_be_cancelled,
+    an_execution_that_waits_for_an_answer_can_be_cancelled,
+)
+"""The laws that can be tried on an engine as it is, in the order of the verbs."""

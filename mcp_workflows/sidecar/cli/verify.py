@@ -1,0 +1,246 @@
+"""The command `mcp-workflows verify`: find out which promises hold on an engine, in the user's own account."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shlex
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import anyio
+import typer
+from pydantic import BaseModel, ValidationError
+
+from mcp_workflows.access import LOCAL
+from mcp_workflows.adapter import Fixtures, HasFixtures, Role
+from mcp_workflows.adapter.laws import UNKNOWN
+from mcp_workflows.adapter.recording import Promise, Recording, Verdict
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar import DISTRIBUTION
+from mcp_workflows.sidecar.cli.app import app, say
+from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair
+from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
+from mcp_workflows.sidecar.config.models import Config, Engine
+from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
+from mcp_workflows.sidecar.verify.run import Outcome, Plan, run
+from mcp_workflows.sidecar.verify.sanitizer import Sanitizer
+from mcp_workflows.tools.prepare import filled
+from mcp_workflows.tools.tool import Tool
+
+INTERRUPTED: Final = 130
+_WIDTH: Final = 9  # of the longest verdict
+_ORIGIN: Final = (
+    "Nobody has run this command in a cloud yet: its checks were tried on local engines only. What is broken or odd in "
+    "your account is worth an issue, with the recording."
+)
+_NO_HANDLE: Final = "for tools of yours no handle of nothing is known; `mcp-workflows check` looks at one"
+_PUBLIC_NAMES: Final = frozenset({"root", "admin", "user", "runner", "ubuntu", "localhost"})
+_SHORTEST: Final = 4  # characters of a name that can be told from a word
+
+_TOOL = "'TOOL [KEY=VALUE ...]'"
+
+
+@app.command()
+def verify(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="The engine, by its name in the configuration.")],
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="FILE", help="Write a sanitized recording there.")
+    ] = None,
+    finishes: Annotated[
+        str | None, typer.Option(metavar=_TOOL, help="A tool whose workflow succeeds soon, and its arguments.")
+    ] = None,
+    other: Annotated[
+        str | None, typer.Option(metavar=_TOOL, help="The same tool with other arguments: they must be refused.")
+    ] = None,
+    fails: Annotated[str | None, typer.Option(metavar=_TOOL, help="A tool whose workflow fails soon.")] = None,
+    endless: Annotated[
+        str | None, typer.Option(metavar=_TOOL, help="A tool whose workflow runs until it is cancelled.")
+    ] = None,
+    asks: Annotated[str | None, typer.Option(metavar=_TOOL, help="A tool whose workflow asks one question.")] = None,
+    answer: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="What to answer to --asks; FIELD:=JSON likewise.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What the adapter needs to create workflows (a role)."),
+    ] = None,
+    patience: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long an execution may take to end.")
+    ] = 60,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is started.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: one JSON object, the sanitized recording.")
+    ] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Find out which promises hold on an engine, with executions that are started and ended there.
+
+    Exit code 0: no promise is broken, 1: one is, or nothing could be tried, 2: wrong usage, 130: interrupted.
+    """
+    log(LogLevel.ERROR)
+    loaded = load(config)
+    if engine not in loaded.engines:
+        raise ConfigError(no_engine(engine, loaded.engines))
+    parts = {"finishes": finishes, "other": other, "fails": fails, "endless": endless, "asks": asks}
+    try:
+        plan = _plan(
+            loaded.engines[engine],
+            _roles(loaded, engine, parts, answer or []) if any(parts.values()) else None,
+            settings or [],
+            patience,
+            with_executions=record is not None or as_json,
+        )
+    except (WrongUsage, ValueError) as error:
+        say(str(error), err=True)
+        raise typer.Exit(2) from None
+    _ask(plan, yes=yes)
+    raise typer.Exit(_verified(plan, record, as_json=as_json))
+
+
+def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
+    """Run it, print what is found and return the exit code."""
+    outcome = Outcome()
+    try:
+        anyio.run(run, plan, outcome, _silent if as_json else _print)
+    except KeyboardInterrupt:
+        say("interrupted; what was started has been ended", err=True)
+        _report_left(outcome)
+        return INTERRUPTED
+    recording = _sanitized(outcome.recording(plan.engine.adapter), outcome.private)
+    if record is not None:
+        record.write_text(f"{json.dumps(recording, indent=1, ensure_ascii=False)}\n", "utf-8")
+    if as_json:
+        typer.echo(json.dumps(recording, indent=1, ensure_ascii=False))
+    else:
+        _summary(outcome)
+        if record is not None:
+            say(f"wrote {record}; read it before you give it to anybody: a sanitizer knows no company's own names")
+    _report_left(outcome)
+    return 1 if outcome.count(Verdict.BROKEN) or not outcome.count(Verdict.HELD) or outcome.left else 0
+
+
+def _print(promise: Promise) -> None:
+    expected = f" (expected: {promise.expected})" if promise.expected and promise.verdict is Verdict.BROKEN else ""
+    seen = f"\n{'':{_WIDTH}}  {promise.seen}{expected}" if promise.seen else ""
+    say(f"{promise.verdict.value:{_WIDTH}}  {promise.promise}{seen}")
+
+
+def _silent(_: Promise) -> None:
+    """Print nothing: the JSON has it."""
+
+
+def _summary(outcome: Outcome) -> None:
+    counts = ", ".join(f"{outcome.count(verdict)} {verdict.value}" for verdict in Verdict)
+    measured = ", ".join(f"{name}: {value:g}" for name, value in outcome.measured.items())
+    say(f"\n{len(outcome.promises)} promises: {counts}\nmeasured: {measured}\n{_ORIGIN}")
+
+
+def _report_left(outcome: Outcome) -> None:
+    for left in outcome.left:
+        say(f"still there: {left}", err=True)
+
+
+def _sanitized(recording: Recording, private: Mapping[str, str]) -> Any:  # Any: JSON
+    machine = {socket.gethostname(): "host", getpass.getuser(): "user"}
+    own = {name: kind for name, kind in machine.items() if len(name) >= _SHORTEST and name not in _PUBLIC_NAMES}
+    return Sanitizer({**own, **private}).sanitize(recording.model_dump(mode="json"))
+
+
+# --- the workflows
+
+
+def _plan(
+    engine: Engine, roles: Fixtures | None, settings: Sequence[str], patience: float, *, with_executions: bool
+) -> Plan:
+    """Return the plan.
+
+    Raises:
+        ConfigError: there are no workflows to verify with.
+        WrongUsage: the settings are wrong.
+    """
+    kind = engine.kind
+    if roles is None and not issubclass(kind, HasFixtures):
+        raise ConfigError(
+            f"the adapter {engine.adapter!r} brings no workflows to verify with: name tools of yours, at least "
+            "--finishes 'TOOL KEY=VALUE', and --fails and --endless if there are such"
+        )
+    read = _settings(kind.fixture_settings(), settings) if roles is None and issubclass(kind, HasFixtures) else None
+    return Plan(engine=engine, roles=roles, settings=read, patience=patience, with_executions=with_executions)
+
+
+def _settings(model: type[BaseModel], words: Sequence[str]) -> BaseModel:
+    pairs = [read_pair(word) for word in words]
+    try:
+        return model.model_validate({pair.path: json.loads(pair.text) if pair.raw else pair.text for pair in pairs})
+    except ValidationError as error:
+        wrong = [f"--set {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+        known = [f"--set {name}=...: {each.description}" for name, each in model.model_fields.items()]
+        raise WrongUsage("\n".join([*wrong, "there are:", *known])) from None
+
+
+def _roles(config: Config, engine: str, parts: Mapping[str, str | None], answer: Sequence[str]) -> Fixtures:
+    """Return tools of the user in the parts that they can play.
+
+    Raises:
+        ConfigError: there is no such tool on this engine.
+        WrongUsage: the arguments are wrong.
+    """
+    roles = {part: _role(config, engine, part, written) for part, written in parts.items()}
+    other = roles["other"]
+    return Fixtures(
+        finishes=roles["finishes"],
+        output=UNKNOWN,
+        other_arguments=UNKNOWN if other.missing else other.arguments,
+        fails=roles["fails"],
+        failure="",
+        endless=roles["endless"],
+        asks=roles["asks"],
+        content=read_arguments(map(read_pair, answer), {}, {}),
+        gaps={"an_execution_nobody_started_is_not_found": _NO_HANDLE},
+    )
+
+
+def _role(config: Config, engine: str, part: str, written: str | None) -> Role:
+    if written is None:
+        return Role(workflow="", missing=f"no tool was named: --{part} {_TOOL}")
+    name, *words = shlex.split(written)
+    tool = _tool(config, engine, name)
+    arguments = read_arguments(map(read_pair, words), tool.input, {})
+    if wrong := tool.complaints(arguments):
+        raise WrongUsage(f"--{part} {name}: {'; '.join(wrong)}")
+    kept = filled(tool, {"args": arguments, **LOCAL.scope, "task": {"id": "0" * 40}}, LOCAL)
+    return Role(workflow=tool.workflow, arguments=kept.input, options=kept.options)
+
+
+def _tool(config: Config, engine: str, name: str) -> Tool:
+    tools = {tool.name: tool for tool in config.tools if tool.engine == engine}
+    if name not in tools:
+        raise ConfigError(f"engine {engine} has no tool {name!r}{did_you_mean(name, tools)} (it has: {names(tools)})")
+    return tools[name]
+
+
+def _ask(plan: Plan, *, yes: bool) -> None:
+    """Say what will be done, and go on only if the user agrees.
+
+    Raises:
+        typer.Exit: the user does not, or nobody can be asked.
+    """
+    own = "It uses the tools that you named; what their workflows do is done."
+    if plan.roles is None:
+        adapter: Any = plan.engine.kind(plan.engine.settings)  # Any: it has the capability
+        own = adapter.fixtures_notice()
+    say(
+        f"verify starts some 60 executions on engine {plan.engine.name} ({plan.engine.adapter}), and ends those that "
+        f"run. {own}",
+        err=True,
+    )
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        say(f"nobody can be asked here: {DISTRIBUTION} verify --yes", err=True)
+        raise typer.Exit(2)
+    typer.confirm("Go on?", abort=True, err=True)
