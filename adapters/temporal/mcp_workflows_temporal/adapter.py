@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -18,7 +19,9 @@ from mcp_workflows.adapter import (
     Execution,
     Explanation,
     Finding,
+    Fixtures,
     Gate,
+    Nothing,
     Ref,
     Replayed,
     Start,
@@ -44,8 +47,10 @@ from mcp_workflows_temporal.tooling.check import check_engine, check_queue
 from mcp_workflows_temporal.tooling.discover import discover
 from mcp_workflows_temporal.tooling.embed import embedded_files
 from mcp_workflows_temporal.tooling.explain import explain
+from mcp_workflows_temporal.tooling.fixtures import NOTICE, fixtures
 from mcp_workflows_temporal.tooling.handler_arguments import find_mismatches, verify_arguments
 from mcp_workflows_temporal.tooling.preview import preview
+from mcp_workflows_temporal.tooling.record import private, record
 from mcp_workflows_temporal.tooling.replay import replay
 from mcp_workflows_temporal.tooling.schema import read_schema
 from mcp_workflows_temporal.tooling.verify import read_references, verify
@@ -265,6 +270,36 @@ class TemporalAdapter:
             ConfigError: see `Replays.replay`.
         """
         return replay(history, gates)
+
+    async def record(self, ref: Ref, earlier: JSON) -> JSON:
+        """Return its history, from the beginning; see `Records.record`."""
+        frontend = self._frontend
+        async with frontend.call():
+            return await record(frontend, Handle.parse(ref.handle))
+
+    def private(self) -> Mapping[str, str]:
+        """Return the address, the namespace and the credentials; see `Records.private`."""
+        return private(self._settings, self._frontend.place)
+
+    @staticmethod
+    def fixture_settings() -> type[BaseModel]:
+        """Return the model of no settings; see `HasFixtures`."""
+        return Nothing
+
+    def fixtures_notice(self) -> str:
+        """Say what runs, and where; see `HasFixtures.fixtures_notice`."""
+        return NOTICE
+
+    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
+        """Run a worker for workflows of known behaviour; see `HasFixtures.fixtures`."""
+        return fixtures(self._frontend, self._connected, self)
+
+    async def _connected(self) -> Client:
+        """Return a client for a worker."""
+        if self._connection is None:
+            return self._frontend.client
+        async with self._frontend.call():
+            return await self._connection.connect()
 
     @property
     def _frontend(self) -> Frontend:

@@ -85,6 +85,14 @@ class Connection:
         """Return a client that connects with its first call."""
         return await self._client(self._renewal.config)
 
+    async def connect(self) -> Client:
+        """Return a client that is connected, as workers need one.
+
+        Raises:
+            RuntimeError: it cannot connect.
+        """
+        return await self._client(self._renewal.config, lazy=False)
+
     async def renew(self, client: Client) -> Client:
         """Return the client to use from now on: another one if certificates have changed."""
         return await self._renewal.renew(client)
@@ -94,7 +102,7 @@ class Connection:
         if self._codec:
             await self._codec.aclose()
 
-    async def _client(self, config: ClientConnectConfig) -> Client:
+    async def _client(self, config: ClientConnectConfig, *, lazy: bool = True) -> Client:
         return await Client.connect(
             self.place.address,
             namespace=self.place.namespace,
@@ -104,7 +112,7 @@ class Connection:
             data_converter=self._converter,
             interceptors=[TraceHeader()],
             retry_config=_retry(self._settings.timeout_seconds),
-            lazy=True,
+            lazy=lazy,
             runtime=quiet_runtime(),
         )
 

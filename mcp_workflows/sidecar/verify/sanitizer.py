@@ -25,6 +25,7 @@ _SECRET_KEY: Final = re.compile(
 )
 _DROPPED_KEY: Final = re.compile(r"stack_?trace", re.IGNORECASE)  # places in files of this machine
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?|[A-Za-z0-9+/]{2}==")
+_HEX: Final = re.compile(r"[0-9a-f]+")
 _WORD: Final = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
 _SHORTEST: Final = 4  # characters of a private text that is looked for everywhere
 _DISTINCT: Final = re.compile(r"(?=.*[\d._@:-]).{6,}", re.DOTALL)  # texts that are no words of a language
@@ -178,18 +179,17 @@ class Sanitizer:
 
     def _replace(self, rule: _Rule) -> Callable[[re.Match[str]], str]:
         def replace(found: re.Match[str]) -> str:
-            named = rule.pattern.groupindex
-            text = found["it"] if "it" in named else found[0]
+            group = "it" if "it" in rule.pattern.groupindex else 0
+            text, (begin, end) = found[group], found.span(group)
             if text in self._placeholders or text in _PUBLIC or not _fits(rule.kind, text):
                 return found[0]
             placeholder = self._placeholder(text, rule.kind)
-            if _BASE64.fullmatch(text) and text == found.string:
+            if text == found.string and _BASE64.fullmatch(text) and not _HEX.fullmatch(text):
                 placeholder = base64.b64encode(placeholder.encode()).decode()  # a reader may decode it
                 self._placeholders.add(placeholder)
             if _DISTINCT.fullmatch(text):
                 self._everywhere[text] = placeholder
-            before, after = found[0][: found.start("it") - found.start()], found[0][found.end("it") - found.start() :]
-            return f"{before}{placeholder}{after}" if "it" in named else placeholder
+            return found.string[found.start() : begin] + placeholder + found.string[end : found.end()]
 
         return replace
 
