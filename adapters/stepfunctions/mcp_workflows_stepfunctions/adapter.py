@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -19,6 +19,7 @@ from mcp_workflows.adapter import (
     Explanation,
     Exposed,
     Finding,
+    Fixtures,
     Gate,
     Ref,
     Replayed,
@@ -44,11 +45,13 @@ from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 from mcp_workflows_stepfunctions.start import read_input, start_execution, start_request
 from mcp_workflows_stepfunctions.tooling.adopt import adopt, same_workflow
 from mcp_workflows_stepfunctions.tooling.check import check_engine, check_machine
+from mcp_workflows_stepfunctions.tooling.deployment import FixtureSettings
 from mcp_workflows_stepfunctions.tooling.discover import discover
 from mcp_workflows_stepfunctions.tooling.embed import read_embedded_files
 from mcp_workflows_stepfunctions.tooling.explain import explain
 from mcp_workflows_stepfunctions.tooling.explain_gates import explain_gates
 from mcp_workflows_stepfunctions.tooling.expose import TaggedMachines
+from mcp_workflows_stepfunctions.tooling.fixtures import NOTICE, fixtures, private, record
 from mcp_workflows_stepfunctions.tooling.iam import permissions
 from mcp_workflows_stepfunctions.tooling.preview import preview
 from mcp_workflows_stepfunctions.tooling.replay import replay
@@ -262,6 +265,28 @@ class StepFunctionsAdapter:
             ConfigError: see `Replays.replay`.
         """
         return replay(history, gates)
+
+    async def record(self, ref: Ref, earlier: JSON) -> JSON:
+        """Return its history, from the beginning; see `Records.record`."""
+        return await record(self._opened.client, ref.handle)
+
+    def private(self) -> Mapping[str, str]:
+        """Return the account and what names a company; see `Records.private`."""
+        return private(self._settings, self._opened.client)
+
+    @staticmethod
+    def fixture_settings() -> type[BaseModel]:
+        """Return the model of the role that state machines run as; see `HasFixtures`."""
+        return FixtureSettings
+
+    def fixtures_notice(self) -> str:
+        """Say what is deployed, and what that costs; see `HasFixtures.fixtures_notice`."""
+        return NOTICE
+
+    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
+        """Deploy state machines of known behaviour; see `HasFixtures.fixtures`."""
+        assert isinstance(settings, FixtureSettings)
+        return fixtures(self._settings, settings)
 
     def _caller(self, options: StepFunctionsOptions) -> str | None:
         """Return the source identity of a start.

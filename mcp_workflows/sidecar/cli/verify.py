@@ -26,7 +26,7 @@ from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
 from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
-from mcp_workflows.sidecar.verify.run import Outcome, Plan, run
+from mcp_workflows.sidecar.verify.run import Outcome, Plan, run_until_interrupted
 from mcp_workflows.sidecar.verify.sanitizer import Sanitizer
 from mcp_workflows.tools.prepare import filled
 from mcp_workflows.tools.tool import Tool
@@ -104,10 +104,8 @@ def verify(
 def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
     """Run it, print what is found and return the exit code."""
     outcome = Outcome()
-    try:
-        anyio.run(run, plan, outcome, _silent if as_json else _print)
-    except KeyboardInterrupt:
-        say("interrupted; what was started has been ended", err=True)
+    if not anyio.run(run_until_interrupted, plan, outcome, _silent if as_json else _print):
+        say("interrupted; what was started has been ended, and what was created is removed", err=True)
         _report_left(outcome)
         return INTERRUPTED
     recording = _sanitized(outcome.recording(plan.engine.adapter), outcome.private)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields
@@ -86,6 +87,27 @@ class Outcome:
             measured=self.measured,
             executions=tuple(self.executions),
         )
+
+
+async def run_until_interrupted(plan: Plan, found: Outcome, told: Callable[[Promise], None]) -> bool:
+    """Run the plan; on SIGINT or SIGTERM end what was started, and return False.
+
+    Raises:
+        EngineError: see `run`; in a group.
+    """
+    async with anyio.create_task_group() as group:
+        group.start_soon(_cancel_on_signal, group.cancel_scope)
+        await run(plan, found, told)
+        group.cancel_scope.cancel()
+        return True
+    return False
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
 
 
 async def run(plan: Plan, found: Outcome, told: Callable[[Promise], None]) -> None:

@@ -98,7 +98,8 @@ async def fixtures(
         "The version of the server.": partial(_version, frontend),
         "A new execution is in the list of executions, and how soon.": partial(_listed_after, role("Forever"), verbs),
     }
-    async with worker:
+    await worker.__aenter__()
+    try:
         yield Fixtures(
             finishes=role("Echo", {"text": "hi"}),
             output={"text": "hi"},
@@ -112,6 +113,9 @@ async def fixtures(
             unknown_handle="mcp-workflows-verify-nobody/no-run",
             questions=questions,
         )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await worker.__aexit__(None, None, None)
 
 
 async def _version(frontend: Frontend) -> Sequence[Observation]:

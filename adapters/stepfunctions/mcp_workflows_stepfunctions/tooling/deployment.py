@@ -1,0 +1,192 @@
+"""State machines that are deployed for a while, and what is asked of them: for `mcp-workflows verify`.
+
+All of it blocks, and runs in a thread. A cancelled run ends with the next look.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# Reason: botocore has no types.
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import anyio.from_thread
+import boto3
+from botocore.exceptions import ClientError
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
+from mcp_workflows_stepfunctions.settings import Discover, Events, StepFunctionsSettings
+
+PREFIX: Final = "mcp-workflows-verify"
+_PATIENCE: Final = 30.0  # seconds for an execution to come to where it should
+
+Definition = Mapping[str, Any]  # Any: JSON
+T = TypeVar("T")
+
+
+class FixtureSettings(BaseModel):
+    """What `verify` has to know to deploy state machines."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: str = Field(
+        description="The ARN of the IAM role that the machines run as. It needs events:PutEvents on the default event "
+        "bus, and states:StartSyncExecution for the Express point."
+    )
+    function: str | None = Field(default=None, description="The ARN of a Lambda function that may get a question.")
+    queue_url: str | None = Field(default=None, description="The URL of an SQS queue with EventBridge's status events.")
+    assume: str | None = Field(
+        default=None, description="The ARN of a role to try permissions with; it may states:SendTaskSuccess."
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Deployment:
+    """Clients, and what has been made with them."""
+
+    clients: Boto3Clients
+    settings: FixtureSettings
+    made: list[str] = field(default_factory=list[str])
+    running: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def open(cls, engine: StepFunctionsSettings, settings: FixtureSettings) -> Deployment:
+        """Make the clients.
+
+        Raises:
+            ConfigError: see `open_boto3_clients`.
+        """
+        events = Events(queue_url=settings.queue_url) if settings.queue_url else None
+        clients = open_boto3_clients(engine.model_copy(update={"discover": Discover(), "events": events}))
+        return cls(clients=clients, settings=settings)
+
+    @property
+    def client(self) -> Any:
+        """The client of Step Functions."""
+        return self.clients.states
+
+    def machine(self, definition: Definition, **more: Any) -> str:
+        """Create a state machine; return its ARN."""
+        name = f"{PREFIX}-{uuid.uuid4().hex[:8]}"
+        text = json.dumps(definition)
+        role = self.settings.role
+        arn = self.client.create_state_machine(name=name, definition=text, roleArn=role, **more)["stateMachineArn"]
+        self.made.append(arn)
+        return str(arn)
+
+    def start(self, machine: str, name: str | None = None, given: str = "{}") -> str:
+        """Start an execution; return its ARN."""
+        name = name or uuid.uuid4().hex
+        arn = self.client.start_execution(stateMachineArn=machine, name=name, input=given)["executionArn"]
+        self.running.append(arn)
+        return str(arn)
+
+    def until(self, arn: str, status: str) -> Mapping[str, Any]:
+        """Return the execution once it has this status."""
+        return until(lambda: self._with_status(arn, status), f"{status} of {arn}")
+
+    def _with_status(self, arn: str, status: str) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = self.client.describe_execution(executionArn=arn)
+        except self.client.exceptions.ExecutionDoesNotExist:
+            return None
+        return found if found["status"] == status else None
+
+    def waiting(self, arn: str) -> Mapping[str, Any]:
+        """Return the TaskScheduled event of an execution that waits for a task token."""
+        return until(lambda: self._event(arn, "TaskSubmitted", "TaskScheduled"), f"a task token of {arn}")
+
+    def _event(self, arn: str, there: str, wanted: str) -> Mapping[str, Any] | None:
+        try:
+            events = self.client.get_execution_history(executionArn=arn)["events"]
+        except self.client.exceptions.ExecutionDoesNotExist:
+            return None
+        if not any(event["type"] == there for event in events):
+            return None
+        return next(event for event in events if event["type"] == wanted)
+
+    def token(self, arn: str) -> str:
+        """Return its task token, from the parameters in the history."""
+        return token(self.waiting(arn)["taskScheduledEventDetails"]["parameters"])
+
+    def event_of(self, arn: str) -> Mapping[str, Any] | None:
+        """Return the detail of a status event of this execution, if it is in the queue; all that is read is removed."""
+        queue: Any = self.clients.queue  # it was opened, as there is a URL
+        url = self.settings.queue_url
+        found = queue.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)
+        events: list[Mapping[str, Any]] = []
+        for message in found.get("Messages", ()):
+            queue.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            events.append(json.loads(message["Body"]).get("detail", {}))
+        return next((event for event in events if event.get("executionArn") == arn), None)
+
+    def restricted(self, role: str, machine: str) -> Any:
+        """Return a client that may answer the tokens of this machine and do nothing else."""
+        statement = {"Effect": "Allow", "Action": "states:SendTaskSuccess", "Resource": machine}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        reply = self.clients.sts.assume_role(RoleArn=role, RoleSessionName=PREFIX, Policy=policy)["Credentials"]
+        client: Any = boto3.client(
+            "stepfunctions",
+            region_name=self.clients.region,
+            endpoint_url=self.client.meta.endpoint_url,
+            aws_access_key_id=reply["AccessKeyId"],
+            aws_secret_access_key=reply["SecretAccessKey"],
+            aws_session_token=reply["SessionToken"],
+        )
+        return client
+
+    def remove(self) -> None:
+        """Stop and remove everything; an execution that runs keeps its machine until it has ended.
+
+        Raises:
+            ClientError, BotoCoreError: a machine cannot be removed; the message names it.
+        """
+        for arn in self.running:
+            with suppress(ClientError):
+                self.client.stop_execution(executionArn=arn)
+        for arn in self.made:
+            self.client.delete_state_machine(stateMachineArn=arn)
+        self.clients.close()
+
+
+def until(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:
+    """Return what a look finds, once it finds something; `patience` in seconds.
+
+    Raises:
+        NotTried: it finds nothing.
+    """
+    deadline = time.monotonic() + patience
+    while (found := look()) is None:
+        anyio.from_thread.check_cancelled()
+        if time.monotonic() > deadline:
+            raise NotTried(f"not seen within {patience:g} s: {what}")
+        time.sleep(0.1)
+    return found
+
+
+def token(parameters: str) -> str:
+    """Return the task token in the parameters of a question."""
+    return str(json.loads(parameters)["Entries"][0]["Detail"]["taskToken"])
+
+
+def code(error: ClientError) -> str:
+    """Return the error code of AWS."""
+    response: Mapping[str, Any] = error.response
+    return str(response["Error"]["Code"])
+
+
+def answer(call: Callable[[], object]) -> str:
+    """Return the error code of a call, or `accepted`."""
+    try:
+        call()
+    except ClientError as error:
+        return code(error)
+    return "accepted"
