@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -20,8 +20,11 @@ from mcp_workflows.adapter import (
     Explanation,
     Exposed,
     Finding,
+    Fixtures,
+    Gate,
     Notes,
     Ref,
+    Replayed,
     Route,
     Start,
     StartGuarantee,
@@ -45,12 +48,15 @@ from mcp_workflows_google.settings import GoogleSettings
 from mcp_workflows_google.start import build_request
 from mcp_workflows_google.tooling.adopt import adopt, same_workflow
 from mcp_workflows_google.tooling.check import check_engine, check_workflow
+from mcp_workflows_google.tooling.deployment import FixtureSettings
 from mcp_workflows_google.tooling.discover import discover
 from mcp_workflows_google.tooling.embed import embedded_files
 from mcp_workflows_google.tooling.explain import explain
 from mcp_workflows_google.tooling.expose import LabelledWorkflows
+from mcp_workflows_google.tooling.fixtures import NOTICE, fixtures
 from mcp_workflows_google.tooling.iam import permissions
 from mcp_workflows_google.tooling.preview import preview
+from mcp_workflows_google.tooling.replay import private, record, replay
 from mcp_workflows_google.tooling.verify import verify
 
 
@@ -251,6 +257,37 @@ class GoogleAdapter:
     def embeds() -> Mapping[str, str]:
         """Return the subworkflows that ask people and claim keys, for copying into a workflow."""
         return embedded_files()
+
+    async def record(self, ref: Ref, earlier: JSON) -> JSON:
+        """Return its looks so far and one more; see `Records.record`."""
+        return await record(self._session.client, ExecutionName.parse(ref.handle), earlier)
+
+    def private(self) -> Mapping[str, str]:
+        """Return the project and what else names a company; see `Records.private`."""
+        return private(self._settings)
+
+    @staticmethod
+    def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
+        """Return each status that clients would have seen, from the looks of a recording.
+
+        Raises:
+            ConfigError: see `Replays.replay`.
+        """
+        return replay(history, gates)
+
+    @staticmethod
+    def fixture_settings() -> type[BaseModel]:
+        """Return the model of the account that workflows run as; see `HasFixtures`."""
+        return FixtureSettings
+
+    def fixtures_notice(self) -> str:
+        """Say what is deployed, and what that costs; see `HasFixtures.fixtures_notice`."""
+        return NOTICE
+
+    def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
+        """Deploy workflows of known behaviour; see `HasFixtures.fixtures`."""
+        assert isinstance(settings, FixtureSettings)
+        return fixtures(self._session.client, self._settings, settings)
 
     def _register(self, handle: str) -> None:
         self._session.listings.note_running(handle)

@@ -166,7 +166,7 @@ class Credentials:
         """Begin to fetch a token, unless that is in progress or has just failed."""
         if self._work is None and self._clock() - self._failed_at >= _AGAIN:
             known, settings = self._known, self._settings
-            self._work = BlockingCall(lambda: _refreshed(known or load(settings)), errors=AUTH_ERRORS)
+            self._work = BlockingCall(lambda: refreshed(known or load(settings)), errors=AUTH_ERRORS)
 
     async def _wait(self) -> None:
         if self._work is None:
@@ -195,7 +195,12 @@ class Credentials:
         return credentials_error(self._failed, self._settings)
 
 
-def _refreshed(known: LoadedCredentials) -> LoadedCredentials:
+def refreshed(known: LoadedCredentials) -> LoadedCredentials:
+    """Return the credentials with a new access token; this blocks.
+
+    Raises:
+        GoogleAuthError, OSError, ValueError: there is none.
+    """
     known.credentials.refresh(_BoundedRequest())
     return known
 

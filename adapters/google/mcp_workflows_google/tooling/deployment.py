@@ -1,0 +1,210 @@
+"""Workflows that are deployed for a while, and what is asked of them: for `mcp-workflows verify`.
+
+All of it blocks, and runs in a thread. A cancelled run ends with the next look.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Reason: the official clients are typed in parts.
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import anyio.from_thread
+import grpc
+import httpx2
+from google.api_core.client_options import ClientOptions
+from google.api_core.exceptions import GoogleAPICallError, NotFound
+from google.cloud.workflows.executions_v1 import Execution, ExecutionsClient, ExecutionView
+from google.cloud.workflows.executions_v1.services.executions.transports import ExecutionsGrpcTransport
+from google.cloud.workflows_v1 import Workflow, WorkflowsClient
+from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows_google.channels import workflows_host
+from mcp_workflows_google.credentials import load, refreshed
+from mcp_workflows_google.rest import rest_url
+from mcp_workflows_google.settings import GOOGLE, GoogleSettings
+
+PREFIX: Final = "mcp-workflows-verify"
+_PATIENCE: Final = 30.0  # seconds for an execution to come to where it should
+_CALL: Final = 20.0  # seconds of one call
+_DEPLOY: Final = 120.0  # seconds until a workflow is deployed
+_ENDED: Final = frozenset({Execution.State.SUCCEEDED, Execution.State.FAILED, Execution.State.CANCELLED})
+T = TypeVar("T")
+
+
+class FixtureSettings(BaseModel):
+    """What `verify` may know to deploy workflows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    service_account: str | None = Field(
+        default=None, description="The service account that the workflows run as, its email. Default: the project's."
+    )
+    sidecar: str | None = Field(
+        default=None, description="https://HOST/engines/ENGINE of a sidecar that has `inbound` and Google can reach."
+    )
+    audience: str | None = Field(default=None, description="Its `inbound.audience`. Default: the URL of `sidecar`.")
+
+
+@dataclass(slots=True, kw_only=True)
+class Deployment:
+    """Clients of one project and location, and what has been made with them."""
+
+    workflows: Any  # WorkflowsClient, which is typed in part
+    executions: Any  # ExecutionsClient, likewise
+    http: httpx2.Client
+    place: str  # projects/P/locations/L
+    settings: FixtureSettings
+    token: Callable[[], str]
+    made: list[str] = field(default_factory=list[str])
+    running: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def open(cls, engine: GoogleSettings, place: str, settings: FixtureSettings) -> Deployment:
+        """Make the clients.
+
+        Raises:
+            GoogleAuthError, OSError, ValueError: there are no credentials.
+        """
+        token: Callable[[], str] = lambda: "local"  # noqa: E731  # or the one below
+        if engine.emulator:
+            channel = grpc.insecure_channel(engine.emulator)
+            workflows = WorkflowsClient(transport=WorkflowsGrpcTransport(channel=channel))
+            executions = ExecutionsClient(transport=ExecutionsGrpcTransport(channel=channel))
+        else:
+            known = load(engine)
+            endpoint = engine.endpoint or GOOGLE
+            workflows = WorkflowsClient(
+                credentials=known.credentials, client_options=ClientOptions(api_endpoint=workflows_host(endpoint))
+            )
+            executions = ExecutionsClient(
+                credentials=known.credentials, client_options=ClientOptions(api_endpoint=endpoint)
+            )
+
+            def token() -> str:
+                return str((known if known.credentials.valid else refreshed(known)).credentials.token)
+
+        http = httpx2.Client(base_url=rest_url(engine), timeout=_CALL)
+        return cls(workflows=workflows, executions=executions, http=http, place=place, settings=settings, token=token)
+
+    def workflow(self, source: str, **more: Any) -> str:  # Any: fields of Workflow
+        """Deploy a workflow of this source; return its resource name."""
+        name = f"{PREFIX}-{uuid.uuid4().hex[:8]}"
+        account = {"service_account": self.settings.service_account} if self.settings.service_account else {}
+        workflow = Workflow(source_contents=source, **account, **more)
+        self.made.append(f"{self.place}/workflows/{name}")
+        operation = self.workflows.create_workflow(
+            parent=self.place, workflow=workflow, workflow_id=name, timeout=_CALL
+        )
+        return str(operation.result(timeout=_DEPLOY).name)
+
+    def start(self, workflow: str, argument: str = "", **labels: str) -> str:
+        """Start an execution; return its resource name as Google tells it."""
+        execution = Execution(argument=argument, labels={key.replace("_", "-"): value for key, value in labels.items()})
+        found = self.executions.create_execution(parent=workflow, execution=execution, retry=None, timeout=_CALL)
+        self.running.append(str(found.name))
+        return self.running[-1]
+
+    def get(self, name: str, *, full: bool = True) -> Execution:
+        """Look once at an execution."""
+        view = ExecutionView.FULL if full else ExecutionView.BASIC
+        request = {"name": name, "view": view}
+        found: Execution = self.executions.get_execution(request=request, retry=None, timeout=_CALL)
+        return found
+
+    def cancel(self, name: str) -> None:
+        """Ask for its end."""
+        self.executions.cancel_execution(name=name, retry=None, timeout=_CALL)
+
+    def ended(self, name: str) -> Execution:
+        """Return the execution once it has ended."""
+        return until(lambda: found if (found := self.get(name)).state in _ENDED else None, f"the end of {name}")
+
+    def listed(self, workflow: str, only: str = "", *, full: bool = False) -> Sequence[Execution]:
+        """Return the executions of a workflow that fit a filter, as they are listed."""
+        view = ExecutionView.FULL if full else ExecutionView.BASIC
+        request = {"parent": workflow, "view": view, "filter": only, "page_size": 100}
+        return list(self.executions.list_executions(request=request, retry=None, timeout=_CALL))
+
+    def deployed(self, only: str = "") -> Sequence[Workflow]:
+        """Return the workflows that fit a filter, as they are listed."""
+        request = {"parent": self.place, "filter": only, "page_size": 500}
+        return list(self.workflows.list_workflows(request=request, retry=None, timeout=_CALL))
+
+    def callbacks(self, name: str) -> Sequence[Mapping[str, Any]]:  # Any: JSON
+        """Return the callbacks that an execution has open."""
+        reply = self.http.get(f"/v1/{name}/callbacks", headers=self._headers)
+        rows: Sequence[Mapping[str, Any]] = reply.json().get("callbacks", []) if reply.status_code == 200 else []
+        return rows
+
+    def waiting(self, name: str) -> Mapping[str, Any]:
+        """Return its first callback, once it has one."""
+        return until(lambda: next(iter(self.callbacks(name)), None), f"a callback of {name}")
+
+    def deliver(self, path: str, body: object, method: str = "POST") -> int:
+        """Send a request to a callback; return its HTTP status."""
+        return self.http.request(method, path, json=body, headers=self._headers).status_code
+
+    @property
+    def _headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.token()}"}
+
+    def remove(self) -> None:
+        """Cancel and remove everything.
+
+        Raises:
+            GoogleAPICallError: a workflow cannot be removed; the message names it.
+        """
+        for name in self.running:
+            with suppress(GoogleAPICallError):
+                if self.get(name, full=False).state not in _ENDED:
+                    self.cancel(name)
+        for name in self.made:
+            with suppress(NotFound):  # it was never deployed
+                self.workflows.delete_workflow(name=name, retry=None, timeout=_CALL).result(timeout=_DEPLOY)
+        self.http.close()
+
+
+def until(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:
+    """Return what a look finds, once it finds something; `patience` in seconds.
+
+    Raises:
+        NotTried: it finds nothing.
+    """
+    deadline = time.monotonic() + patience
+    while (found := look()) is None:
+        anyio.from_thread.check_cancelled()
+        if time.monotonic() > deadline:
+            raise NotTried(f"not seen within {patience:g} s: {what}")
+        time.sleep(0.1)
+    return found
+
+
+def code(error: GoogleAPICallError) -> str:
+    """Return the gRPC status."""
+    status: grpc.StatusCode | None = getattr(error, "grpc_status_code", None)
+    return str(status.name) if status else type(error).__name__
+
+
+def answer(call: Callable[[], object]) -> str:
+    """Return the gRPC status of a call, or `accepted`."""
+    try:
+        call()
+    except GoogleAPICallError as error:
+        return code(error)
+    return "accepted"
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return how long a call takes."""
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began

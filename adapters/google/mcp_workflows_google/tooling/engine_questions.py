@@ -1,0 +1,340 @@
+"""What only Google can tell about its workflows, and what the adapter expects of it; each question blocks."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# Reason: the official clients are typed in parts.
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Final, cast
+
+from google.cloud.workflows.executions_v1 import Execution
+
+from mcp_workflows.adapter import Observation
+from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows_google.names import KEY_LABEL as KEY
+from mcp_workflows_google.tooling.deployment import PREFIX, Deployment, answer, seconds, until
+
+LARGEST: Final = 32 * 1024  # bytes of an argument
+LISTED: Final = 180.0  # seconds until something that is there is listed
+SETTLE: Final = 60.0  # seconds: the default of `settle`
+_LABELLED: Final = (
+    'labels.{key}="{value}"',
+    'labels."{key}"="{value}"',
+    'label.{key}="{value}"',
+    "labels.{key}:{value}",
+)
+_STATE: Final = 'state="{}"'
+_NUMBER: Final = re.compile(r"projects/\d+/")
+State = Execution.State
+
+ECHO: Final = "main: {params: [args], steps: [{answer: {return: '${args}'}}]}"
+NOTHING: Final = "main: {steps: [{pause: {assign: [{x: 1}]}}]}"
+NULL: Final = "main: {steps: [{answer: {return: null}}]}"
+SLEEP: Final = """
+main: {steps: [{inside: {call: nap}}]}
+nap: {steps: [{napping: {call: sys.sleep, args: {seconds: 300}}}]}
+"""
+TEXT: Final = "main: {steps: [{no: {raise: my error}}]}"
+MAP: Final = "main: {steps: [{no: {raise: {code: 7, message: no}}}]}"
+DIVIDED: Final = "main: {steps: [{no: {assign: [{x: '${1 / 0}'}]}}]}"
+ENV: Final = """
+main:
+  steps:
+    - answer:
+        return:
+          project: ${sys.get_env("GOOGLE_CLOUD_PROJECT_ID")}
+          number: ${sys.get_env("GOOGLE_CLOUD_PROJECT_NUMBER")}
+          location: ${sys.get_env("GOOGLE_CLOUD_LOCATION")}
+          workflow: ${sys.get_env("GOOGLE_CLOUD_WORKFLOW_ID")}
+          execution: ${sys.get_env("GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID")}
+          set: ${sys.get_env("MCP_WORKFLOWS_URL")}
+"""
+TAKES: Final = """
+main:
+  steps:
+    - open: {call: events.create_callback_endpoint, args: {http_callback_method: POST}, result: callback}
+    - wait: {call: events.await_callback, args: {callback: "${callback}", timeout: 300}, result: request}
+    - after: {call: sys.sleep, args: {seconds: 300}}
+"""
+WAITS: Final = """
+main:
+  steps:
+    - open: {call: events.create_callback_endpoint, args: {http_callback_method: POST}, result: callback}
+    - wait: {call: events.await_callback, args: {callback: "${callback}", timeout: 300}, result: request}
+    - answer: {return: {url: "${callback.url}", body: "${request.http_request.body}"}}
+"""
+WAITS_LATER: Final = """
+main:
+  steps:
+    - open: {call: events.create_callback_endpoint, args: {http_callback_method: POST}, result: callback}
+    - pause: {call: sys.sleep, args: {seconds: 6}}
+    - wait: {call: events.await_callback, args: {callback: "${callback}", timeout: 300}, result: request}
+    - answer: {return: "${request.http_request.body}"}
+"""
+POSTS: Final = """
+main:
+  params: [args]
+  steps:
+    - post:
+        try:
+          call: http.post
+          args: {url: "${args.url}", auth: {type: OIDC, audience: "${args.audience}"}, body: {}}
+          result: reply
+        except:
+          as: error
+          steps: [{refused: {return: "${map.get(error, [\\"code\\"])}"}}]
+    - taken: {return: "${reply.code}"}
+"""
+
+
+def _same(expected: str, found: object) -> Observation:
+    return Observation(expected=expected, seen=str(found), ok=str(found) == expected)
+
+
+def _one_of(expected: Sequence[str], found: str) -> Observation:
+    return Observation(expected=" or ".join(expected), seen=found, ok=found in expected)
+
+
+def _noted(text: str) -> Observation:
+    return Observation(expected="", seen=text, ok=None)
+
+
+def names(at: Deployment) -> Iterator[Observation]:
+    """names of executions have the project's id or its number, the same in every answer"""
+    name = at.start(at.workflow(ECHO), "1")
+    shapes = [name, at.get(name).name, *(row.name for row in at.listed(name.rpartition("/executions/")[0]))]
+    kinds = {"number" if _NUMBER.match(shape) else "id" for shape in shapes}
+    yield Observation(expected="one of them", seen=", ".join(sorted(kinds)), ok=len(kinds) == 1)
+    by_id = f"{at.place}/workflows/{name.partition('/workflows/')[2]}"
+    yield _same("accepted", answer(lambda: at.get(by_id)))
+
+
+def starts_again(at: Deployment) -> Iterator[Observation]:
+    """two creates with one label are two executions, and how soon both are listed (s)"""
+    workflow, key = at.workflow(ECHO), uuid.uuid4().hex
+    began = time.monotonic()
+    two = {at.start(workflow, "1", mcp_workflows_key=key) for _ in range(2)}
+    yield _same("2 executions", f"{len(two)} executions")
+    until(lambda: {row.name for row in at.listed(workflow)} >= two or None, "both in the list", LISTED)
+    lag = time.monotonic() - began
+    yield Observation(expected=f"listed within {SETTLE:g} s", seen=f"after {lag:.1f} s", ok=lag < SETTLE)
+    rows = [row for row in at.listed(workflow, full=True) if row.name in two]
+    yield _same(
+        "labels in the FULL view", "labels in the FULL view" if all(row.labels for row in rows) else "no labels"
+    )
+
+
+def filters_labels(at: Deployment) -> Iterator[Observation]:
+    """the filter of a list by a label with dashes in its key: which spelling finds it, and only it"""
+    workflow, key = at.workflow(ECHO), uuid.uuid4().hex
+    mine = at.start(workflow, "1", mcp_workflows_key=key)
+    at.start(workflow, "1", mcp_workflows_key="another")
+    until(lambda: len(at.listed(workflow)) > 1 or None, "both in the list", LISTED)
+    for number, spelling in enumerate(_LABELLED):
+        only = spelling.format(key=KEY, value=key)
+        found: list[str] = []
+        said = answer(lambda only=only, found=found: found.extend(row.name for row in at.listed(workflow, only)))
+        text = said if said != "accepted" else "finds it" if found == [mine] else f"finds {len(found)} of 1"
+        ours = number == 0  # what the adapter asks first; others matter only if that does not work
+        yield Observation(expected="finds it", seen=f"{spelling}: {text}", ok=text == "finds it" if ours else None)
+
+
+def filters_states(at: Deployment) -> Iterator[Observation]:
+    """the filter of a list by state and by start time, and the order of a list"""
+    workflow = at.workflow(ECHO)
+    first, second = at.start(workflow, "1"), at.start(workflow, "2")
+    for name in (first, second):
+        at.ended(name)
+    until(lambda: len(at.listed(workflow)) > 1 or None, "both in the list", LISTED)
+    for state, rows in (("SUCCEEDED", "2 rows"), ("ACTIVE", "0 rows"), ("QUEUED", "0 rows")):
+        yield _same(f"{state}: {rows}", f"{state}: {len(at.listed(workflow, _STATE.format(state)))} rows")
+    for since, rows in ((timedelta(minutes=5), "2 rows"), (-timedelta(minutes=5), "0 rows")):
+        when = (datetime.now(UTC) - since).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found: list[str] = []
+        said = answer(lambda w=when, f=found: f.extend(row.name for row in at.listed(workflow, f'startTime>="{w}"')))
+        yield _same(rows, f"{len(found)} rows" if said == "accepted" else said)
+    yield _same("newest first", "newest first" if at.listed(workflow)[0].name == second else "another order")
+
+
+def shows_soon(at: Deployment) -> Iterator[Observation]:
+    """how long calls take (ms, median of 5), and which fields the BASIC view has"""
+    workflow = at.workflow(ECHO)
+    creates = [seconds(lambda: at.start(workflow, "1", a="b")) * 1e3 for _ in range(5)]
+    gets = [seconds(lambda: at.get(at.running[-1])) * 1e3 for _ in range(5)]
+    lists = [seconds(lambda: at.listed(workflow)) * 1e3 for _ in range(5)]
+    yield _noted(f"create {median(creates):.0f}, get {median(gets):.0f}, list {median(lists):.0f}")
+    row = at.get(at.running[-1], full=False)
+    has = [field for field in ("argument", "result", "labels", "status") if getattr(row, field)]
+    yield Observation(expected="none of argument, result, labels, status", seen=", ".join(has) or "none", ok=not has)
+
+
+def results(at: Deployment) -> Iterator[Observation]:
+    """the result of a workflow that returns null, and of one that returns nothing"""
+    yield _same("null", at.ended(at.start(at.workflow(NULL))).result)
+    yield _one_of(("null", ""), at.ended(at.start(at.workflow(NOTHING))).result)
+
+
+def payloads(at: Deployment) -> Iterator[Observation]:
+    """the payload and the context of an error: a text, a map, one of Google's own"""
+    found = {source: at.ended(at.start(at.workflow(source))).error for source in (TEXT, MAP, DIVIDED)}
+    yield _same('"my error"', found[TEXT].payload)
+    yield _same("code, message", _keys(found[MAP].payload))
+    own = _keys(found[DIVIDED].payload)
+    yield Observation(expected="message, tags", seen=own, ok={"message", "tags"} <= {*own.split(", ")})
+    context = found[TEXT].context
+    yield Observation(
+        expected='in step "no", routine "main"', seen=context, ok='in step "no", routine "main"' in context
+    )
+
+
+def _keys(payload: str) -> str:
+    try:
+        value = json.loads(payload)
+    except ValueError:
+        return payload
+    return ", ".join(sorted(map(str, cast("dict[str, object]", value)))) if isinstance(value, dict) else payload
+
+
+def cancels(at: Deployment) -> Iterator[Observation]:
+    """cancelling: how soon it shows (s), what the error says, and cancelling once it has ended"""
+    name = at.start(at.workflow(SLEEP))
+    until(lambda: at.get(name).status.current_steps or None, "a step")
+    steps = [(step.routine, step.step) for step in at.get(name).status.current_steps]
+    yield _same("[('nap', 'napping')]", steps)
+    began = time.monotonic()
+    at.cancel(name)
+    ended = at.ended(name)
+    yield Observation(
+        expected="CANCELLED",
+        seen=f"{State(ended.state).name} after {time.monotonic() - began:.1f} s",
+        ok=ended.state == State.CANCELLED,
+    )
+    yield _noted(f"error: payload {ended.error.payload!r}, context {ended.error.context!r}")
+    again = answer(lambda: at.cancel(name))
+    yield _one_of(("FAILED_PRECONDITION", "accepted"), again)
+
+
+def derives_callbacks(at: Deployment) -> Iterator[Observation]:
+    """the URL of a callback follows from its name in the list, takes an OAuth token, and is what the workflow knows"""
+    name = at.start(at.workflow(WAITS))
+    callback = until(lambda: next((row for row in at.callbacks(name) if int(row.get("waiters", 0))), None), "a waiter")
+    identity = str(callback["name"]).rpartition("/")[2]
+    yield _noted(f"name ends in /{str(callback['name']).rsplit('/', 2)[1]}/ID, waiters {callback.get('waiters')!r}")
+    path = f"/v1/{name}/callbacks/{identity}"
+    yield _one_of(("405", "404"), str(at.deliver(path, None, "PATCH")))
+    yield _same("200", at.deliver(path, {"a": 1}))
+    found = json.loads(at.ended(name).result)
+    yield _same('{"a": 1}', json.dumps(found["body"]))
+    yield Observation(expected=path, seen=str(found["url"]), ok=_path(str(found["url"])) == path)
+    yield _one_of(("404",), str(at.deliver(path, {"a": 2})))
+    yield _same("0 callbacks", f"{len(at.callbacks(name))} callbacks")
+
+
+def _path(url: str) -> str:
+    return "/" + url.partition("://")[2].partition("/")[2]
+
+
+def keeps_payloads(at: Deployment) -> Iterator[Observation]:
+    """a callback that nobody awaits yet keeps what it gets: a second request meanwhile, and what the list shows"""
+    name = at.start(at.workflow(WAITS_LATER))
+    identity = str(at.waiting(name)["name"]).rpartition("/")[2]
+    path = f"/v1/{name}/callbacks/{identity}"
+    yield _one_of(("200",), str(at.deliver(path, {"a": 1})))
+    payloads = [payload for row in at.callbacks(name) for payload in row.get("availablePayloads", ())]
+    yield Observation(
+        expected="1 payload", seen=f"{len(payloads)} payload: {str(payloads)[:200]}", ok=len(payloads) == 1
+    )
+    yield _same("429", at.deliver(path, {"a": 2}))
+    yield _same('{"a": 1}', json.dumps(json.loads(at.ended(name).result)))
+
+
+def shows_who_waits(at: Deployment) -> Iterator[Observation]:
+    """what the list shows of a callback that is awaited, and once its request was taken"""
+    name = at.start(at.workflow(TAKES))
+    awaited = until(lambda: _awaited(at, name), f"a callback of {name} that is awaited", LISTED)
+    identity = str(awaited[0]["name"]).rpartition("/")[2]
+    yield _same("200", at.deliver(f"/v1/{name}/callbacks/{identity}", {}))
+    until(lambda: "after" in [each.step for each in at.get(name).status.current_steps], f"{name} after its wait")
+    listed, left = len(at.callbacks(name)), len(_awaited(at, name))
+    yield Observation(expected="nobody waits", seen=f"{listed} listed, {left} of them awaited", ok=not left)
+
+
+def _awaited(at: Deployment, name: str) -> Sequence[Mapping[str, object]]:
+    return [row for row in at.callbacks(name) if int(row.get("waiters", 0)) and not row.get("availablePayloads")]
+
+
+def refuses(at: Deployment) -> Iterator[Observation]:
+    """what is refused how: a workflow, an execution, a location that is not there, an argument that is too large"""
+    workflow = at.workflow(ECHO)
+    yield _same("NOT_FOUND", answer(lambda: at.start(f"{at.place}/workflows/{PREFIX}-not")))
+    yield _same("NOT_FOUND", answer(lambda: at.get(f"{workflow}/executions/{uuid.uuid4()}")))
+    nowhere = re.sub(r"locations/.*?/", "locations/moon-east1/", f"{at.place}/workflows/x")
+    yield _one_of(("NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT"), answer(lambda: at.start(nowhere)))
+    yield _same("accepted", answer(lambda: at.start(workflow, json.dumps("x" * (LARGEST - 2)))))
+    yield _same("INVALID_ARGUMENT", answer(lambda: at.start(workflow, json.dumps("x" * (LARGEST - 1)))))
+    yield _same("INVALID_ARGUMENT", answer(lambda: at.start(workflow, "1", Bad="x")))
+
+
+def labels(at: Deployment) -> Iterator[Observation]:
+    """a labelled workflow in the list: its filter, its source, and whether executions inherit its labels"""
+    value = uuid.uuid4().hex
+    workflow = at.workflow(ECHO, labels={"mcp-tool": value}, description="Verify.")
+    rows = until(
+        lambda: [row for row in at.deployed() if row.labels.get("mcp-tool") == value], "it in the list", LISTED
+    )
+    yield _noted("the list has its source" if rows[0].source_contents else "the list has no source")
+    filtered: list[str] = []
+    said = answer(lambda: filtered.extend(row.name for row in at.deployed(f'labels.mcp-tool="{value}"')))
+    found = f"finds {len(filtered)}" if said == "accepted" else said
+    yield _noted(f'labels.mcp-tool="...": {found}')
+    inherited = dict(at.get(at.start(workflow, "1")).labels)
+    yield Observation(expected="no key of ours", seen=str(inherited), ok=KEY not in inherited)
+
+
+def environment(at: Deployment) -> Iterator[Observation]:
+    """what a workflow knows of itself: the id of its execution is the one in its name"""
+    name = at.start(at.workflow(ENV, user_env_vars={"MCP_WORKFLOWS_URL": "https://tasks.example.com"}))
+    known: Mapping[str, object] = json.loads(at.ended(name).result)
+    yield _same(name.rpartition("/")[2], known["execution"])
+    yield _same(name.partition("/workflows/")[2].partition("/")[0], known["workflow"])
+    yield _same("https://tasks.example.com", known["set"])
+    yield _noted(f"project {known['project']}, number {known['number']}, location {known['location']}")
+
+
+def reaches_the_sidecar(at: Deployment) -> Iterator[Observation]:
+    """http.post with an OpenID Connect token reaches the sidecar, which trusts it and refuses an empty question"""
+    sidecar = at.settings.sidecar
+    if sidecar is None:
+        raise NotTried(
+            "name a sidecar that Google can reach, and whose inbound.accounts has the account: --set sidecar=URL"
+        )
+    url = f"{sidecar.rstrip('/')}/input"
+    name = at.start(at.workflow(POSTS), json.dumps({"url": url, "audience": at.settings.audience or sidecar}))
+    yield _same("400", at.ended(name).result)
+
+
+QUESTIONS: Final[Sequence[Callable[[Deployment], Iterator[Observation]]]] = (
+    names,
+    starts_again,
+    filters_labels,
+    filters_states,
+    shows_soon,
+    results,
+    payloads,
+    cancels,
+    derives_callbacks,
+    keeps_payloads,
+    shows_who_waits,
+    refuses,
+    labels,
+    environment,
+    reaches_the_sidecar,
+)
