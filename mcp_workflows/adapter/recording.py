@@ -5,13 +5,16 @@ The format is documented in docs/verify.md; a change that older readers cannot t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_workflows.adapter.boundary import JSON, Execution
+from mcp_workflows.adapter.capabilities import Replays
 from mcp_workflows.errors import ConfigError
 
 VERSION: Final = 1
@@ -68,6 +71,28 @@ def outcome(execution: Execution) -> Mapping[str, JSON]:
     """Return the parts of an ended execution that a replay must show as well."""
     failure = execution.failure and execution.failure.text
     return {"status": execution.status.value, "output": execution.output, "failure": failure}
+
+
+def replay_differences(kind: type[Replays], recording: Recording) -> Sequence[str]:
+    """Return the executions whose replay ends in another way than it was seen; none: the adapter reads them as then."""
+    found = {
+        each.part: (each.seen, outcome(kind.replay(each.history, {})[-1].execution))
+        for each in recording.executions
+        if each.history is not None
+    }
+    return [f"{part}: seen {seen}, replayed {again}" for part, (seen, again) in found.items() if seen != again]
+
+
+def load_recording(path: Path) -> Recording:
+    """Return the recording in a file.
+
+    Raises:
+        ConfigError: there is none in it.
+    """
+    found = read_recording(json.loads(path.read_text("utf-8")))
+    if found is None:
+        raise ConfigError(f"{path} is no recording of `mcp-workflows verify`")
+    return found
 
 
 def read_recording(value: JSON) -> Recording | None:

@@ -16,9 +16,9 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import LOCAL
-from mcp_workflows.adapter import Fixtures, HasFixtures, Role
+from mcp_workflows.adapter import Fixtures, HasFixtures, Replays, Role
 from mcp_workflows.adapter.laws import UNKNOWN
-from mcp_workflows.adapter.recording import Promise, Recording, Verdict
+from mcp_workflows.adapter.recording import Promise, Recording, Verdict, replay_differences
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say
@@ -26,7 +26,7 @@ from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read
 from mcp_workflows.sidecar.cli.options import DEFAULT_CONFIG, ConfigOption, LogLevel, load, log
 from mcp_workflows.sidecar.config.models import Config, Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
-from mcp_workflows.sidecar.verify.run import Outcome, Plan, run_until_interrupted
+from mcp_workflows.sidecar.verify.run import Plan, Verification, run_until_interrupted
 from mcp_workflows.sidecar.verify.sanitizer import Sanitizer
 from mcp_workflows.tools.prepare import filled
 from mcp_workflows.tools.tool import Tool
@@ -103,42 +103,58 @@ def verify(
 
 def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
     """Run it, print what is found and return the exit code."""
-    outcome = Outcome()
-    if not anyio.run(run_until_interrupted, plan, outcome, _silent if as_json else _print):
+    found = Verification()
+    if not anyio.run(run_until_interrupted, plan, found, _silent if as_json else _Lines()):
         say("interrupted; what was started has been ended, and what was created is removed", err=True)
-        _report_left(outcome)
+        _report_left(found)
         return INTERRUPTED
-    recording = _sanitized(outcome.recording(plan.engine.adapter), outcome.private)
+    recording = _sanitized(found.recording(plan.engine.adapter), found.private)
     if record is not None:
         record.write_text(f"{json.dumps(recording, indent=1, ensure_ascii=False)}\n", "utf-8")
     if as_json:
         typer.echo(json.dumps(recording, indent=1, ensure_ascii=False))
     else:
-        _summary(outcome)
+        _summary(found)
         if record is not None:
             say(f"wrote {record}; read it before you give it to anybody: a sanitizer knows no company's own names")
-    _report_left(outcome)
-    return 1 if outcome.count(Verdict.BROKEN) or not outcome.count(Verdict.HELD) or outcome.left else 0
+    if issubclass(plan.engine.kind, Replays):
+        for difference in replay_differences(plan.engine.kind, Recording.model_validate(recording)):
+            say(f"the recording does not replay as it was seen, which is worth an issue: {difference}", err=True)
+    _report_left(found)
+    return 1 if found.count(Verdict.BROKEN) or not found.count(Verdict.HELD) or found.left else 0
 
 
-def _print(promise: Promise) -> None:
-    expected = f" (expected: {promise.expected})" if promise.expected and promise.verdict is Verdict.BROKEN else ""
-    seen = f"\n{'':{_WIDTH}}  {promise.seen}{expected}" if promise.seen else ""
-    say(f"{promise.verdict.value:{_WIDTH}}  {promise.promise}{seen}")
+class _Lines:
+    """Prints each promise once, with what was seen below it."""
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+
+    def __call__(self, promise: Promise) -> None:
+        verdict = f"{promise.verdict.value:{_WIDTH}}"
+        expected = f" (expected: {promise.expected})" if promise.expected and promise.verdict is Verdict.BROKEN else ""
+        if promise.promise != self._last:
+            say(f"{verdict}  {promise.promise}")
+        elif promise.seen:
+            say(f"{verdict}  - {promise.seen}{expected}")
+            return
+        self._last = promise.promise
+        if promise.seen:
+            say(f"{'':{_WIDTH}}  - {promise.seen}{expected}")
 
 
 def _silent(_: Promise) -> None:
     """Print nothing: the JSON has it."""
 
 
-def _summary(outcome: Outcome) -> None:
-    counts = ", ".join(f"{outcome.count(verdict)} {verdict.value}" for verdict in Verdict)
-    measured = ", ".join(f"{name}: {value:g}" for name, value in outcome.measured.items())
-    say(f"\n{len(outcome.promises)} promises: {counts}\nmeasured: {measured}\n{_ORIGIN}")
+def _summary(found: Verification) -> None:
+    counts = ", ".join(f"{found.count(verdict)} {verdict.value}" for verdict in Verdict)
+    measured = ", ".join(f"{name}: {value:g}" for name, value in found.measured.items())
+    say(f"\n{len(found.promises)} checks: {counts}\nmeasured: {measured}\n{_ORIGIN}")
 
 
-def _report_left(outcome: Outcome) -> None:
-    for left in outcome.left:
+def _report_left(found: Verification) -> None:
+    for left in found.left:
         say(f"still there: {left}", err=True)
 
 

@@ -6,7 +6,7 @@ import platform
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import distributions
@@ -26,6 +26,7 @@ from mcp_workflows.adapter import (
     Ref,
     Remembers,
     Role,
+    StartGuarantee,
     Status,
 )
 from mcp_workflows.adapter.laws import (
@@ -35,6 +36,7 @@ from mcp_workflows.adapter.laws import (
     LawBroken,
     NotTried,
     Subject,
+    a_start_whose_reply_was_lost_is_found_again,
     accepted,
     new_start,
     ref_of,
@@ -47,6 +49,7 @@ from mcp_workflows.sidecar.verify.observed import Observations, ObservedAdapter
 from mcp_workflows.store.key_value import notes_in
 
 _LOOK_AGAIN: Final = 0.2  # seconds
+_ONCE: Final = "an engine that starts 'once' promises nothing about this"
 _VERDICTS: Final[Mapping[bool | None, Verdict]] = {True: Verdict.HELD, False: Verdict.BROKEN, None: Verdict.NOTED}
 _OURS: Final = "mcp-workflows"  # the beginning of the names of our distributions
 _SDKS: Final = frozenset({"boto3", "google-cloud-workflows", "httpx2", "mcp", "temporalio"})
@@ -64,8 +67,8 @@ class Plan:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
-    """The outcome of a run, filled in while it goes on."""
+class Verification:
+    """What a run has found, filled in while it goes on."""
 
     promises: list[Promise] = field(default_factory=list[Promise])
     executions: list[RecordedExecution] = field(default_factory=list[RecordedExecution])
@@ -89,7 +92,7 @@ class Outcome:
         )
 
 
-async def run_until_interrupted(plan: Plan, found: Outcome, told: Callable[[Promise], None]) -> bool:
+async def run_until_interrupted(plan: Plan, found: Verification, told: Callable[[Promise], None]) -> bool:
     """Run the plan; on SIGINT or SIGTERM end what was started, and return False.
 
     Raises:
@@ -110,7 +113,7 @@ async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
             return
 
 
-async def run(plan: Plan, found: Outcome, told: Callable[[Promise], None]) -> None:
+async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) -> None:
     """Try everything, tell each verdict, and leave nothing behind, also when it is cancelled.
 
     Raises:
@@ -131,8 +134,9 @@ async def run(plan: Plan, found: Outcome, told: Callable[[Promise], None]) -> No
         await stack.enter_async_context(adapter)
         own = adapter.adapter
         await _must_answer(own)
+        found.private = dict.fromkeys(_secrets(engine.settings), "secret")
         if isinstance(own, Records):
-            found.private = own.private()
+            found.private = {**found.private, **own.private()}
         fixtures = plan.roles
         if fixtures is None:
             assert isinstance(own, HasFixtures), "the plan says so"
@@ -146,6 +150,9 @@ async def run(plan: Plan, found: Outcome, told: Callable[[Promise], None]) -> No
             glance=CALL_TIMEOUT,
             **{each.name: getattr(fixtures, each.name) for each in fields(Fixtures)},
         )
+        if own.starts is StartGuarantee.ONCE:
+            lost = a_start_whose_reply_was_lost_is_found_again.__name__
+            subject = replace(subject, gaps={**subject.gaps, lost: _ONCE})
 
         def tell(promise: Promise) -> None:
             found.promises.append(promise)
@@ -171,7 +178,7 @@ async def _must_answer(adapter: Adapter) -> None:
         raise EngineRefused(finding.text + (f"; {finding.hint}" if finding.hint else ""))
 
 
-async def _end_all(seen: Observations, adapter: Adapter, patience: float, found: Outcome) -> None:
+async def _end_all(seen: Observations, adapter: Adapter, patience: float, found: Verification) -> None:
     with anyio.CancelScope(shield=True):
         found.left = await seen.end_all(adapter, patience)
 

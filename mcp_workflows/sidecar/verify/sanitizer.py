@@ -24,7 +24,7 @@ _SECRET_KEY: Final = re.compile(
     re.IGNORECASE,
 )
 _DROPPED_KEY: Final = re.compile(r"stack_?trace", re.IGNORECASE)  # places in files of this machine
-_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?|[A-Za-z0-9+/]{2}==")
+_ENCODED: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?|[A-Za-z0-9+/]{2}==")
 _HEX: Final = re.compile(r"[0-9a-f]+")
 _WORD: Final = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
 _SHORTEST: Final = 4  # characters of a private text that is looked for everywhere
@@ -58,7 +58,7 @@ _RULES: Final[Sequence[_Rule]] = (
     _rule(
         "secret",
         r"(?i:[\w-]*(?:password|passwd|secret|token|api[_-]?key|signature|credential|cookie|\bsig)[\w-]*)"
-        r"[\"']?\s*[=:]\s*[\"']?(?P<it>[^\s\"'&,;}<>]{4,})",
+        r"[\"']?\s*[=:]\s*[\"']?(?P<it>[^\s\"'&,;{}<>]{4,})",
     ),
     _rule("email", r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*"),  # also PID@HOST, the identity of a Temporal worker
     _rule("host", r"(?<=://)(?P<it>\[[0-9a-fA-F:.]+\]|[\w.-]+)"),
@@ -184,7 +184,7 @@ class Sanitizer:
             if text in self._placeholders or text in _PUBLIC or not _fits(rule.kind, text):
                 return found[0]
             placeholder = self._placeholder(text, rule.kind)
-            if text == found.string and _BASE64.fullmatch(text) and not _HEX.fullmatch(text):
+            if text == found.string and _ENCODED.fullmatch(text) and not _HEX.fullmatch(text):
                 placeholder = base64.b64encode(placeholder.encode()).decode()  # a reader may decode it
                 self._placeholders.add(placeholder)
             if _DISTINCT.fullmatch(text):
@@ -208,7 +208,7 @@ def _pattern(texts: Mapping[str, str] | Sequence[str]) -> re.Pattern[str]:
 
 def _decoded(text: str) -> str | None:
     """Return the JSON, or the name of an encoding, that a text is in base64; None: it is none."""
-    if len(text) < 4 or not _BASE64.fullmatch(text):  # the shortest base64
+    if len(text) < 4 or not _ENCODED.fullmatch(text):  # the shortest base64
         return None
     try:
         found = base64.b64decode(text, validate=True).decode()
