@@ -16,7 +16,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.access import LOCAL
-from mcp_workflows.adapter import Fixtures, HasFixtures, Replays, Role
+from mcp_workflows.adapter import Fixtures, HasFixtures, Replays, Role, is_fleeting
 from mcp_workflows.adapter.laws import UNKNOWN
 from mcp_workflows.adapter.recording import Promise, Recording, Verdict, replay_differences
 from mcp_workflows.errors import ConfigError
@@ -29,7 +29,7 @@ from mcp_workflows.sidecar.config.problems import did_you_mean, names, no_engine
 from mcp_workflows.sidecar.verify.run import Plan, Verification, run_until_interrupted
 from mcp_workflows.sidecar.verify.sanitizer import Sanitizer
 from mcp_workflows.tools.prepare import filled
-from mcp_workflows.tools.tool import Tool
+from mcp_workflows.tools.tool import Kind, Tool
 
 INTERRUPTED: Final = 130
 _WIDTH: Final = 9  # of the longest verdict
@@ -85,6 +85,8 @@ def verify(
     loaded = load(config)
     if engine not in loaded.engines:
         raise ConfigError(no_engine(engine, loaded.engines))
+    if record is not None and not record.parent.is_dir():
+        raise ConfigError(f"--record {record}: there is no such folder")
     parts = {"finishes": finishes, "other": other, "fails": fails, "endless": endless, "asks": asks}
     try:
         plan = _plan(
@@ -223,6 +225,8 @@ def _role(config: Config, engine: str, part: str, written: str | None) -> Role:
         return Role(workflow="", missing=f"no tool was named: --{part} {_TOOL}")
     name, *words = shlex.split(written)
     tool = _tool(config, engine, name)
+    if tool.kind is Kind.WATCH or is_fleeting(config.engines[engine].kind, tool.options):
+        raise ConfigError(f"--{part} {name}: it starts nothing that can be looked up later")
     arguments = read_arguments(map(read_pair, words), tool.input, {})
     if wrong := tool.complaints(arguments):
         raise WrongUsage(f"--{part} {name}: {'; '.join(wrong)}")

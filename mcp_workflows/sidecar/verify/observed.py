@@ -60,7 +60,9 @@ class Observations:
 
     def measured(self) -> Mapping[str, float]:
         """Return the median of each verb in milliseconds, and the longest time until a search has found something."""
-        times = {f"{verb} (ms, median)": round(median(each) * 1e3, 1) for verb, each in sorted(self.seconds.items())}
+        times = {
+            f"{verb} (ms, median)": round(median(each) * 1e3, 1) for verb, each in sorted(self.seconds.items()) if each
+        }
         late = {"found after (s, longest)": round(max(self.found_after), 1)} if self.found_after else {}
         return {**times, **late, "executions started": len(self.started)}
 

@@ -60,12 +60,13 @@ _RULES: Final[Sequence[_Rule]] = (
         r"(?i:[\w-]*(?:password|passwd|secret|token|api[_-]?key|signature|credential|cookie|\bsig)[\w-]*)"
         r"[\"']?\s*[=:]\s*[\"']?(?P<it>[^\s\"'&,;{}<>]{4,})",
     ),
-    _rule("email", r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*"),  # also PID@HOST, the identity of a Temporal worker
-    _rule("host", r"(?<=://)(?P<it>\[[0-9a-fA-F:.]+\]|[\w.-]+)"),
+    _rule("email", r"(?<![\w.+/-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*"),  # also PID@HOST, the identity of a Temporal worker
+    _rule("host", r"(?<=://)(?:[^/\s@\"'<>]+@)?(?P<it>\[[0-9a-fA-F:.]+\]|[\w.-]+)"),
     _rule("account", r"\barn:[\w-]+:[\w-]*:[\w-]*:(?P<it>\d{12})\b"),
     _rule("account", r"(?<![\w.])\d{12}(?![\w.])"),
     _rule("subscription", r"(?i:/subscriptions/)(?P<it>[0-9a-fA-F-]{36})"),
     _rule("project", r"\bprojects/(?P<it>(?!-/)[\w:.-]+)/"),
+    _rule("path", r"(?<![\w.-])/(?:tmp|var|root|opt|srv|mnt|data|work|private|usr/local)/[\w.@+/-]*[\w@+-]"),
     _rule("user", r"(?i:/home/|/users/|\\users\\)(?P<it>[\w.-]+)"),
     _rule("ip", r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"),
     _rule("ip", r"(?<![\w:.])(?=[0-9a-fA-F]*:[0-9a-fA-F]*:)[0-9a-fA-F:]{3,39}(?![\w:.])"),
@@ -80,6 +81,7 @@ _FORMS: Final[Mapping[str, str]] = {
     "account": "{:012d}",
     "email": "user-{}@example.com",
     "host": "host-{}.example",
+    "path": "/path-{}",
     "ip": "192.0.2.{}",
     "subscription": "00000000-0000-0000-0000-{:012d}",
 }

@@ -1,0 +1,211 @@
+"""`mcp-workflows verify` on the engine in memory: verdicts, recordings, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_workflows.adapter import JSON, Ref, Start
+from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
+from mcp_workflows.adapter.recording import VERSION, Promise, Verdict, load_recording, read_recording
+from mcp_workflows.errors import ConfigError, EngineRefused, StartConflict
+from mcp_workflows.sidecar.cli.main import main
+from mcp_workflows.sidecar.config.models import Engine
+from mcp_workflows.sidecar.verify.run import Plan, Verification, run
+from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings
+
+
+def configured(folder: Path) -> Path:
+    schema: Mapping[str, Any] = {"type": "object", "properties": {"text": {}}}
+    workflows = {"echo": "echo", "decline": "fail", "ask": "ask"}
+    tools = {name: {"engine": "memory", "workflow": workflow, "input": schema} for name, workflow in workflows.items()}
+    engines = {
+        "memory": {"adapter": "memory", "name": uuid.uuid4().hex},
+        "jobs": {"adapter": "http", "preset": "wes", "url": "http://127.0.0.1:1"},
+        "aws": {"adapter": "stepfunctions", "region": "eu-west-1"},
+    }
+    file = folder / "workflows.yaml"
+    file.write_text(json.dumps({"engines": engines, "tools": tools}))
+    return file
+
+
+def called(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of the command."""
+    monkeypatch.setattr(sys, "argv", ["mcp-workflows", "verify", *words, "-c", str(configured(folder))])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_every_promise_of_the_engine_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recording.json"
+    assert called(tmp_path, monkeypatch, "memory", "--yes", "--record", str(file)) == 0
+    said = capsys.readouterr()
+    assert "held       One key starts one execution, even when the reply was lost.\n" in said.out
+    assert "23 checks: 21 held, 0 broken, 2 not tried, 0 noted\n" in said.out
+    assert "executions started: 2" in said.out
+    assert "Nobody has run this command in a cloud yet" in said.out
+    assert "They run in memory, and nothing is created." in said.err
+    recording = load_recording(file)
+    assert (recording.recording, recording.adapter) == (VERSION, "memory")
+    assert [each.seen["status"] for each in recording.executions] == ["succeeded", "failed", "cancelled", "succeeded"]
+
+
+def test_programs_get_the_recording_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(tmp_path, monkeypatch, "memory", "-y", "--json") == 0
+    found = read_recording(json.loads(capsys.readouterr().out))
+    assert found is not None
+    assert {each.verdict for each in found.promises} == {Verdict.HELD, Verdict.NOT_TRIED}
+
+
+def test_tools_of_the_user_play_the_parts_that_they_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = ["--finishes", "echo text='hi there'", "--other", "echo text=ho", "--fails", "decline", "--asks", "ask"]
+    assert called(tmp_path, monkeypatch, "memory", "-y", *parts) == 0
+    said = capsys.readouterr().out
+    assert "held       Another input under the same key is refused." in said
+    assert "held       An answer arrives once" in said
+    assert "- no tool was named: --endless 'TOOL [KEY=VALUE ...]'" in said
+
+
+def test_a_promise_that_is_broken_is_an_exit_code_of_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(tmp_path, monkeypatch, "memory", "-y", "--finishes", "decline") == 1
+    said = capsys.readouterr().out
+    assert "broken     The output comes across when the execution has succeeded.\n           - it must succeed" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["memory"], 2, "nobody can be asked here: mcp-workflows verify --yes"),
+        (["memry", "-y"], 1, "no engine named 'memry'; did you mean 'memory'?"),
+        (["jobs", "-y"], 1, "brings no workflows to verify with: name tools of yours, at least --finishes"),
+        (["memory", "-y", "--finishes", "ecko"], 1, "engine memory has no tool 'ecko'; did you mean 'echo'?"),
+        (["memory", "-y", "--finishes", "echo txt=1"], 2, "there is no argument 'txt'"),
+        (["memory", "-y", "--finishes", "echo 'x"], 2, "No closing quotation"),
+        (["memory", "-y", "--record", "/nowhere/x.json"], 1, "--record /nowhere/x.json: there is no such folder"),
+        (["aws", "-y"], 2, "--set role: Field required\nthere are:\n--set role=...: The ARN of the IAM role"),
+        (["aws", "-y", "--set", "rule=x"], 2, "--set rule: Extra inputs are not permitted"),
+    ],
+)
+def test_wrong_usage_starts_nothing_and_says_what_to_type(
+    words: list[str],
+    code: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert called(tmp_path, monkeypatch, *words) == code
+    said = capsys.readouterr()
+    assert told in said.err
+    assert said.out == ""
+
+
+class Careless(MemoryAdapter):
+    """Takes whatever its key was first used for."""
+
+    async def start(self, start: Start) -> str:
+        try:
+            return await super().start(start)
+        except StartConflict:
+            return f"memory-{start.key}"
+
+
+class Leaking(MemoryAdapter):
+    """Lets what is not of the boundary through, and a stack trace."""
+
+    async def start(self, start: Start) -> str:
+        if start.workflow == "nobody-wrote-this":
+            raise EngineRefused('Traceback (most recent call last):\n  File "x.py", line 1')
+        return await super().start(start)
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        raise ZeroDivisionError("no answer")
+
+
+class Deaf(MemoryAdapter):
+    """Cancels nothing."""
+
+    async def cancel(self, ref: Ref) -> None:
+        await self.describe(ref)
+
+
+async def verified(kind: type[MemoryAdapter], settings: MemorySettings, patience: float = 1) -> Verification:
+    found, told = Verification(), list[Promise]()
+    engine = Engine(name="memory", adapter="memory", kind=kind, settings=settings)
+    plan = Plan(engine=engine, roles=None, settings=None, patience=patience, with_executions=False)
+    await run(plan, found, told.append)
+    assert told == found.promises
+    return found
+
+
+def verdicts(found: Verification, verdict: Verdict) -> Mapping[str, str]:
+    return {each.promise: each.seen for each in found.promises if each.verdict is verdict}
+
+
+@pytest.mark.anyio
+async def test_an_adapter_that_breaks_a_law_is_caught() -> None:
+    found = await verified(Careless, MemorySettings(name=uuid.uuid4().hex))
+    broken = verdicts(found, Verdict.BROKEN)
+    assert {
+        "Another input under the same key is refused.",
+        "Another workflow under the same key is refused.",
+    } <= broken.keys()
+    assert all("must raise StartConflict" in said for said in broken.values())
+
+
+@pytest.mark.anyio
+async def test_whatever_else_an_adapter_raises_is_a_broken_law() -> None:
+    found = await verified(Leaking, MemorySettings(name=uuid.uuid4().hex))
+    broken = verdicts(found, Verdict.BROKEN)
+    assert broken["An answer to an unknown question is ignored."] == "ZeroDivisionError: no answer"
+    assert (
+        "a stack trace crossed the boundary"
+        in broken["A start that the engine refuses is a definite no, with a reason."]
+    )
+    assert "1 with a stack trace" in broken["No secret and no stack trace crosses with an error."]
+
+
+@pytest.mark.anyio
+async def test_an_execution_that_does_not_end_is_told() -> None:
+    found = await verified(Deaf, MemorySettings(name=uuid.uuid4().hex), patience=0.3)
+    assert "not seen within 0.3 s" in verdicts(found, Verdict.BROKEN)["One key starts one execution."]
+    assert {each.partition("-")[0] for each in found.left} == {"memory"}
+    assert {each.rpartition(": ")[2] for each in found.left} == {"it runs"}
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_is_searched_is_measured() -> None:
+    found = await verified(FindableMemoryAdapter, FindableMemorySettings(name=uuid.uuid4().hex, settling_seconds=11))
+    assert not verdicts(found, Verdict.BROKEN)
+    assert "found after (s, longest)" in found.measured
+    assert not found.left
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_does_not_answer_is_an_error_and_nothing_is_tried() -> None:
+    with pytest.raises(EngineRefused, match="does not answer"):
+        await verified(MemoryAdapter, MemorySettings(name=uuid.uuid4().hex, unreachable=True))
+
+
+def test_a_recording_of_another_version_or_a_damaged_one_is_refused() -> None:
+    assert read_recording({"events": []}) is None
+    with pytest.raises(ConfigError, match="a recording of version 2; this release reads 1"):
+        read_recording({"recording": 2})
+    with pytest.raises(ConfigError, match="this recording is damaged: adapter: Field required"):
+        read_recording({"recording": 1})

@@ -1,0 +1,120 @@
+"""What a recording must not tell does not get into it, however it is wrapped."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mcp_workflows.sidecar.verify.sanitizer import NotSanitizedError, Sanitizer
+
+
+def sanitized(value: Any, **private: str) -> Any:
+    return Sanitizer({text: kind for kind, text in private.items()}).sanitize(value)
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+TOKEN = "AQCEAAAAKgAAAAMAAAAAAAAAAeL9zX0h3VbM7bqW1nRkQ2tYp5sD8fGj0aKc4xUvZoIyEwTlPm6HrSd+N9/aB=="
+ARN = "arn:aws:states:eu-west-1:424242424242:stateMachine:refund"
+
+HOSTILE: Mapping[str, tuple[Any, str]] = {
+    "a token in JSON in a text": ({"input": json.dumps({"auth": {"token": "tok-4711-abc"}})}, "4711"),
+    "a token in JSON in JSON in a text": ({"a": json.dumps({"b": json.dumps({"password": "hunter22"})})}, "hunter22"),
+    "a token in JSON in base64": ({"data": encoded(json.dumps({"api_key": "k-99-zz"}))}, "k-99-zz"),
+    "a secret below a key that names it": ({"secrets": {"db": {"one": "s3cr3t-1"}}}, "s3cr3t-1"),
+    "a token as a key": ({f"Bearer {JWT}": 1}, JWT),
+    "an account in an ARN in an error": ({"cause": f"{ARN} does not exist"}, "424242424242"),
+    "an account apart from its ARN": ({"arn": ARN, "owner": "424242424242", "n": 424242424242}, "424242424242"),
+    "credentials in a URL": ("cannot reach https://deploy:pa55w0rd@git.acme.corp/x", "pa55w0rd"),
+    "the host of a URL": ("cannot reach https://deploy:pa55w0rd@git.acme.corp/x", "git.acme.corp"),
+    "a host apart from its URL": (["http://git.acme.corp:8080/a", "lookup git.acme.corp: no such host"], "acme"),
+    "a signature in a query": ("https://x.example.org/a?sig=AbC123%2Fzz&x=1", "AbC123"),
+    "a token in a query": ("GET /log?access_token=zzz-1-zzz", "zzz-1-zzz"),
+    "a password in prose": ("login failed: password=hunter22, try again", "hunter22"),
+    "a header in prose": ("sent Authorization: Bearer abc.def-123", "abc.def-123"),
+    "basic credentials": ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNzd29yZA"),
+    "a key of AWS": ("denied for AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+    "a token of GitHub": ("remote: ghp_16C7e42F292c6912E7710c838347Ae178B4a", "ghp_"),
+    "a token of GitLab": ("remote: glpat-abcdefghijklmnopqrst", "glpat-"),
+    "a key in PEM": ("-----BEGIN PRIVATE KEY-----\nMIIE\nzzzz\n-----END PRIVATE KEY-----", "MIIE"),
+    "a task token": (
+        {"Detail": {"x": TOKEN}},
+        "AQCEAAAAKgAAAAMAAAAAAAAAAeL9zX0h3VbM7bqW1nRkQ2tYp5sD8fGj0aKc4xUvZoIyEwTlPm6",
+    ),
+    "an e-mail address": ("approved by Jane.Doe+x@acme.co.uk", "Jane"),
+    "a worker": ({"identity": "4711@build-host-3"}, "build-host-3"),
+    "a project of Google": ("projects/acme-prod-1/locations/x: denied for acme-prod-1", "acme-prod-1"),
+    "a person's folder": ("in /home/jdoe42/app/main.py and C:\\Users\\jdoe42\\x", "jdoe42"),
+    "a folder of a machine": ("in /var/lib/acme/run.log", "acme"),
+    "an address": ("connect to 10.1.2.3:443 and fd12:3456:789a::1", "10.1.2.3"),
+    "an address of IPv6": ("connect to 10.1.2.3:443 and fd12:3456:789a::1", "fd12"),
+    "a subscription of Azure": ("/subscriptions/8a1f0b54-1111-4222-8333-944455556666/x", "8a1f0b54"),
+    "a hash as a token": ("key 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+    "places in files": ({"failure": {"stackTrace": 'File "/app/x.py"'}}, "/app/x.py"),
+}
+
+
+@pytest.mark.parametrize(("value", "private"), HOSTILE.values(), ids=HOSTILE)
+def test_nothing_private_is_left(value: Any, private: str) -> None:
+    found = json.dumps(sanitized(value))
+    assert private not in found
+    wrapped = [base64.b64decode(each) for each in found.split('"') if len(each) % 4 == 0 and BASE64.fullmatch(each)]
+    assert not [each for each in wrapped if private.encode() in each]
+
+
+def test_a_text_has_one_placeholder_everywhere() -> None:
+    found = sanitized([f"{ARN} is denied", json.dumps({"arn": ARN}), encoded(json.dumps({"arn": ARN}))])
+    assert found[0] == "arn:aws:states:eu-west-1:000000000001:stateMachine:refund is denied"
+    assert (
+        json.loads(found[1]) == json.loads(base64.b64decode(found[2])) == {"arn": found[0].removesuffix(" is denied")}
+    )
+
+
+def test_two_texts_have_two_placeholders() -> None:
+    assert sanitized(["a@acme.org", "b@acme.org", "a@acme.org"]) == [
+        "user-1@example.com",
+        "user-2@example.com",
+        "user-1@example.com",
+    ]
+
+
+def test_what_is_known_to_be_private_is_replaced_wherever_it_stands() -> None:
+    found = sanitized({"acme": ["for acme, again", encoded(json.dumps(["acme"]))], "acmes": 1}, project="acme")
+    assert found == {"project-1": ["for project-1, again", encoded(json.dumps(["project-1"]))], "acmes": 1}
+
+
+def test_a_recording_that_keeps_what_is_private_is_not_written() -> None:
+    sanitizer = Sanitizer({"acme": "project"})
+    sanitizer._placeholders.add("acme")  # pyright: ignore[reportPrivateUsage]  # a defect
+    with pytest.raises(NotSanitizedError, match=r"private \(project\)"):
+        sanitizer.sanitize({"a": "acme"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"eventTime": "2026-11-25T08:40:49.207076718Z", "eventId": "12", "taskId": "1049803"},
+        {"runId": "01a211dd-5b37-7129-ac96-b3248ce40a8d", "attempt": 1, "done": True, "none": None},
+        {"metadata": {"encoding": encoded("json/plain")}, "data": encoded('{"text":"hi"}')},
+        {"type": "TaskStateEntered", "input": '{"text": "hi"}', "duration": "12:30:45"},
+        {"message": "the card was declined", "url": "https://json-schema.org/draft/2020-12/schema"},
+        {"status": "{{reply.body.state}}", "token": "{{reply.body.next}}", "taskToken.$": "$$.Task.Token"},
+    ],
+)
+def test_what_is_not_private_stays_as_it_is(value: Any) -> None:
+    assert sanitized(value) == value
+
+
+def test_what_is_sanitized_already_stays_as_it_is() -> None:
+    sanitizer = Sanitizer({})
+    once = sanitizer.sanitize([each for each, _ in HOSTILE.values()])
+    assert sanitizer.sanitize(once) == once
