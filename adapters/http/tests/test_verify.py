@@ -95,7 +95,8 @@ async def test_a_recording_replays_as_it_was_seen(file: Path) -> None:
 
 async def test_the_adapter_replays_nothing_that_is_no_recording_of_it() -> None:
     assert issubclass(HttpAdapter, Replays)
-    for history in ({"events": []}, [], {"definition": {}, "handle": {}, "looks": []}):
+    histories: list[Any] = [{"events": []}, [], {"definition": {}, "handle": {}, "looks": []}]
+    for history in histories:
         with pytest.raises(ConfigError, match="this is not a history of an HTTP engine"):
             HttpAdapter.replay(history, {})
 
