@@ -11,7 +11,7 @@ from mcp_workflows_google import GoogleAdapter
 
 from adapters.google.tests.configured import configured
 from mcp_workflows.adapter import Replays
-from mcp_workflows.adapter.recording import Verdict, load_recording, replay_differences
+from mcp_workflows.adapter.recordings import Verdict, load_recording, replay_differences
 from mcp_workflows.errors import ConfigError
 from scripts.processes import free_port
 from tests.support.commands import COMMAND, run

@@ -16,7 +16,7 @@ from adapters.http.tests.buildbot_engine import Buildbot
 from adapters.http.tests.jobs_api import DEFINITION, FIND, TOKEN, jobs_api
 from adapters.http.tests.toil_engine import Toil
 from mcp_workflows.adapter import Replays
-from mcp_workflows.adapter.recording import Recording, Verdict, load_recording, replay_differences
+from mcp_workflows.adapter.recordings import Recording, Verdict, load_recording, replay_differences
 from mcp_workflows.errors import ConfigError
 from tests.support.commands import COMMAND, run
 

@@ -14,7 +14,7 @@ import pytest
 from mcp_workflows_stepfunctions import StepFunctionsAdapter
 
 from adapters.stepfunctions.tests.configured import configured
-from mcp_workflows.adapter.recording import Verdict, load_recording, replay_differences
+from mcp_workflows.adapter.recordings import Verdict, load_recording, replay_differences
 from tests.support.commands import COMMAND, run, start
 from tests.support.stepfunctions_engine import ACCOUNT, ROLE, StepFunctions
 

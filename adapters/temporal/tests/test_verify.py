@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mcp_workflows_temporal import TemporalAdapter
 
-from mcp_workflows.adapter.recording import Verdict, load_recording, replay_differences
+from mcp_workflows.adapter.recordings import Verdict, load_recording, replay_differences
 from tests.support.commands import COMMAND, run
 from tests.support.dev_server import DevServer
 

@@ -11,7 +11,7 @@ import typer
 
 from mcp_workflows.access import ANONYMOUS
 from mcp_workflows.adapter import Execution, Gate, InputRequest, Replayed, Replays
-from mcp_workflows.adapter.recording import read_recording
+from mcp_workflows.adapter.recordings import read_recording
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.arguments import WrongUsage, read_arguments, read_pair

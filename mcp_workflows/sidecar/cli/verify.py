@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from mcp_workflows.access import LOCAL
 from mcp_workflows.adapter import Fixtures, HasFixtures, Replays, Role, is_fleeting
 from mcp_workflows.adapter.laws import UNKNOWN
-from mcp_workflows.adapter.recording import Promise, Recording, Verdict, replay_differences
+from mcp_workflows.adapter.recordings import Promise, Recording, Verdict, replay_differences
 from mcp_workflows.errors import ConfigError
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.cli.app import app, say

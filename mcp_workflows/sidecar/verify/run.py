@@ -41,11 +41,11 @@ from mcp_workflows.adapter.laws import (
     new_start,
     ref_of,
 )
-from mcp_workflows.adapter.recording import Promise, RecordedExecution, Recording, Verdict, outcome
+from mcp_workflows.adapter.recordings import Promise, RecordedExecution, Recording, Verdict, outcome
 from mcp_workflows.engines.registry import CALL_TIMEOUT
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows.sidecar.config.models import Engine, StoreSettings
-from mcp_workflows.sidecar.verify.observed import Observations, ObservedAdapter
+from mcp_workflows.sidecar.verify.observations import Observations, ObservedAdapter
 from mcp_workflows.store.key_value import notes_in
 
 _LOOK_AGAIN: Final = 0.2  # seconds
@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class Verification:
-    """What a run has found, filled in while it goes on."""
+    """The findings of a run, filled in while it goes on."""
 
     promises: list[Promise] = field(default_factory=list[Promise])
     executions: list[RecordedExecution] = field(default_factory=list[RecordedExecution])

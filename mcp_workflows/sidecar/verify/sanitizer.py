@@ -120,7 +120,7 @@ class Sanitizer:
         if isinstance(value, Mapping):
             return self._object(cast("Mapping[str, JSON]", value), is_secret=is_secret)
         if isinstance(value, list):
-            return [self._value(each, is_secret=is_secret) for each in cast("list[JSON]", value)]
+            return [self._value(each, is_secret=is_secret) for each in cast("list[object]", value)]
         if isinstance(value, str):
             return self._secret(value) if is_secret else self._text(value, 0)
         if isinstance(value, int) and not isinstance(value, bool) and str(value) in self._everywhere:

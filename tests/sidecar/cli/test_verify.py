@@ -13,7 +13,7 @@ import pytest
 
 from mcp_workflows.adapter import JSON, Ref, Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
-from mcp_workflows.adapter.recording import VERSION, Promise, Verdict, load_recording, read_recording
+from mcp_workflows.adapter.recordings import VERSION, Promise, Verdict, load_recording, read_recording
 from mcp_workflows.errors import ConfigError, EngineRefused, StartConflict
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.models import Engine

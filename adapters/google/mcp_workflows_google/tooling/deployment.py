@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class FixtureSettings(BaseModel):
-    """What `verify` may know to deploy workflows."""
+    """Settings of `verify` for the workflows that it deploys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

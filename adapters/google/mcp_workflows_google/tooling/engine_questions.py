@@ -1,4 +1,7 @@
-"""What only Google can tell about its workflows, and what the adapter expects of it; each question blocks."""
+"""Questions about Google Workflows that only Google can answer, with the answers that the adapter expects.
+
+Each blocks, and its docstring is shown.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
@@ -108,7 +111,7 @@ def _noted(text: str) -> Observation:
 
 
 def names(at: Deployment) -> Iterator[Observation]:
-    """names of executions have the project's id or its number, the same in every answer"""
+    """Names of executions have the project's id or its number, the same in every answer."""
     name = at.start(at.workflow(ECHO), "1")
     shapes = [name, at.get(name).name, *(row.name for row in at.listed(name.rpartition("/executions/")[0]))]
     kinds = {"number" if _NUMBER.match(shape) else "id" for shape in shapes}
@@ -118,7 +121,7 @@ def names(at: Deployment) -> Iterator[Observation]:
 
 
 def starts_again(at: Deployment) -> Iterator[Observation]:
-    """two creates with one label are two executions, and how soon both are listed (s)"""
+    """Two creates with one label are two executions, and both are listed soon."""
     workflow, key = at.workflow(ECHO), uuid.uuid4().hex
     began = time.monotonic()
     two = {at.start(workflow, "1", mcp_workflows_key=key) for _ in range(2)}
@@ -133,7 +136,7 @@ def starts_again(at: Deployment) -> Iterator[Observation]:
 
 
 def filters_labels(at: Deployment) -> Iterator[Observation]:
-    """the filter of a list by a label with dashes in its key: which spelling finds it, and only it"""
+    """The filter of a list by a label with dashes in its key: the spelling that finds it, and only it."""
     workflow, key = at.workflow(ECHO), uuid.uuid4().hex
     mine = at.start(workflow, "1", mcp_workflows_key=key)
     at.start(workflow, "1", mcp_workflows_key="another")
@@ -141,14 +144,14 @@ def filters_labels(at: Deployment) -> Iterator[Observation]:
     for number, spelling in enumerate(_LABELLED):
         only = spelling.format(key=KEY, value=key)
         found: list[str] = []
-        said = answer(lambda only=only, found=found: found.extend(row.name for row in at.listed(workflow, only)))
+        said = _listing(at, workflow, only, found)
         text = said if said != "accepted" else "finds it" if found == [mine] else f"finds {len(found)} of 1"
         ours = number == 0  # what the adapter asks first; others matter only if that does not work
         yield Observation(expected="finds it", seen=f"{spelling}: {text}", ok=text == "finds it" if ours else None)
 
 
 def filters_states(at: Deployment) -> Iterator[Observation]:
-    """the filter of a list by state and by start time, and the order of a list"""
+    """The filter of a list by state and by start time, and the order of a list."""
     workflow = at.workflow(ECHO)
     first, second = at.start(workflow, "1"), at.start(workflow, "2")
     for name in (first, second):
@@ -159,13 +162,18 @@ def filters_states(at: Deployment) -> Iterator[Observation]:
     for since, rows in ((timedelta(minutes=5), "2 rows"), (-timedelta(minutes=5), "0 rows")):
         when = (datetime.now(UTC) - since).strftime("%Y-%m-%dT%H:%M:%SZ")
         found: list[str] = []
-        said = answer(lambda w=when, f=found: f.extend(row.name for row in at.listed(workflow, f'startTime>="{w}"')))
+        said = _listing(at, workflow, f'startTime>="{when}"', found)
         yield _same(rows, f"{len(found)} rows" if said == "accepted" else said)
     yield _same("newest first", "newest first" if at.listed(workflow)[0].name == second else "another order")
 
 
+def _listing(at: Deployment, workflow: str, only: str, found: list[str]) -> str:
+    """Add the executions that fit a filter, and return the status of the call."""
+    return answer(lambda: found.extend(row.name for row in at.listed(workflow, only)))
+
+
 def shows_soon(at: Deployment) -> Iterator[Observation]:
-    """how long calls take (ms, median of 5), and which fields the BASIC view has"""
+    """The time of calls (ms, median of 5), and the fields of the BASIC view."""
     workflow = at.workflow(ECHO)
     creates = [seconds(lambda: at.start(workflow, "1", a="b")) * 1e3 for _ in range(5)]
     gets = [seconds(lambda: at.get(at.running[-1])) * 1e3 for _ in range(5)]
@@ -177,13 +185,13 @@ def shows_soon(at: Deployment) -> Iterator[Observation]:
 
 
 def results(at: Deployment) -> Iterator[Observation]:
-    """the result of a workflow that returns null, and of one that returns nothing"""
+    """The result of a workflow that returns null, and of one that returns nothing."""
     yield _same("null", at.ended(at.start(at.workflow(NULL))).result)
     yield _one_of(("null", ""), at.ended(at.start(at.workflow(NOTHING))).result)
 
 
 def payloads(at: Deployment) -> Iterator[Observation]:
-    """the payload and the context of an error: a text, a map, one of Google's own"""
+    """The payload and the context of an error: a text, a map, one of Google's own."""
     found = {source: at.ended(at.start(at.workflow(source))).error for source in (TEXT, MAP, DIVIDED)}
     yield _same('"my error"', found[TEXT].payload)
     yield _same("code, message", _keys(found[MAP].payload))
@@ -204,7 +212,7 @@ def _keys(payload: str) -> str:
 
 
 def cancels(at: Deployment) -> Iterator[Observation]:
-    """cancelling: how soon it shows (s), what the error says, and cancelling once it has ended"""
+    """A cancellation: the time until it shows, its error, and another one after the end."""
     name = at.start(at.workflow(SLEEP))
     until(lambda: at.get(name).status.current_steps or None, "a step")
     steps = [(step.routine, step.step) for step in at.get(name).status.current_steps]
@@ -223,7 +231,7 @@ def cancels(at: Deployment) -> Iterator[Observation]:
 
 
 def derives_callbacks(at: Deployment) -> Iterator[Observation]:
-    """the URL of a callback follows from its name in the list, takes an OAuth token, and is what the workflow knows"""
+    """The URL of a callback follows from its name in the list, takes an OAuth token, and the workflow knows the same."""
     name = at.start(at.workflow(WAITS))
     callback = until(lambda: next((row for row in at.callbacks(name) if int(row.get("waiters", 0))), None), "a waiter")
     identity = str(callback["name"]).rpartition("/")[2]
@@ -243,7 +251,7 @@ def _path(url: str) -> str:
 
 
 def keeps_payloads(at: Deployment) -> Iterator[Observation]:
-    """a callback that nobody awaits yet keeps what it gets: a second request meanwhile, and what the list shows"""
+    """A callback that nobody awaits yet keeps a request; the list shows it, and a second request is refused."""
     name = at.start(at.workflow(WAITS_LATER))
     identity = str(at.waiting(name)["name"]).rpartition("/")[2]
     path = f"/v1/{name}/callbacks/{identity}"
@@ -257,7 +265,7 @@ def keeps_payloads(at: Deployment) -> Iterator[Observation]:
 
 
 def shows_who_waits(at: Deployment) -> Iterator[Observation]:
-    """what the list shows of a callback that is awaited, and once its request was taken"""
+    """The list shows who awaits a callback, also once its request was taken."""
     name = at.start(at.workflow(TAKES))
     awaited = until(lambda: _awaited(at, name), f"a callback of {name} that is awaited", LISTED)
     identity = str(awaited[0]["name"]).rpartition("/")[2]
@@ -272,7 +280,7 @@ def _awaited(at: Deployment, name: str) -> Sequence[Mapping[str, object]]:
 
 
 def refuses(at: Deployment) -> Iterator[Observation]:
-    """what is refused how: a workflow, an execution, a location that is not there, an argument that is too large"""
+    """The refusals: of a workflow, an execution, a location that is not there, of an argument that is too large."""
     workflow = at.workflow(ECHO)
     yield _same("NOT_FOUND", answer(lambda: at.start(f"{at.place}/workflows/{PREFIX}-not")))
     yield _same("NOT_FOUND", answer(lambda: at.get(f"{workflow}/executions/{uuid.uuid4()}")))
@@ -284,7 +292,7 @@ def refuses(at: Deployment) -> Iterator[Observation]:
 
 
 def labels(at: Deployment) -> Iterator[Observation]:
-    """a labelled workflow in the list: its filter, its source, and whether executions inherit its labels"""
+    """A labelled workflow in the list: its filter, its source, and the labels of its executions."""
     value = uuid.uuid4().hex
     workflow = at.workflow(ECHO, labels={"mcp-tool": value}, description="Verify.")
     rows = until(
@@ -300,7 +308,7 @@ def labels(at: Deployment) -> Iterator[Observation]:
 
 
 def environment(at: Deployment) -> Iterator[Observation]:
-    """what a workflow knows of itself: the id of its execution is the one in its name"""
+    """The environment of a workflow has the id of its execution, as its name has it."""
     name = at.start(at.workflow(ENV, user_env_vars={"MCP_WORKFLOWS_URL": "https://tasks.example.com"}))
     known: Mapping[str, object] = json.loads(at.ended(name).result)
     yield _same(name.rpartition("/")[2], known["execution"])
@@ -310,7 +318,7 @@ def environment(at: Deployment) -> Iterator[Observation]:
 
 
 def reaches_the_sidecar(at: Deployment) -> Iterator[Observation]:
-    """http.post with an OpenID Connect token reaches the sidecar, which trusts it and refuses an empty question"""
+    """`http.post` with an OpenID Connect token reaches the sidecar, which trusts it and refuses an empty question."""
     sidecar = at.settings.sidecar
     if sidecar is None:
         raise NotTried(

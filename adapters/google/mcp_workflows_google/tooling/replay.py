@@ -43,7 +43,7 @@ async def record(client: Client, name: ExecutionName, earlier: JSON) -> JSON:
 
 def _written(callback: Callback) -> JSON:
     """Return a callback as ListCallbacks answers it, without what has arrived there."""
-    arrived = [{} for _ in range(callback.payloads)]
+    arrived: list[JSON] = [{} for _ in range(callback.payloads)]
     return {
         "name": callback.name,
         "method": callback.method,

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, Execution, Ref, Replayed
+from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.errors import ConfigError, EngineUnavailable, ExecutionNotFound
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.definition import ApiDefinition, Request
-from mcp_workflows_http.expressions import Scope
 from mcp_workflows_http.handle import Handle
 from mcp_workflows_http.look import look
 from mcp_workflows_http.settings import HttpSettings

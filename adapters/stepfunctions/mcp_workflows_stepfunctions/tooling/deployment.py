@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class FixtureSettings(BaseModel):
-    """What `verify` has to know to deploy state machines."""
+    """Settings of `verify` for the state machines that it deploys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,7 +111,8 @@ class Deployment:
             return None
         if not any(event["type"] == there for event in events):
             return None
-        return next(event for event in events if event["type"] == wanted)
+        found: Mapping[str, Any] = next(event for event in events if event["type"] == wanted)
+        return found
 
     def token(self, arn: str) -> str:
         """Return its task token, from the parameters in the history."""
@@ -126,7 +127,8 @@ class Deployment:
         for message in found.get("Messages", ()):
             queue.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
             events.append(json.loads(message["Body"]).get("detail", {}))
-        return next((event for event in events if event.get("executionArn") == arn), None)
+        mine: Mapping[str, Any] | None = next((event for event in events if event.get("executionArn") == arn), None)
+        return mine
 
     def restricted(self, role: str, machine: str) -> Any:
         """Return a client that may answer the tokens of this machine and do nothing else."""

@@ -1,4 +1,7 @@
-"""What only AWS can tell about Step Functions, and what the adapter expects of it; each question blocks."""
+"""Questions about Step Functions that only AWS can answer, with the answers that the adapter expects.
+
+Each blocks, and its docstring is shown.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
@@ -10,6 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
@@ -46,7 +50,7 @@ BRANCHES: Final[Definition] = {
 
 
 def starts_again(at: Deployment) -> Iterator[Observation]:
-    """the same name, running: the same input (also with other blanks), another input"""
+    """The same name while it runs, with the same input (also with other blanks), and with another."""
     machine = at.machine(SLEEP)
     first = at.start(machine, "one", '{"a": 1}')
     same = at.client.start_execution(stateMachineArn=machine, name="one", input='{"a": 1}')["executionArn"]
@@ -58,7 +62,7 @@ def starts_again(at: Deployment) -> Iterator[Observation]:
 
 
 def starts_after_the_end(at: Deployment) -> Iterator[Observation]:
-    """the same name and input after it has ended"""
+    """The same name and input after it has ended."""
     machine = at.machine(ECHO)
     at.until(at.start(machine, "one"), "SUCCEEDED")
     again = answer(lambda: at.client.start_execution(stateMachineArn=machine, name="one", input="{}"))
@@ -66,7 +70,7 @@ def starts_after_the_end(at: Deployment) -> Iterator[Observation]:
 
 
 def shows_soon(at: Deployment) -> Iterator[Observation]:
-    """how soon a new execution can be described, and how long calls take (ms, median)"""
+    """The time until a new execution can be described, and the time of calls (ms, median)."""
     machine = at.machine(ECHO)
     lags: list[float] = []
     for _ in range(5):
@@ -87,14 +91,14 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def refuses_large_inputs(at: Deployment) -> Iterator[Observation]:
-    """an input of 262,145 bytes"""
+    """An input of 262,145 bytes."""
     machine, large = at.machine(ECHO), json.dumps("x" * (LARGEST - 1))
     said = answer(lambda: at.client.start_execution(stateMachineArn=machine, name="large", input=large))
     yield _seen(said, ok=said != "accepted")
 
 
 def qualified_arns(at: Deployment) -> Iterator[Observation]:
-    """the ARN of an execution that was started by version, and by alias; the list of the whole machine has both"""
+    """The ARN of an execution that was started by version, and by alias; the list of the whole machine has both."""
     machine = at.machine(ECHO)
     version = at.client.publish_state_machine_version(stateMachineArn=machine)["stateMachineVersionArn"]
     routing = [{"stateMachineVersionArn": version, "weight": 100}]
@@ -121,7 +125,7 @@ _TAKEN: Final = "ExecutionAlreadyExists"
 
 
 def tokens_in_the_history(at: Deployment) -> Iterator[Observation]:
-    """the task token is in the resolved parameters of TaskScheduled, and good for an answer"""
+    """The task token is in the resolved parameters of TaskScheduled, and good for an answer."""
     arn = at.start(at.machine(ASK))
     token = at.token(arn)
     yield _expect(answer(lambda: at.client.send_task_success(taskToken=token, output='{"a":1}')), "accepted")
@@ -129,7 +133,7 @@ def tokens_in_the_history(at: Deployment) -> Iterator[Observation]:
 
 
 def hidden_data(at: Deployment) -> Iterator[Observation]:
-    """includeExecutionData=False hides those parameters"""
+    """`includeExecutionData=False` hides those parameters."""
     arn = at.start(at.machine(ASK))
     at.waiting(arn)
     events = at.client.get_execution_history(executionArn=arn, includeExecutionData=False)["events"]
@@ -138,7 +142,7 @@ def hidden_data(at: Deployment) -> Iterator[Observation]:
 
 
 def late_answers(at: Deployment) -> Iterator[Observation]:
-    """answers that come twice, that are no JSON, to a stopped execution, with a token that is none"""
+    """Answers that come twice, that are no JSON, to a stopped execution, with a token that is none."""
     machine = at.machine(ASK)
     arn = at.start(machine)
     token = at.token(arn)
@@ -156,14 +160,14 @@ def late_answers(at: Deployment) -> Iterator[Observation]:
 
 
 def heartbeats(at: Deployment) -> Iterator[Observation]:
-    """a heartbeat for a task without HeartbeatSeconds"""
+    """A heartbeat for a task without HeartbeatSeconds."""
     arn = at.start(at.machine(ASK))
     token = at.token(arn)
     yield _seen(answer(lambda: at.client.send_task_heartbeat(taskToken=token)), ok=None)
 
 
 def branches(at: Deployment) -> Iterator[Observation]:
-    """a question in a branch, when another branch fails: the events that close it"""
+    """A question in a branch, when another branch fails: the events that close it."""
     arn = at.start(at.machine(BRANCHES))
     scheduled = at.waiting(arn)["id"]
     at.until(arn, "FAILED")
@@ -173,7 +177,7 @@ def branches(at: Deployment) -> Iterator[Observation]:
 
 
 def stops(at: Deployment) -> Iterator[Observation]:
-    """stopping: how soon, with error and cause; and stopping what has ended"""
+    """A stop, with error and cause; and a stop after the end."""
     machine = at.machine(SLEEP)
     arn = at.start(machine)
     at.until(arn, "RUNNING")
@@ -188,14 +192,14 @@ def stops(at: Deployment) -> Iterator[Observation]:
 
 
 def times_out(at: Deployment) -> Iterator[Observation]:
-    """TimeoutSeconds of the machine: which error the execution has"""
+    """`TimeoutSeconds` of the machine: the error of the execution."""
     arn = at.start(at.machine({**SLEEP, "TimeoutSeconds": 1}))
     found = at.until(arn, "TIMED_OUT")
     yield _seen(f"error {found.get('error')}, cause {found.get('cause')}", ok=None)
 
 
 def redrives(at: Deployment) -> Iterator[Observation]:
-    """a redriven execution runs again under its ARN, and event ids go on"""
+    """A redriven execution runs again under its ARN, and event ids go on."""
     arn = at.start(at.machine(FAIL))
     at.until(arn, "FAILED")
     before = max(event["id"] for event in at.client.get_execution_history(executionArn=arn)["events"])
@@ -213,13 +217,13 @@ def _history(at: Deployment, arn: str) -> Sequence[Mapping[str, Any]]:
 
 
 def describes_machines(at: Deployment) -> Iterator[Observation]:
-    """DescribeStateMachine with includedData=METADATA_ONLY tells the type"""
+    """`DescribeStateMachine` with `includedData=METADATA_ONLY` tells the type."""
     found = at.client.describe_state_machine(stateMachineArn=at.machine(ECHO), includedData="METADATA_ONLY")
     yield _expect(str(found["type"]), "STANDARD")
 
 
 def express(at: Deployment) -> Iterator[Observation]:
-    """Express: describing an execution is refused; a Standard machine can run it (aws-sdk:sfn:startSyncExecution)"""
+    """Express: describing an execution is refused; a Standard machine can run it (aws-sdk:sfn:startSyncExecution)."""
     machine = at.machine(ECHO, type="EXPRESS")
     reply = at.clients.sync.start_sync_execution(stateMachineArn=machine, input='{"a":1}')
     yield _expect(str(reply["output"]).replace(" ", ""), '{"a":1}')
@@ -237,7 +241,7 @@ def express(at: Deployment) -> Iterator[Observation]:
 
 
 def tags(at: Deployment) -> Iterator[Observation]:
-    """a tagged machine is found by the Resource Groups Tagging API, and how soon"""
+    """A tagged machine is found by the Resource Groups Tagging API, and how soon."""
     value = uuid.uuid4().hex
     machine = at.machine(ECHO, tags=[{"key": "mcp:verify", "value": value}])
     began = time.monotonic()
@@ -255,7 +259,7 @@ def _tagged(at: Deployment, machine: str, value: str) -> Mapping[str, Any] | Non
 
 
 def lambda_token(at: Deployment) -> Iterator[Observation]:
-    """lambda:invoke.waitForTaskToken: the token is in the resolved parameters too"""
+    """`lambda:invoke.waitForTaskToken`: the token is in the resolved parameters too."""
     if at.settings.function is None:
         raise NotTried("name a Lambda function that the role may call: --set function=ARN")
     payload = {"taskToken.$": "$$.Task.Token", "mcpInput": {"message": "?", "requestedSchema": {"type": "object"}}}
@@ -272,7 +276,7 @@ def lambda_token(at: Deployment) -> Iterator[Observation]:
 
 
 def event_sizes(at: Deployment) -> Iterator[Observation]:
-    """an EventBridge status event reaches the queue, and what it leaves out of an input of 200 KB"""
+    """An EventBridge status event reaches the queue; an input of 200 KB is left out."""
     if at.settings.queue_url is None:
         raise NotTried("name the queue of docs/stepfunctions-events.md: --set queue_url=URL")
     arn = at.start(at.machine(ECHO), given=json.dumps("x" * 200_000))
@@ -284,13 +288,13 @@ def event_sizes(at: Deployment) -> Iterator[Observation]:
 
 
 def send_task_permissions(at: Deployment) -> Iterator[Observation]:
-    """SendTaskSuccess can be allowed for one state machine alone"""
+    """`SendTaskSuccess` can be allowed for one state machine alone."""
     if at.settings.assume is None:
         raise NotTried("name a role that you may assume and that may states:SendTaskSuccess: --set assume=ARN")
     machine, other = at.machine(ASK), at.machine(ASK)
     tokens = [at.token(at.start(each)) for each in (machine, other)]
     client = at.restricted(at.settings.assume, machine)
-    codes = [answer(lambda token=token: client.send_task_success(taskToken=token, output="{}")) for token in tokens]
+    codes = [answer(partial(client.send_task_success, taskToken=token, output="{}")) for token in tokens]
     yield _expect(f"its own {codes[0]}, another's {codes[1]}", "its own accepted, another's AccessDeniedException")
 
 

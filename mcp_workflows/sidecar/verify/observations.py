@@ -108,7 +108,7 @@ class ObservedAdapter(Adapter):
     def __init__(self, adapter: Adapter, observations: Observations) -> None:
         self.adapter = adapter
         self.observations = observations
-        self.starts = adapter.starts  # type: ignore[misc]  # of this adapter alone
+        self.starts = adapter.starts  # pyright: ignore[reportAttributeAccessIssue]  # of this one alone
 
     async def __aenter__(self) -> Self:
         """Enter the adapter."""
