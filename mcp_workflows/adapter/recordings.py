@@ -1,6 +1,6 @@
 """Recordings of `mcp-workflows verify`: what a real engine said, as a file that `replay` and tests take.
 
-The format is documented in docs/verify.md; a change that older readers cannot take raises `VERSION`.
+See `mcp-workflows docs verify` for the format; a change that older readers cannot take raises `VERSION`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from mcp_workflows.adapter.recordings import Recording, Verdict, load_recording,
 from mcp_workflows.errors import ConfigError
 from tests.support.commands import COMMAND, run
 
+ROOT = Path(__file__).parents[3]
 RECORDINGS = Path(__file__).with_name("recordings")
 TEXT: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
 PARTS = ["--finishes", "echo text=hi", "--other", "echo text=ho", "--fails", "decline", "--endless", "forever"]
@@ -91,6 +93,15 @@ async def test_a_recording_replays_as_it_was_seen(file: Path) -> None:
     recording = load_recording(file)
     assert [each.part for each in recording.executions][:3] == ["finishes", "fails", "endless"]
     assert replay_differences(HttpAdapter, recording) == []
+
+
+async def test_the_test_of_the_page_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/verify.md").read_text(), re.DOTALL)
+    (tmp_path / "recording.json").write_text((RECORDINGS / "buildbot.json").read_text())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    names["test_our_api_is_read_as_it_was"]()
 
 
 async def test_the_adapter_replays_nothing_that_is_no_recording_of_it() -> None:

@@ -231,7 +231,7 @@ def cancels(at: Deployment) -> Iterator[Observation]:
 
 
 def derives_callbacks(at: Deployment) -> Iterator[Observation]:
-    """The URL of a callback follows from its name in the list, takes an OAuth token, and the workflow knows the same."""
+    """The URL of a callback follows from its name in the list, takes an OAuth token, and the workflow knows it."""
     name = at.start(at.workflow(WAITS))
     callback = until(lambda: next((row for row in at.callbacks(name) if int(row.get("waiters", 0))), None), "a waiter")
     identity = str(callback["name"]).rpartition("/")[2]

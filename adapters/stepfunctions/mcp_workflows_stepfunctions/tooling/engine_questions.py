@@ -278,7 +278,7 @@ def lambda_token(at: Deployment) -> Iterator[Observation]:
 def event_sizes(at: Deployment) -> Iterator[Observation]:
     """An EventBridge status event reaches the queue; an input of 200 KB is left out."""
     if at.settings.queue_url is None:
-        raise NotTried("name the queue of docs/stepfunctions-events.md: --set queue_url=URL")
+        raise NotTried("name a queue (`mcp-workflows docs stepfunctions-events`): --set queue_url=URL")
     arn = at.start(at.machine(ECHO), given=json.dumps("x" * 200_000))
     began = time.monotonic()
     detail = until(lambda: at.event_of(arn), f"an event of {arn}")
