@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unittest
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,6 +20,8 @@ from mcp_workflows.adapter.capabilities import Finds, Fixtures, Role
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
 
 STACK_TRACES: Final = ("Traceback (most recent call last)", 'File "', "\n    at ")
+_FIRST_PAUSE: Final = 0.05  # seconds
+_LONGEST_PAUSE: Final = 1.0
 STARTS_ONCE_PER_KEY: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
 
 
@@ -84,11 +86,19 @@ async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
     if adapter.starts is not StartGuarantee.FINDABLE:
         return await adapter.start(start)
     with anyio.move_on_after(subject.patience):
-        while True:
+        for pause in _pauses():
             if (handle := await finder(adapter).find(start)) is not None:
                 return handle
-            await anyio.sleep(0.05)  # its list may lag behind
+            await anyio.sleep(pause)  # its list may lag behind
     raise LawBroken(f"find() does not see within {subject.patience} s what was started under this key")
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the seconds before the next look, more and more: an engine may have a rate limit."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(pause * 1.25, _LONGEST_PAUSE)
 
 
 def finder(adapter: Adapter) -> Finds:
@@ -160,10 +170,11 @@ async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[
     """Look until it is as wanted; the law is broken after `subject.patience` seconds."""
     seen = await look(subject, adapter, ref)
     with anyio.move_on_after(subject.patience):
-        while not wanted(seen):
-            await anyio.sleep(0.05)  # an engine far away sets no event of ours
+        for pause in _pauses():
+            if wanted(seen):
+                return seen
+            await anyio.sleep(pause)  # an engine far away sets no event of ours
             seen = await look(subject, adapter, ref)
-        return seen
     raise LawBroken(f"not seen within {subject.patience} s; the last look: {seen}")
 
 
@@ -195,10 +206,10 @@ async def run_on(subject: Subject, adapter: Adapter) -> None:
     start = new_start(subject.finishes)
     ref = ref_of(start, await adapter.start(start))
     with anyio.move_on_after(subject.patience):
-        seen = await look(subject, adapter, ref)
-        while not seen.terminal:
-            await anyio.sleep(0.05)
-            seen = await look(subject, adapter, ref)
+        for pause in _pauses():
+            if (await look(subject, adapter, ref)).terminal:
+                return
+            await anyio.sleep(pause)
 
 
 @asynccontextmanager
@@ -220,7 +231,7 @@ async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Co
     An adapter may show the execution that goes on in place of a cancelled one.
     """
     with anyio.move_on_after(subject.patience):
-        while True:
+        for pause in _pauses():
             found = await start_again(subject, adapter, start)  # which cancels later ones, as they come to be seen
             others = [await adapter.describe(ref_of(start, handle)) for handle in handles if handle != found]
             over = [seen for seen in others if seen.execution_id != found]
@@ -228,7 +239,7 @@ async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Co
                 ended = {seen.status.value for seen in over}
                 hold(ended <= {Status.CANCELLED}, f"later executions under one key must be cancelled: {ended}")
                 return found
-            await anyio.sleep(0.05)
+            await anyio.sleep(pause)
     raise LawBroken(f"within {subject.patience} s find() has not cancelled all later executions under one key")
 
 

@@ -252,7 +252,7 @@ def _ask(plan: Plan, *, yes: bool) -> None:
         adapter: Any = plan.engine.kind(plan.engine.settings)  # Any: it has the capability
         own = adapter.fixtures_notice()
     say(
-        f"verify starts some 60 executions on engine {plan.engine.name} ({plan.engine.adapter}), and ends those that "
+        f"verify starts some 30 executions on engine {plan.engine.name} ({plan.engine.adapter}), and ends those that "
         f"run. {own}",
         err=True,
     )

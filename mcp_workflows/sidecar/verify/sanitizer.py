@@ -48,6 +48,7 @@ def _rule(kind: str, pattern: str) -> _Rule:
     return _Rule(kind, re.compile(pattern))
 
 
+_HOSTS: Final = r"internal|local|corp|lan|intranet|amazonaws\.com|windows\.net|azure\.com|tmprl\.cloud|temporal\.io"
 _RULES: Final[Sequence[_Rule]] = (
     _rule("secret", r"-----BEGIN [A-Z ]+-----[\s\S]*?-----END [A-Z ]+-----"),
     _rule("secret", r"\beyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"),  # a JWT
@@ -60,8 +61,12 @@ _RULES: Final[Sequence[_Rule]] = (
         r"(?i:[\w-]*(?:password|passwd|secret|token|api[_-]?key|signature|credential|cookie|\bsig)[\w-]*)"
         r"[\"']?\s*[=:]\s*[\"']?(?P<it>[^\s\"'&,;{}<>]{4,})",
     ),
-    _rule("email", r"(?<![\w.+/-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*"),  # also PID@HOST, the identity of a Temporal worker
+    _rule(
+        "email", r"(?<![\w.+/-])[\w.+-]+(?:@|%40)[\w-]+(?:\.[\w-]+)*"
+    ),  # also PID@HOST, the identity of a Temporal worker
     _rule("host", r"(?<=://)(?:[^/\s@\"'<>]+@)?(?P<it>\[[0-9a-fA-F:.]+\]|[\w.-]+)"),
+    _rule("host", r"(?<![\w.@/-])(?P<it>(?:[\w-]+\.)+[a-zA-Z]{2,}):\d{2,5}\b"),
+    _rule("host", rf"(?<![\w.@/-])(?:[\w-]+\.)+(?:{_HOSTS})\b"),
     _rule("account", r"\barn:[\w-]+:[\w-]*:[\w-]*:(?P<it>\d{12})\b"),
     _rule("account", r"(?<![\w.])\d{12}(?![\w.])"),
     _rule("subscription", r"(?i:/subscriptions/)(?P<it>[0-9a-fA-F-]{36})"),
@@ -71,7 +76,7 @@ _RULES: Final[Sequence[_Rule]] = (
     _rule("ip", r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"),
     _rule("ip", r"(?<![\w:.])(?=[0-9a-fA-F]*:[0-9a-fA-F]*:)[0-9a-fA-F:]{3,39}(?![\w:.])"),
     _rule("opaque", r"(?<![\w+-])(?=[\w+-]*[a-z])(?=[\w+-]*[A-Z])(?=[\w+-]*\d)[\w+-]{32,}={0,2}"),
-    _rule("opaque", r"(?<![\w+/])(?=[\w+/]*[a-z])(?=[\w+/]*[A-Z])(?=[\w+/]*\d)[A-Za-z0-9+/]{60,}={0,2}"),
+    _rule("opaque", r"(?<![\w+/])(?=[\w+/]*[a-z])(?=[\w+/]*[A-Z])(?=[\w+/]*\d)[A-Za-z0-9+/]{40,}={0,2}"),
     _rule("opaque", r"\b[0-9a-f]{40,}\b"),
 )
 """The rules, in the order in which they are applied; what one has replaced, a later one leaves alone."""
@@ -106,7 +111,7 @@ class Sanitizer:
         """
         for text, kind in sorted(self.private.items(), key=lambda item: -len(item[0])):
             if len(text) >= _SHORTEST:
-                self._everywhere[text] = self._placeholder(text, kind)
+                self._everywhere[text.casefold()] = self._placeholder(text, kind)
         found = self._value(self._value(value))
         written = json.dumps(found, ensure_ascii=False)
         left = [
@@ -143,7 +148,7 @@ class Sanitizer:
             return text
         found = self._placeholder(text, "secret")
         if _DISTINCT.fullmatch(text):
-            self._everywhere[text] = found
+            self._everywhere[text.casefold()] = found
         return found
 
     def _text(self, text: str, depth: int) -> str:
@@ -157,7 +162,7 @@ class Sanitizer:
                 cleaned = self._text(decoded, depth + 1)
                 return text if cleaned == decoded else base64.b64encode(cleaned.encode()).decode()
         if self._everywhere:
-            text = _pattern(self._everywhere).sub(lambda found: self._everywhere[found[0]], text)
+            text = _pattern(self._everywhere).sub(lambda found: self._everywhere[found[0].casefold()], text)
         for rule in _RULES:
             text = rule.pattern.sub(self._replace(rule), text)
         return text
@@ -190,7 +195,7 @@ class Sanitizer:
                 placeholder = base64.b64encode(placeholder.encode()).decode()  # a reader may decode it
                 self._placeholders.add(placeholder)
             if _DISTINCT.fullmatch(text):
-                self._everywhere[text] = placeholder
+                self._everywhere[text.casefold()] = placeholder
             return found.string[found.start() : begin] + placeholder + found.string[end : found.end()]
 
         return replace
@@ -205,7 +210,7 @@ class Sanitizer:
 
 def _pattern(texts: Mapping[str, str] | Sequence[str]) -> re.Pattern[str]:
     longest_first = sorted(texts, key=len, reverse=True)
-    return re.compile(_WORD.format(f"(?:{'|'.join(map(re.escape, longest_first))})"))
+    return re.compile(_WORD.format(f"(?:{'|'.join(map(re.escape, longest_first))})"), re.IGNORECASE)
 
 
 def _decoded(text: str) -> str | None:
