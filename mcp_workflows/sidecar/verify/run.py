@@ -74,7 +74,8 @@ class Verification:
     executions: list[RecordedExecution] = field(default_factory=list[RecordedExecution])
     measured: Mapping[str, float] = field(default_factory=dict[str, float])
     private: Mapping[str, str] = field(default_factory=dict[str, str])  # see `Records.private`
-    left: Sequence[str] = ()  # what could not be ended
+    left: Sequence[str] = ()  # what could not be ended or removed
+    is_complete: bool = False  # all was tried
 
     def count(self, verdict: Verdict) -> int:
         """Return how many promises have this verdict."""
@@ -100,7 +101,12 @@ async def run_until_interrupted(plan: Plan, found: Verification, told: Callable[
     """
     async with anyio.create_task_group() as group:
         group.start_soon(_cancel_on_signal, group.cancel_scope)
-        await run(plan, found, told)
+        try:
+            await run(plan, found, told)
+        except EngineError as error:
+            if not found.is_complete:
+                raise
+            found.left = [*found.left, str(error)]  # what was created could not be removed
         group.cancel_scope.cancel()
         return True
     return False
@@ -170,7 +176,7 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
             except (EngineError, TimeoutError) as error:
                 why = str(error) or "it did not end in time"
                 tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.BROKEN, seen=why))
-        found.measured = seen.measured()
+        found.measured, found.is_complete = seen.measured(), True
 
 
 async def _must_answer(adapter: Adapter) -> None:

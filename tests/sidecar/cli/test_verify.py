@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from mcp_workflows.adapter import JSON, Ref, Start
+from mcp_workflows.adapter import JSON, Fixtures, Ref, Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.adapter.recordings import VERSION, Promise, Verdict, load_recording, read_recording
 from mcp_workflows.errors import ConfigError, EngineRefused, StartConflict
 from mcp_workflows.sidecar.cli.main import main
 from mcp_workflows.sidecar.config.models import Engine
-from mcp_workflows.sidecar.verify.run import Plan, Verification, run
+from mcp_workflows.sidecar.verify.run import Plan, Verification, run_until_interrupted
 from mcp_workflows.testing import FindableMemoryAdapter, FindableMemorySettings
 
 
@@ -145,11 +147,21 @@ class Deaf(MemoryAdapter):
         await self.describe(ref)
 
 
+class Sticky(MemoryAdapter):
+    """Cannot remove what it has created."""
+
+    @asynccontextmanager
+    async def fixtures(self, settings: BaseModel) -> AsyncGenerator[Fixtures]:
+        async with super().fixtures(settings) as fixtures:
+            yield fixtures
+        raise EngineRefused("could not be removed: echo")
+
+
 async def verified(kind: type[MemoryAdapter], settings: MemorySettings, patience: float = 1) -> Verification:
     found, told = Verification(), list[Promise]()
     engine = Engine(name="memory", adapter="memory", kind=kind, settings=settings)
     plan = Plan(engine=engine, roles=None, settings=None, patience=patience, with_executions=False)
-    await run(plan, found, told.append)
+    assert await run_until_interrupted(plan, found, told.append)
     assert told == found.promises
     return found
 
@@ -190,6 +202,13 @@ async def test_an_execution_that_does_not_end_is_told() -> None:
 
 
 @pytest.mark.anyio
+async def test_what_cannot_be_removed_is_told_and_the_findings_are_kept() -> None:
+    found = await verified(Sticky, MemorySettings(name=uuid.uuid4().hex))
+    assert found.left == ["could not be removed: echo"]
+    assert found.count(Verdict.HELD) == 21
+
+
+@pytest.mark.anyio
 async def test_an_engine_that_is_searched_is_measured() -> None:
     found = await verified(FindableMemoryAdapter, FindableMemorySettings(name=uuid.uuid4().hex, settling_seconds=11))
     assert not verdicts(found, Verdict.BROKEN)
@@ -199,7 +218,7 @@ async def test_an_engine_that_is_searched_is_measured() -> None:
 
 @pytest.mark.anyio
 async def test_an_engine_that_does_not_answer_is_an_error_and_nothing_is_tried() -> None:
-    with pytest.raises(EngineRefused, match="does not answer"):
+    with pytest.RaisesGroup(pytest.RaisesExc(EngineRefused, match="does not answer")):
         await verified(MemoryAdapter, MemorySettings(name=uuid.uuid4().hex, unreachable=True))
 
 

@@ -27,6 +27,7 @@ from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrp
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.channels import workflows_host
 from mcp_workflows_google.credentials import load, refreshed
 from mcp_workflows_google.rest import rest_url
@@ -161,16 +162,23 @@ class Deployment:
         """Cancel and remove everything.
 
         Raises:
-            GoogleAPICallError: a workflow cannot be removed; the message names it.
+            EngineRefused: some cannot be removed; the message names them.
         """
         for name in self.running:
             with suppress(GoogleAPICallError):
                 if self.get(name, full=False).state not in _ENDED:
                     self.cancel(name)
+        left: list[str] = []
         for name in self.made:
-            with suppress(NotFound):  # it was never deployed
+            try:
                 self.workflows.delete_workflow(name=name, retry=None, timeout=_CALL).result(timeout=_DEPLOY)
+            except NotFound:
+                pass  # it was never deployed
+            except GoogleAPICallError as error:
+                left.append(f"{name} ({code(error)})")
         self.http.close()
+        if left:
+            raise EngineRefused(f"could not be removed: {', '.join(left)}")
 
 
 def until(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:

@@ -18,10 +18,11 @@ from typing import Any, Final, TypeVar
 
 import anyio.from_thread
 import boto3
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
 from mcp_workflows_stepfunctions.settings import Discover, Events, StepFunctionsSettings
 
@@ -149,14 +150,22 @@ class Deployment:
         """Stop and remove everything; an execution that runs keeps its machine until it has ended.
 
         Raises:
-            ClientError, BotoCoreError: a machine cannot be removed; the message names it.
+            EngineRefused: some cannot be removed; the message names them.
         """
         for arn in self.running:
-            with suppress(ClientError):
+            with suppress(ClientError, BotoCoreError):
                 self.client.stop_execution(executionArn=arn)
+        left: list[str] = []
         for arn in self.made:
-            self.client.delete_state_machine(stateMachineArn=arn)
+            try:
+                self.client.delete_state_machine(stateMachineArn=arn)
+            except ClientError as error:
+                left.append(f"{arn} ({code(error)})")
+            except BotoCoreError as error:
+                left.append(f"{arn} ({type(error).__name__})")
         self.clients.close()
+        if left:
+            raise EngineRefused(f"could not be removed: {', '.join(left)}")
 
 
 def until(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:

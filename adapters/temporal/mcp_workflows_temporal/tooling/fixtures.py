@@ -98,24 +98,38 @@ async def fixtures(
         "The version of the server.": partial(_version, frontend),
         "A new execution is in the list of executions, and how soon.": partial(_listed_after, role("Forever"), verbs),
     }
-    await worker.__aenter__()
+    async with anyio.create_task_group() as group:
+        group.start_soon(_run, worker)
+        try:
+            yield Fixtures(
+                finishes=role("Echo", {"text": "hi"}),
+                output={"text": "hi"},
+                other_arguments=[{"text": "ho"}],
+                fails=role("Fail"),
+                failure=_FAILURE,
+                endless=role("Forever"),
+                asks=role("Ask", 1),
+                asks_two=role("Ask", 2),
+                content={"answer": "yes"},
+                unknown_handle="mcp-workflows-verify-nobody/no-run",
+                questions=questions,
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await worker.shutdown()
+
+
+async def _run(worker: Worker) -> None:
+    """Run the worker until it is shut down; cancelled, the SDK's core would go on polling.
+
+    Raises:
+        EngineUnavailable: it has ended by itself.
+    """
     try:
-        yield Fixtures(
-            finishes=role("Echo", {"text": "hi"}),
-            output={"text": "hi"},
-            other_arguments=[{"text": "ho"}],
-            fails=role("Fail"),
-            failure=_FAILURE,
-            endless=role("Forever"),
-            asks=role("Ask", 1),
-            asks_two=role("Ask", 2),
-            content={"answer": "yes"},
-            unknown_handle="mcp-workflows-verify-nobody/no-run",
-            questions=questions,
-        )
-    finally:
         with anyio.CancelScope(shield=True):
-            await worker.__aexit__(None, None, None)
+            await worker.run()
+    except RuntimeError as error:
+        raise EngineUnavailable(f"the worker ended: {error}") from None
 
 
 async def _version(frontend: Frontend) -> Sequence[Observation]:
