@@ -34,7 +34,7 @@ from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
-from mcp_workflows_http.bulk_status import listings
+from mcp_workflows_http.bulk_status import WITH_LISTS, WITHOUT_LISTS, RateShares, listings
 from mcp_workflows_http.cancel import cancel
 from mcp_workflows_http.client import ApiClient
 from mcp_workflows_http.definition import ApiDefinition
@@ -65,7 +65,7 @@ class HttpAdapter:
     Options: ClassVar[type[BaseModel]] = HttpOptions
     starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
     first_settings: ClassVar[Mapping[str, str]] = {"preset": "respond-async", "url": "https://jobs.example.com"}
-    share_of_looks: ClassVar[float] = 0.8  # of the calls; the rest is for starts, answers and searches
+    shares: ClassVar[RateShares] = WITHOUT_LISTS
 
     def __new__(cls, settings: HttpSettings) -> Self:
         """Return an adapter with exactly the capabilities that the definition has."""
@@ -187,7 +187,7 @@ class HttpAdapter:
     def allowance(self) -> Allowance:
         """This process's share of the API's rate limit; see `Limited.allowance`."""
         requests = 1 + sum(more.when is None and more.each is None for more in self._settings.look.more.values())
-        refill = self._client.refill * self.share_of_looks
+        refill = self._client.refill * self.shares.looks
         return Allowance(
             looks_per_second=refill / requests,
             sweep_every=_SWEEP_EVERY,
@@ -283,7 +283,7 @@ class CalledHttpAdapter(HttpAdapter):
 class SweepingHttpAdapter(HttpAdapter):
     """Adapter for a job API that lists the executions that run; satisfies `Sweeps` besides."""
 
-    share_of_looks: ClassVar[float] = 0.5  # lists take some more
+    shares: ClassVar[RateShares] = WITH_LISTS
 
     @property
     def allowance(self) -> Allowance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from mcp_workflows.adapter import Status
@@ -15,7 +16,17 @@ from mcp_workflows_http.find import pages
 from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.settings import HttpSettings
 
-_SHARE: Final = 0.4  # of the calls; looks and starts get the rest
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateShares:
+    """The shares of the rate limit; starts, answers and searches get the rest."""
+
+    looks: float
+    lists: float
+
+
+WITHOUT_LISTS: Final = RateShares(looks=0.8, lists=0.0)
+WITH_LISTS: Final = RateShares(looks=0.5, lists=0.4)
 
 
 def listings(client: ApiClient, settings: HttpSettings, sweep: Sweep) -> Listings:
@@ -43,7 +54,7 @@ def listings(client: ApiClient, settings: HttpSettings, sweep: Sweep) -> Listing
             raise EngineRefused(str(error)) from None  # of this workflow only
         return RunningNames(names=names | asking.keys(), calls=calls, asking=asking)
 
-    return Listings(lister, _entry, lambda: client.refill * _SHARE)
+    return Listings(lister, _entry, lambda: client.refill * WITH_LISTS.lists)
 
 
 def _entry(handle: str) -> ListEntry | None:

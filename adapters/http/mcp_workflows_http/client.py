@@ -40,7 +40,6 @@ _PATIENCE: Final = 2.0  # seconds that a call waits for its turn
 _LONGEST_PAUSE: Final = 3600.0  # seconds, whatever the API says
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _URLS: Final = frozenset({"location", "content-location", "operation-location", "azure-asyncoperation"})
-_UNAUTHORIZED: Final = 401
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _END: Final = 65_536  # bytes at the end of a log
 
@@ -58,6 +57,21 @@ class Reply:
     def ok(self) -> bool:
         """True if the API says that all is well."""
         return 200 <= self.status < 300  # the class of HTTP status
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """True if our credentials are not accepted."""
+        return self.status == 401  # RFC 9110, section 15.5.2
+
+    @property
+    def is_client_error(self) -> bool:
+        """True if the API, or something before it, does not do what it was asked."""
+        return 400 <= self.status < 500
+
+    @property
+    def is_server_error(self) -> bool:
+        """True if the API failed."""
+        return self.status >= 500  # and the codes beyond 599 that some gateways make up
 
     @property
     def text(self) -> str:
@@ -285,7 +299,7 @@ class ApiClient:
         client = await self._client()
         await self._pace.turn()
         reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
-        if reply.status == _UNAUTHORIZED and self._credentials.renewable:  # a definite no: it may be sent again
+        if reply.is_unauthorized and self._credentials.renewable:  # a definite no: it may be sent again
             reply = await self._sent(client, prepared, renewed=True, end_only=end_only)
         return reply
 

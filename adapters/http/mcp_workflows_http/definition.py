@@ -239,19 +239,19 @@ class Look(Reading, _LookRequests):
         return codes
 
     @cached_property
-    def more_first(self) -> bool:
+    def needs_more_for_status(self) -> bool:
         """True if the further requests tell the status."""
         return "more" in names_in([self.status, self.gone_if, *self.codes.values()])
 
     @cached_property
-    def output_has_more(self) -> bool:
+    def needs_more_for_output(self) -> bool:
         """True if the result is in a further request."""
         return "more" in names_in(self.output)
 
     @model_validator(mode="after")
     def _has_an_order(self) -> Look:
         used = names_in([each.when for each in self.more.values()])
-        if self.more_first and "status" in used:
+        if self.needs_more_for_status and "status" in used:
             raise ValueError("more.NAME.when cannot use status, as status uses more")
         return self
 

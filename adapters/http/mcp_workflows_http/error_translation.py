@@ -19,7 +19,6 @@ _CREDENTIALS: Final = {401: _NOT_OURS, 403: _NOT_OURS, 407: "the proxy does not 
 _ABOUT_THE_INPUT: Final = frozenset({400, 404, 405, 413, 415, 422})
 _NO_SUCH_PAGE: Final = frozenset({404, 405})  # also of a proxy that stands before the API
 _NOT_DONE_HERE: Final = frozenset({301, 307, 308})
-_SERVER_ERROR: Final = 500
 _MOST: Final = 8192  # bytes of a body that are read for its reason
 
 
@@ -27,7 +26,7 @@ def said(reply: Reply) -> str:
     """Return what the API said, on one line; nothing that could repeat our credentials."""
     if reply.status in _CREDENTIALS:
         return f"it answered {reply.status}: {_CREDENTIALS[reply.status]}"
-    reason = reason_in(reply.content[:_MOST]) if reply.status < _SERVER_ERROR else ""
+    reason = reason_in(reply.content[:_MOST]) if not reply.is_server_error else ""
     return f"it answered {reply.status}{f': {reason}' if reason else ''}"
 
 
@@ -39,7 +38,7 @@ def throttled(reply: Reply) -> EngineUnavailable:
 def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
     """Return what a reply to a start means that is no success."""
     if reply.is_throttled:
-        not_accepted = reply.status < _SERVER_ERROR and starts is not StartGuarantee.KEYED
+        not_accepted = not reply.is_server_error and starts is not StartGuarantee.KEYED
         return EngineUnavailable(said(reply), throttled=True, sent=not not_accepted)
     if reply.status in _NOT_DONE_HERE:
         there = urlsplit(reply.headers.get("location", "")).netloc
@@ -52,7 +51,7 @@ def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
         return EngineUnavailable(f"it answered {reply.status} with a page that is no JSON", silent=False)
     if reply.status in _ABOUT_THE_INPUT:
         return EngineRefused(said(reply), final=True)
-    if reply.status < 400 or reply.status >= _SERVER_ERROR or reply.status in _LATER:
+    if not reply.is_client_error or reply.status in _LATER:
         return EngineUnavailable(said(reply))
     return EngineRefused(said(reply))
 
@@ -61,12 +60,12 @@ def look_error(reply: Reply) -> EngineUnavailable:
     """Return what a reply to a look means that is no success."""
     if reply.is_throttled:
         return throttled(reply)
-    return EngineUnavailable(said(reply), silent=reply.status >= _SERVER_ERROR)
+    return EngineUnavailable(said(reply), silent=reply.is_server_error)
 
 
 def change_error(reply: Reply) -> EngineError:
     """Return what a reply to an answer or a cancellation means that is no success."""
     if reply.is_throttled:
         return throttled(reply)
-    refused = 400 <= reply.status < _SERVER_ERROR and reply.status not in _LATER
+    refused = reply.is_client_error and reply.status not in _LATER
     return EngineRefused(said(reply)) if refused else EngineUnavailable(said(reply))

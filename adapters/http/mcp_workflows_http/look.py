@@ -24,8 +24,6 @@ from mcp_workflows_http.questions import OpenQuestion, open_questions
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)File "[^"]*", line \d+|^\s+at \S+ ?\(')
 _LONGEST_LINE: Final = 2000  # characters of a line of a log
 _MOST_ITEMS: Final = 100  # further requests for the items of one list
-_UNAUTHORIZED: Final = 401
-_SERVER_ERROR: Final = 500
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
 
 
@@ -79,7 +77,7 @@ async def look(
         reply = Reply(status=kept["status"], headers={}, content=str(kept["body"]).encode())
     scope |= {"reply": reply.as_json(), "more": {}}
     scope |= {"entry": lenient(partial(entry_of, how, scope))}
-    if how.more_first and reply.ok:
+    if how.needs_more_for_status and reply.ok:
         scope = await _with_more(client, how, scope)
     if reply.status in how.gone and not reply.is_json and "gone" not in how.model_fields_set:
         raise EngineUnavailable(f"it answered {reply.status} with a page that is no JSON", silent=False)
@@ -94,7 +92,7 @@ async def look(
         raise look_error(reply)
     status, strange = _status(how, reply, scope)
     scope |= {"status": status.value}
-    if not how.more_first:
+    if not how.needs_more_for_status:
         scope = await _with_more(client, how, scope)
     execution = execution_of(how, status, strange, scope, name=handle.name, has_log=how.log is not None)
     if execution.failure is not None and how.log is not None and with_log:
@@ -158,8 +156,8 @@ async def _one_more(client: Asking, how: Look, further: More, scope: Scope) -> J
     if further.when is not None and not lenient(partial(scope.is_true, further.when)):
         return None
     reply = await _asked(client, how.model_copy(update={"request": further.request}), scope)
-    has_result = how.output_has_more and scope.names.get("status") == Status.SUCCEEDED
-    unknown = how.more_first or (has_result and (reply.status == _UNAUTHORIZED or reply.status >= _SERVER_ERROR))
+    has_result = how.needs_more_for_output and scope.names.get("status") == Status.SUCCEEDED
+    unknown = how.needs_more_for_status or (has_result and (reply.is_unauthorized or reply.is_server_error))
     if reply.is_throttled or (unknown and not reply.ok and reply.status not in how.gone):
         raise look_error(reply)
     return reply.as_json() if reply.ok else None

@@ -88,7 +88,7 @@ def with_preset(written: object, folder: Path) -> object:
     return _merged(preset, settings)
 
 
-def told_by_preset(error: ValidationError, written: object, folder: Path) -> ValidationError:
+def with_places_in_preset(error: ValidationError, written: object, folder: Path) -> ValidationError:
     """Return the error with the file and the line of what stands in a preset file of the user's own."""
     settings = as_object(cast("JSON", written)) or {}
     name = settings.get("preset")

@@ -26,7 +26,7 @@ from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.definition import MODEL
 from mcp_workflows_http.definition import HEADER, ApiDefinition
-from mcp_workflows_http.presets import told_by_preset, with_preset
+from mcp_workflows_http.presets import with_places_in_preset, with_preset
 
 _NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}
 _LIBRARIES: Final = {"google": "google.auth", "azure": "azure.identity"}
@@ -240,7 +240,7 @@ class HttpSettings(ApiDefinition):
         try:
             return handler(merged)
         except ValidationError as error:
-            raise told_by_preset(error, written, folder) from None
+            raise with_places_in_preset(error, written, folder) from None
 
     @field_validator("headers")
     @classmethod

@@ -18,7 +18,6 @@ from mcp_workflows_http.settings import HttpSettings
 from mcp_workflows_http.start import order_scope
 
 _NOT_LET_IN = {401: "check auth", 403: "check auth", 407: "check proxy"}
-_SERVER_ERROR = 500
 _NOBODYS = "0"  # an id; some APIs take numbers only
 
 
@@ -32,7 +31,7 @@ async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
         return Finding(ok=False, text=str(error), hint=hint)
     if reply.status in _NOT_LET_IN:
         return Finding(ok=False, text=said(reply), hint=_NOT_LET_IN[reply.status])
-    if reply.status >= _SERVER_ERROR or (settings.check.engine is not None and not reply.ok):
+    if reply.is_server_error or (settings.check.engine is not None and not reply.ok):
         return Finding(ok=False, text=said(reply), hint="check url")
     if settings.check.engine is not None and not reply.is_json:
         return Finding(ok=False, text=f"it answered {reply.status} with a page that is no JSON", hint="check url")
@@ -103,7 +102,7 @@ async def _look_at_nobodys(client: ApiClient, settings: HttpSettings, start: Sta
     parts = as_object(settings.start.handle)
     run = _NOBODYS if parts is None else dict.fromkeys(parts, _NOBODYS)
     reply = await client.send(request, Handle.of(run, start, settings, "").scope(start.options))
-    refuses_the_id = 400 <= reply.status < _SERVER_ERROR and reply.status not in _NOT_LET_IN
+    refuses_the_id = reply.is_client_error and reply.status not in _NOT_LET_IN
     if not (reply.ok or refuses_the_id or reply.status in settings.look.codes):
         return f"a look at {_NOBODYS} fails: {said(reply)}"
     return None if reply.is_json else f"a look at {_NOBODYS} gets a page that is no JSON ({reply.status})"
