@@ -19,9 +19,14 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_workflows.errors import NotLetIn
 
 CONNECT_SECONDS: Final = 30.0
+LARGEST_BODY: Final = 32 * 2**20  # bytes of one answer, and of one event of a stream
+UNREACHED: Final = "cannot be reached"
+"""The beginning of the message of a request that certainly did not get to the server."""
 SILENCE_SECONDS: Final = 300.0  # of an open stream; servers send keep-alives more often
 _EVENTS: Final = "text/event-stream"
 _FIRST: Final = "server/discover"
+_OF_THE_BODY: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _NOBODY: Final = "it wants a token"
 _REFUSED: Final[Mapping[int, str]] = {
     401: "the token is not good there: expired, for another server, or of an issuer that it does not trust",
@@ -48,7 +53,7 @@ def reconnecting_http(
     async def opened() -> AsyncGenerator[Any]:  # Any: the SDK keeps that type for itself
         async with (
             _SurvivingClient(headers=headers, auth=auth, timeout=waits) as http,
-            streamable_http_client(url, http_client=http) as streams,
+            streamable_http_client(url, http_client=http, max_sse_event_size=LARGEST_BODY) as streams,
         ):
             yield streams
 
@@ -92,20 +97,42 @@ class _SurvivingClient(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **settings: Any) -> httpx2.Response:  # Any: as httpx2 takes them
         try:
             response = await super().send(request, **settings)
-            if not response.headers.get("content-type", "").startswith(_EVENTS):
-                await response.aread()  # a broken body fails here; of a broken event stream the SDK tells its readers
+            if response.status_code in _REFUSED:
+                await response.aclose()
+                return _not_let_in(response.status_code, _refused(response), request)
+            if response.headers.get("content-type", "").startswith(_EVENTS):
+                return response  # the SDK tells its readers when it breaks off
+            return await _read(response, request)
+        except NotLetIn as error:  # of the authentication: there is no token
+            return _not_let_in(401, str(error), request)
         except httpx2.TransportError as error:
             if request.headers.get("mcp-method") == _FIRST:
                 raise  # the SDK would take an error here for a server of an older version
             return httpx2.Response(503, json=_error(error), request=request)
-        if response.status_code not in _REFUSED:
-            return response
-        said = {"code": types.INTERNAL_ERROR, "message": f"not let in: {_refused(response)}"}  # the code is the SDK's
-        return httpx2.Response(
-            response.status_code, json={"jsonrpc": "2.0", "id": None, "error": said}, request=request
-        )
+
+
+async def _read(response: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
+    """Return the response with its body, of which no more is read than is allowed; a broken one fails here."""
+    read: list[bytes] = []
+    size = 0
+    async for part in response.aiter_bytes():
+        read.append(part)
+        size += len(part)
+        if size > LARGEST_BODY:
+            await response.aclose()
+            raise httpx2.ReadError(f"more than {LARGEST_BODY} bytes")
+    kept = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_BODY]
+    found = httpx2.Response(response.status_code, headers=kept, content=b"".join(read), request=request)
+    found.next_request = response.next_request  # of a redirect
+    return found
+
+
+def _not_let_in(status: int, reason: str, request: httpx2.Request) -> httpx2.Response:
+    said = {"code": types.INTERNAL_ERROR, "message": f"not let in: {reason}"}  # the code is the SDK's
+    return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": said}, request=request)
 
 
 def _error(error: httpx2.TransportError) -> Mapping[str, Any]:  # Any: JSON
-    said = {"code": types.CONNECTION_CLOSED, "message": f"no answer ({error or type(error).__name__})"}
+    what = UNREACHED if isinstance(error, _NOT_SENT) else "no answer"
+    said = {"code": types.CONNECTION_CLOSED, "message": f"{what} ({error or type(error).__name__})"}
     return {"jsonrpc": "2.0", "id": None, "error": said}
