@@ -30,7 +30,7 @@ from mcp_workflows.adapter import (
 )
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
-from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.find import find
@@ -69,8 +69,10 @@ class McpAdapter:
         self._settings = settings
         self._definitions = KeptDefinitions[ToolsDefinition](settings, settings.definition, ToolsDefinition)
         self._upstream = Upstream(settings, self._answered)
-        self._calls = OpenCalls()
+        self._calls = OpenCalls(self._upstream.masked_value)
         self._upstream.is_busy = lambda: self._calls.are_open
+        self._upstream.counted = self._calls.request
+        self._upstream.connected = self._calls.forget_abandoned
         self._tasks = UpstreamTasks(self._upstream, self._calls.elicitations)
         self._starts = StartCalls(self._upstream, settings, self._calls)
         self._looks = KeptLooks()
@@ -101,13 +103,15 @@ class McpAdapter:
         with anyio.move_on_after(self._settings.timeout.total_seconds()):
             await call.changed.wait()
         if call.error is not None:
-            raise call.error
+            raise self._masked(call.error)
         if call.outcome is not None and "handle" in call.outcome:
             return str(call.outcome["handle"])
         asks = self._calls.elicitations.requests(call.id)
-        if call.outcome is None and not asks and self.starts is not StartGuarantee.ONCE:
-            call.scope.cancel()  # it is safe to try again, or to search
-            raise EngineUnavailable(self._late())
+        if call.outcome is None and not asks:
+            self._upstream.note_silence()
+            if self.starts is not StartGuarantee.ONCE:
+                call.scope.cancel()  # it is safe to try again, or to search
+                raise EngineUnavailable(self._late())
         await self._calls.keep(call, self._running)
         return Handle.of(Kind.CALL, call.id, start, self._definitions.now).text()
 
@@ -115,22 +119,34 @@ class McpAdapter:
         """Look once, as the definition of its start says; see `Adapter.describe`."""
         if kept := self._looks.get(ref.handle):
             return kept
+        try:
+            async with self._in_time():
+                execution, wait = await self._look(ref)
+        except EngineRefused as error:
+            raise EngineUnavailable(str(error), silent=False) from None
+        found = self._without_secrets(execution)
+        if wait > 0 and not found.terminal:
+            self._looks.keep(ref.handle, found, min(wait, _LONGEST_PAUSE))
+        return found
+
+    async def _look(self, ref: Ref) -> tuple[Execution, float]:
+        """Return the execution, and the seconds until the server wants to be asked again."""
         handle = Handle.parse(ref.handle)
-        async with self._in_time():
-            if handle.kind is Kind.CALL:
-                found = await self._calls.look(handle.name)
-                if isinstance(found, Execution):
-                    return found
-                handle = Handle.parse(found)
-            if handle.kind is Kind.TASK:
-                execution, wait = await self._tasks.look(handle.name, self._running)
-                if wait and not execution.terminal:
-                    self._looks.keep(ref.handle, execution, min(wait, _LONGEST_PAUSE))
-                return execution
-            seen = await look(self._upstream, await self._definitions.get(handle.definition), handle, ref.options)
-            if seen.unmapped is not None:
-                await self._definitions.note_unmapped(seen.unmapped)
-        return self._without_secrets(seen.execution)
+        if handle.kind is Kind.CALL:
+            found = await self._calls.look(handle.name)
+            if isinstance(found, Execution):
+                return found, 0.0
+            handle = Handle.parse(found)
+        if handle.kind is Kind.TASK:
+            return await self._tasks.look(handle.name, self._running)
+        seen = await look(self._upstream, await self._definitions.get(handle.definition), handle, ref.options)
+        if seen.unmapped is not None:
+            await self._definitions.note_unmapped(seen.unmapped)
+        return seen.execution, 0.0
+
+    def _masked(self, error: EngineError) -> EngineError:
+        error.args = (self._upstream.masked(str(error)),)
+        return error
 
     def _without_secrets(self, execution: Execution) -> Execution:
         masked, failure = self._upstream.masked, execution.failure
@@ -249,9 +265,10 @@ class McpAdapter:
             with anyio.fail_after(self._settings.timeout.total_seconds()):
                 yield
         except EngineError as error:
-            error.args = (self._upstream.masked(str(error)),)
+            self._masked(error)
             raise
         except TimeoutError:
+            self._upstream.note_silence()
             raise EngineUnavailable(self._late()) from None
 
 

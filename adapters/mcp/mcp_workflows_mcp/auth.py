@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import anyio
 import httpx2
+from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import ValidationError
 
-from mcp_workflows.errors import EngineRefused
+from mcp_workflows.adapter import JSON
+from mcp_workflows.errors import NotLetIn
 from mcp_workflows_mcp.settings import ClientCredentials, TokenExchange, UpstreamAuth
 
 _RENEWED_BEFORE: Final = 60.0  # seconds before its end
@@ -22,16 +25,41 @@ _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say
 _SHORTEST_SECRET: Final = 6  # characters: a shorter one is a part of many texts
 _STARS: Final = "***"
 _UNAUTHORIZED: Final = 401
+_TOKEN_SECONDS: Final = 10.0  # for an answer of the authorization server
+_LATER: Final = frozenset({408, 425, 429})
+_SERVER_ERROR: Final = 500
+_TOKENS: Final = 10  # earlier ones that are still left out of texts
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  # the name of a type
 
 
-def auth_of(auth: UpstreamAuth | None, url: str) -> httpx2.Auth | None:
+class Credentials(httpx2.Auth):
+    """The authentication of all requests to one server, over all connections.
+
+    Errors are `NotLetIn` (there is no token) or of the transport (the authorization server gives no answer): the
+    transport of `mcp_workflows.client` makes each an answer to the one request that needed the token.
+    """
+
+    def __init__(self) -> None:
+        self._secrets: deque[str] = deque(maxlen=_TOKENS)
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """The tokens that were used."""
+        return tuple(self._secrets)
+
+    def _remember(self, token: str) -> str:
+        if token not in self._secrets:
+            self._secrets.append(token)
+        return token
+
+
+def credentials_of(auth: UpstreamAuth | None, url: str) -> Credentials | None:
     """Return the authentication of requests to this server; None: there is none."""
     if auth is None:
         return None
     if auth.oauth is not None:
-        return _of_client(auth.oauth, url)
+        return _OfClient(auth.oauth, url)
     if auth.exchange is not None:
         return _Exchanged(auth.exchange)
     return _Bearer(auth.bearer.get_secret_value() if auth.bearer is not None else auth.bearer_file)
@@ -39,31 +67,52 @@ def auth_of(auth: UpstreamAuth | None, url: str) -> httpx2.Auth | None:
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
     """Return a text with stars in place of secrets."""
-    for secret in secrets:
+    for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, _STARS)
     return text
 
 
-class _Bearer(httpx2.Auth):
+def value_without_secrets(value: JSON, secrets: Sequence[str]) -> JSON:
+    """Return a JSON value with stars in place of secrets in its texts."""
+    if isinstance(value, str):
+        return without_secrets(value, secrets)
+    if isinstance(value, Mapping):
+        found = cast("Mapping[str, JSON]", value)
+        return {without_secrets(name, secrets): value_without_secrets(each, secrets) for name, each in found.items()}
+    if isinstance(value, list):
+        return [value_without_secrets(each, secrets) for each in cast("list[JSON]", value)]
+    return value
+
+
+class _Bearer(Credentials):
     """A token, or the file that has it now."""
 
     def __init__(self, token: str | Path | None) -> None:
+        super().__init__()
         self._token = token
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         token = self._token
         if isinstance(token, Path):
             token = await _read(token, "auth.bearer_file")
-        request.headers["authorization"] = f"Bearer {token}"
+        request.headers["authorization"] = f"Bearer {self._remember(token or '')}"
         yield request
 
 
 async def _read(path: Path, setting: str) -> str:
+    """Return the token in a file.
+
+    Raises:
+        NotLetIn: there is none.
+    """
     try:
-        return (await anyio.Path(path).read_text()).strip()
+        token = (await anyio.Path(path).read_text()).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise EngineRefused(f"{setting} cannot be read: {type(error).__name__}") from None
+        raise NotLetIn(f"{setting} cannot be read: {type(error).__name__}") from None
+    if not token or not token.isascii() or not token.isprintable():
+        raise NotLetIn(f"{setting} has no token: one line of ASCII")
+    return token
 
 
 class _NoStorage:
@@ -82,15 +131,35 @@ class _NoStorage:
         """Keep nothing."""
 
 
-def _of_client(oauth: ClientCredentials, url: str) -> httpx2.Auth:
-    return ClientCredentialsOAuthProvider(
-        server_url=url,
-        storage=_NoStorage(),
-        client_id=oauth.client_id,
-        client_secret=oauth.client_secret.get_secret_value(),
-        scope=oauth.scope,
-        issuer=oauth.issuer,
-    )
+class _OfClient(Credentials):
+    """Client credentials (RFC 6749, section 4.4), by the SDK's provider."""
+
+    def __init__(self, oauth: ClientCredentials, url: str) -> None:
+        super().__init__()
+        self._provider = ClientCredentialsOAuthProvider(
+            server_url=url,
+            storage=_NoStorage(),
+            client_id=oauth.client_id,
+            client_secret=oauth.client_secret.get_secret_value(),
+            scope=oauth.scope,
+            issuer=oauth.issuer,
+        )
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        flow = self._provider.async_auth_flow(request)
+        try:
+            sent = await anext(flow)
+            while True:
+                tokens = self._provider.context.current_tokens
+                if tokens is not None:
+                    self._remember(tokens.access_token)
+                sent = await flow.asend((yield sent))
+        except StopAsyncIteration:
+            return
+        except OAuthFlowError as error:
+            raise NotLetIn(f"auth.oauth: no token can be had ({error})") from None
+        finally:
+            await flow.aclose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,35 +168,41 @@ class _Token:
     until: float  # of the monotonic clock
 
 
-class _Exchanged(httpx2.Auth):
+class _Exchanged(Credentials):
     """A token that is exchanged for the workload's own; had again when it ends, or is not accepted.
 
     Source: RFC 8693, section 2.
     """
 
-    requires_response_body = True
-
     def __init__(self, exchange: TokenExchange) -> None:
+        super().__init__()
         self._exchange = exchange
         self._token: _Token | None = None
+        self._lock = anyio.Lock()  # one exchange at a time
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        known = self._token
-        if known is None or known.until < time.monotonic():
-            known = self._token = self._read(await _body_of((yield await self._request())))
+        async with self._lock:
+            known = self._token
+            if known is None or known.until < time.monotonic():
+                known = self._token = self._read(await _body_of((yield await self._request())))
         request.headers["authorization"] = f"Bearer {known.text}"
         response = yield request
         if response.status_code != _UNAUTHORIZED:
             return
-        self._token = self._read(await _body_of((yield await self._request())))
-        request.headers["authorization"] = f"Bearer {self._token.text}"
-        yield request
+        async with self._lock:
+            if self._token is known:  # no other request has got a new one meanwhile
+                self._token = None
+                self._token = self._read(await _body_of((yield await self._request())))
+            known = self._token
+        if known is not None:
+            request.headers["authorization"] = f"Bearer {known.text}"
+            yield request
 
     async def _request(self) -> httpx2.Request:
         how = self._exchange
         form = {
             "grant_type": _GRANT,
-            "subject_token": await _read(how.subject_token_file, "auth.exchange.subject_token_file"),
+            "subject_token": self._remember(await _read(how.subject_token_file, "auth.exchange.subject_token_file")),
             "subject_token_type": how.subject_token_type,
             "requested_token_type": _ACCESS_TOKEN,
             "audience": how.audience,
@@ -137,18 +212,33 @@ class _Exchanged(httpx2.Auth):
         secret = how.client_secret
         if how.client_id is not None and secret is None:
             form["client_id"] = how.client_id
-        request = httpx2.Request("POST", how.token_url, data={name: text for name, text in form.items() if text})
+        request = httpx2.Request(
+            "POST",
+            how.token_url,
+            data={name: text for name, text in form.items() if text},
+            extensions={"timeout": httpx2.Timeout(_TOKEN_SECONDS).as_dict()},
+        )
         if how.client_id is not None and secret is not None:
             basic = httpx2.BasicAuth(how.client_id, secret.get_secret_value())
             request = next(basic.auth_flow(request))
         return request
 
     def _read(self, response: httpx2.Response) -> _Token:
+        """Return the token in the answer of the authorization server.
+
+        Raises:
+            NotLetIn: it refuses.
+            httpx2.ConnectError: it cannot answer now; the request that needs the token was not sent.
+        """
+        status = response.status_code
+        if status in _LATER or status >= _SERVER_ERROR:
+            raise httpx2.ConnectError(f"auth.exchange: it answered {status}")
         try:
             found = OAuthToken.model_validate_json(response.content)
         except ValidationError:
-            raise EngineRefused(f"auth.exchange: it answered {response.status_code}, without a token") from None
+            raise NotLetIn(f"auth.exchange: it answered {status}, without a token") from None
         seconds = float(found.expires_in or _SHORTEST)
+        self._remember(found.access_token)
         return _Token(text=found.access_token, until=time.monotonic() + max(seconds - _RENEWED_BEFORE, seconds / 2))
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import anyio
 import mcp_types as types
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter.expressions import as_object
 
-_METHOD = "elicitation/create"
+logger = logging.getLogger(__name__)
+
+_METHOD: Final = "elicitation/create"
+MOST_QUESTIONS: Final = 20  # questions of one execution that are open at a time
+_MOST_IN_ALL: Final = 1000
+_LONGEST: Final = 50_000  # characters of a question as JSON
+
+
+_NOT_SHOWN: Final = {"meta", "task"}
 
 
 @dataclass(slots=True)
@@ -26,14 +38,22 @@ class _Elicitation:
 class Elicitations:
     """The open questions by execution (an id of a call or of a task), each under a key that is never used again."""
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        """`changed` is called with the execution whose questions have changed."""
+    def __init__(self, changed: Callable[[str], None], masked: Callable[[JSON], JSON]) -> None:
+        """`changed` is called with the execution whose questions have changed; `masked` leaves out our credentials."""
+        self._masked = masked
         self._open: defaultdict[str, dict[str, _Elicitation]] = defaultdict(dict)
         self._changed = changed
 
     async def ask(self, execution: str, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Return the answer to a question of this execution, once there is one."""
-        written = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
+        """Return the answer to a question of this execution, once there is one.
+
+        A server that asks too much gets `cancel` for an answer.
+        """
+        written = self._masked(params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude=_NOT_SHOWN))
+        count, in_all = len(self._open.get(execution, ())), sum(map(len, self._open.values()))
+        if count >= MOST_QUESTIONS or in_all >= _MOST_IN_ALL or len(json.dumps(written)) > _LONGEST:
+            logger.warning("an MCP server asks too much: %d questions are open, %d of one call", in_all, count)
+            return types.ElicitResult(action="cancel")
         key, question = uuid.uuid4().hex, _Elicitation(params={"mode": "form", **written})
         self._open[execution][key] = question
         self._changed(execution)
@@ -56,10 +76,16 @@ class Elicitations:
         questions = self._open.get(execution, {})
         for key in responses.keys() & questions.keys():
             question = questions[key]
+            given = as_object(responses[key]) or {}
             try:
                 question.response = types.ElicitResult.model_validate(
-                    {name: responses[key].get(name) for name in ("action", "content") if responses[key].get(name)}
+                    {name: given[name] for name in ("action", "content") if given.get(name)}
                 )
             except ValidationError:
                 continue
+            question.answered.set()
+
+    def close(self, execution: str) -> None:
+        """Answer the open questions of an execution that has ended: nobody will."""
+        for question in self._open.get(execution, {}).values():
             question.answered.set()

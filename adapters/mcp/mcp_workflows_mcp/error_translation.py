@@ -6,8 +6,8 @@ Sources: JSON-RPC 2.0, section 5.1; MCP, tools, error handling.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 import httpx2
 import mcp_types as types
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.expressions import Scope
 from mcp_workflows.client import AnswerRejected, TaskNotFound
+from mcp_workflows.client.http import UNREACHED
 from mcp_workflows.client.retries import LOST, OVER
 from mcp_workflows.client.subscriptions import bare
 from mcp_workflows.errors import (
@@ -27,6 +28,7 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     ExecutionNotFound,
     MappingError,
+    NotLetIn,
     ServerUnreachable,
 )
 from mcp_workflows_mcp.reply import Reply
@@ -44,6 +46,10 @@ _IS_REFUSAL: Final = re.compile(
 """Texts of an error that say that nothing was done; with any other text it may have been."""
 
 
+Masked: TypeAlias = Callable[[str], str]
+"""Returns a text without our credentials."""
+
+
 def is_over(error: BaseException) -> bool:
     """True if the connection is good for nothing any more."""
     if isinstance(error, ServerUnreachable):
@@ -57,49 +63,59 @@ def is_reply(error: MCPError) -> bool:
     return not (is_lost or isinstance(error, ClientError) or error.message.startswith(_NOT_LET_IN))
 
 
-def request_error(error: BaseException, *, sent: bool = True) -> EngineError:
+def request_error(error: BaseException, masked: Masked, *, sent: bool = True) -> EngineError:
     """Return what an error of one request means; `sent`: it may have done something."""
+    said = _said(masked(error.message if isinstance(error, MCPError) else str(error)))
     match error:
         case TaskNotFound():
-            return ExecutionNotFound(_said(error.message))
+            return ExecutionNotFound(said)
         case AnswerRejected():
-            return EngineRefused(_said(error.message))
+            return EngineRefused(said)
         case MCPError():
-            return _mcp_error(error, sent=sent)
+            return _mcp_error(error, said, sent=sent)
         case httpx2.TransportError():
             return EngineUnavailable(f"no answer ({type(error).__name__})", sent=sent)
         case ClientError():
-            return EngineUnavailable(_said(str(error)), sent=sent, silent="no answer" in str(error))
-        case _:  # of the SDK: a result that does not fit the tool's own output schema, or the protocol
-            return EngineUnavailable(f"its answer does not keep to the protocol: {_said(str(error))}", silent=False)
+            sent = sent and f"({UNREACHED}" not in str(error)
+            return EngineUnavailable(said, sent=sent, silent="no answer" in str(error))
+        case _:  # of the SDK: a result that does not fit the protocol
+            return EngineUnavailable(f"its answer does not keep to the protocol: {said}", silent=False)
 
 
-def _mcp_error(error: MCPError, *, sent: bool) -> EngineError:
+def _mcp_error(error: MCPError, said: str, *, sent: bool) -> EngineError:
     if error.message.startswith(_NOT_LET_IN):
-        return EngineRefused(f"{error.message} (auth)")
+        return EngineRefused(f"{said} (auth)")
     if error.code in _REFUSED:
-        return EngineRefused(f"it says: {_said(error.message)}", final=_REFUSED[error.code])
-    if error.code in LOST - {types.INTERNAL_ERROR} or error.message == _SESSION_ENDED:
-        return EngineUnavailable(f"no answer ({_said(error.message)})", sent=sent)
-    return EngineUnavailable(f"it says: {_said(error.message)} ({error.code})", sent=sent, silent=False)
+        return EngineRefused(f"it says: {said}", final=_REFUSED[error.code])
+    if error.message == _SESSION_ENDED:
+        return EngineUnavailable(f"no answer ({said})", sent=False)  # the server does not know the session
+    if error.code in LOST - {types.INTERNAL_ERROR}:
+        return EngineUnavailable(f"no answer ({said})", sent=sent and not error.message.startswith(UNREACHED))
+    return EngineUnavailable(f"it says: {said} ({error.code})", sent=sent, silent=False)
 
 
-def connection_error(error: BaseException, last_line: str) -> EngineError:
+def connection_error(error: BaseException, last_line: str, masked: Masked) -> EngineError:
     """Return what an error of a connection means; `last_line` is what the program said last."""
     match found := bare(error):
         case EngineError():
             return found
         case OAuthFlowError():
-            return EngineRefused(f"auth: no token can be had ({_said(str(found))})")
+            return EngineRefused(f"auth: no token can be had ({_said(masked(str(found)))})")
         case FileNotFoundError() | PermissionError() | NotADirectoryError():
             return EngineUnavailable(f"its program cannot be started: {found.strerror} (command, cwd)", sent=False)
         case httpx2.TransportError():
             return EngineUnavailable(f"no answer ({type(found).__name__})", sent=False)
         case MCPError() if found.message.startswith(_NOT_LET_IN):
-            return EngineRefused(f"{found.message} (auth)")
+            return EngineRefused(f"{_said(masked(found.message))} (auth)")
         case MCPError():
-            said = f"; its program said last: {last_line}" if last_line else ""
-            return EngineUnavailable(f"no MCP server answers there ({_said(found.message)}){said}", sent=False)
+            last = f"; its program said last: {last_line}" if last_line else ""
+            said = _said(masked(found.message))
+            return EngineUnavailable(f"no MCP server answers there ({said}){last}", sent=False)
+        case NotLetIn():
+            return EngineRefused(f"{_NOT_LET_IN}: {_said(masked(str(found)))} (auth)")
+        case TimeoutError():
+            last = f"; its program said last: {last_line}" if last_line else ""
+            return EngineUnavailable(f"it does not answer the first request{last}", sent=False)
         case ValidationError() | RuntimeError():
             return EngineUnavailable("it does not keep to the protocol", sent=False)
         case _:

@@ -63,7 +63,7 @@ class Handle:
 
     @property
     def name(self) -> str:
-        """The id as people read it."""
+        """The id as text."""
         return self.run if isinstance(self.run, str) else json.dumps(self.run, sort_keys=True)
 
     def scope(self, options: Mapping[str, JSON]) -> Scope:

@@ -6,10 +6,13 @@ show it, and pass on answers and a cancellation to the process that has it.
 
 from __future__ import annotations
 
+import json
+import logging
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,17 +22,23 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Notes, Progress, Status
-from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound
+from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable, ExecutionNotFound
 from mcp_workflows_mcp.elicitations import Elicitations
 from mcp_workflows_mcp.upstream_tasks import text_of
 
+logger = logging.getLogger(__name__)
+
 _KEPT_OPEN: Final = timedelta(days=400)  # longer than tasks live
 _KEPT_RESULT: Final = timedelta(days=30)
+_PASSED_ON: Final = timedelta(days=1)
 _NOTE_EVERY: Final = 10.0  # seconds between two notes that a call is still open
 _LOST_AFTER: Final = 35.0  # seconds without such a note: its process is gone
 _LISTEN_EVERY: Final = 1.0  # seconds between two looks for answers that another replica took
 _CANDIDATES_SECONDS: Final = 60.0  # for all calls but one to end, so that a question must be of that one
 _MOST: Final = 1000  # ended calls that are remembered here
+_ABANDONED_SECONDS: Final = 600.0  # in which a request that nobody waits for any more may still lead to a question
+_LARGEST_RESULT: Final = 8 * 2**20  # characters of a result as JSON that is kept
 UNKNOWN: Final = "OutcomeUnknown"
 _LOST: Final = "outcome unknown: the process that waited for the server's answer is gone"
 
@@ -48,6 +57,8 @@ class OpenCall:
     progress: Progress | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)  # it has ended, or asks
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    is_alone: bool = False  # on a connection of its own
+    is_kept: bool = False  # its id is a handle: it is lost if its connection ends
 
     async def note_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Take the progress that the server reports; as the SDK calls it."""
@@ -60,18 +71,22 @@ Work: TypeAlias = Callable[[OpenCall], Awaitable[Outcome]]
 class OpenCalls:
     """The calls of this process, and what is noted of others'."""
 
-    def __init__(self) -> None:
-        self.elicitations = Elicitations(self._questions_changed)
+    def __init__(self, masked: Callable[[JSON], JSON]) -> None:
+        """`masked` leaves out our credentials."""
+        self.elicitations = Elicitations(self._questions_changed, masked)
+        self._masked = masked
         self.notes: Notes | None = None
         self._open: dict[str, OpenCall] = {}
         self._ended: OrderedDict[str, OpenCall] = OrderedDict()
+        self._others = set[str]()  # requests of other kinds, and abandoned ones, that may lead to a question
+        self._abandoned: dict[str, float] = {}  # when
         self._one_ended = anyio.Event()
         self._current: ContextVar[OpenCall | None] = ContextVar("mcp_workflows_mcp_call", default=None)
 
     @property
     def are_open(self) -> bool:
-        """True if a call is open in this process."""
-        return bool(self._open)
+        """True if a call would be lost with the connection that all share."""
+        return any(call.is_kept and not call.is_alone for call in self._open.values())
 
     def begin(self, work: Work, group: TaskGroup) -> OpenCall:
         """Begin a call; `work` makes it, and returns its outcome."""
@@ -84,22 +99,67 @@ class OpenCalls:
         self._current.set(call)
         try:
             with call.scope:
-                call.outcome = await work(call)
+                call.outcome = _bounded(await work(call))
             if call.outcome is None:
                 call.outcome = {"cancelled": True}
         except EngineError as error:
-            call.error = error
-            call.outcome = {"failed": str(error), "unknown": isinstance(error, EngineUnavailable)}
+            self._fail(call, error)
+        except Exception as error:  # a boundary: an error here would end the whole engine
+            logger.exception("the call of a tool failed in an unexpected way")
+            self._fail(call, AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log"))
         finally:
             del self._open[call.id]
-            self._one_ended.set()
-            self._one_ended = anyio.Event()
+            if call.scope.cancel_called and not call.is_alone:
+                self._abandon(call.id)
+            self._tell_ended()
         self._ended[call.id] = call
         if len(self._ended) > _MOST:
             self._ended.popitem(last=False)
         call.changed.set()
 
+    def _fail(self, call: OpenCall, error: EngineError) -> None:
+        call.error = error
+        call.outcome = {
+            "failed": self._masked(str(error)),
+            "unknown": isinstance(error, EngineUnavailable) and error.sent,
+        }
+
+    def _tell_ended(self) -> None:
+        self._one_ended.set()
+        self._one_ended = anyio.Event()
+
     # --- whose question it is
+
+    @contextmanager
+    def request(self) -> Generator[None]:
+        """Count a request of another kind, such as a look: it may lead to a question, too."""
+        name, is_answered = uuid.uuid4().hex, False
+        self._others.add(name)
+        try:
+            yield
+            is_answered = True
+        except EngineError as error:
+            is_answered = not (isinstance(error, EngineUnavailable) and error.silent and error.sent)
+            raise
+        finally:
+            self._others.discard(name)
+            if not is_answered:
+                self._abandon(name)
+            self._tell_ended()
+
+    def _abandon(self, name: str) -> None:
+        self._abandoned[name] = time.monotonic()
+        while len(self._abandoned) > _MOST:
+            del self._abandoned[next(iter(self._abandoned))]
+
+    def forget_abandoned(self) -> None:
+        """Forget requests that were abandoned: their connection is over."""
+        self._abandoned.clear()
+
+    def _candidates(self) -> set[str]:
+        since = time.monotonic() - _ABANDONED_SECONDS
+        self._abandoned = {name: at for name, at in self._abandoned.items() if at > since}
+        return {call.id for call in self._open.values() if not call.is_alone} | self._others | self._abandoned.keys()
 
     @property
     def current(self) -> OpenCall | None:
@@ -109,14 +169,14 @@ class OpenCalls:
     async def only_candidate(self) -> OpenCall | None:
         """Return the call that a question belongs to, certainly; None: it cannot be told.
 
-        The revision of 2025-11-25 does not say it on a connection that has several calls. Those that end are not the
-        one which waits for the answer.
+        The revision of 2025-11-25 does not say it on a connection that has several requests. Those that end are not
+        the one which waits for the answer. One that we have given up on may be.
         """
-        candidates = set(self._open)
+        candidates = self._candidates()
         with anyio.move_on_after(_CANDIDATES_SECONDS):
-            while len(candidates := candidates & self._open.keys()) > 1:
+            while len(candidates := candidates & self._candidates()) > 1:
                 await self._one_ended.wait()
-        return self._open[candidates.pop()] if len(candidates) == 1 else None
+        return self._open.get(candidates.pop()) if len(candidates) == 1 else None
 
     def _questions_changed(self, execution: str) -> None:
         call = self._open.get(execution)
@@ -131,6 +191,7 @@ class OpenCalls:
         Raises:
             EngineUnavailable: the store cannot be used now.
         """
+        call.is_kept = True
         await self._note(call)
         if call.outcome is None and self.notes is not None:
             group.start_soon(self._tend, call)
@@ -173,11 +234,11 @@ class OpenCalls:
 
     async def _take_passed_on(self, call: OpenCall) -> None:
         assert self.notes is not None
-        for place, passed in (await self.notes.under(f"{_place(call.id)}/")).items():
-            if place.endswith("/cancel"):
-                call.scope.cancel()
-            else:
-                self.elicitations.answer(call.id, {place.rpartition("/")[2]: passed})
+        if await self.notes.get(_cancellation(call.id)) is not None:
+            call.scope.cancel()
+        answers = _answers(call.id)
+        for place, passed in (await self.notes.under(answers)).items():
+            self.elicitations.answer(call.id, {place.removeprefix(answers): passed})
 
     # --- the verbs
 
@@ -219,8 +280,9 @@ class OpenCalls:
         if call_id in self._open:
             self.elicitations.answer(call_id, responses)
             return
-        for key, response in responses.items():
-            await self._pass_on(call_id, key, response)
+        noted = as_object(None if self.notes is None else await self.notes.get(_place(call_id))) or {}
+        for key in responses.keys() & (as_object(noted.get("requests")) or {}).keys():
+            await self._pass_on(f"{_answers(call_id)}{key}", responses[key])
 
     async def cancel(self, call_id: str) -> None:
         """Cancel a call, in whatever replica it is open; nothing happens if it has ended.
@@ -231,13 +293,12 @@ class OpenCalls:
         call = self._open.get(call_id)
         if call is not None:
             call.scope.cancel()
-        elif call_id not in self._ended:
-            await self._pass_on(call_id, "cancel", True)
+        elif call_id not in self._ended and self.notes is not None and await self.notes.get(_place(call_id)):
+            await self._pass_on(_cancellation(call_id), True)
 
-    async def _pass_on(self, call_id: str, key: str, value: JSON) -> None:
-        if self.notes is not None and await self.notes.get(_place(call_id)) is not None:
-            until = datetime.now(UTC) + timedelta(days=1)
-            await self.notes.put(f"{_place(call_id)}/{key}", value, until=until)
+    async def _pass_on(self, place: str, value: JSON) -> None:
+        assert self.notes is not None
+        await self.notes.put(place, value, until=datetime.now(UTC) + _PASSED_ON)
 
 
 def _ended(outcome: Outcome) -> Execution | str:
@@ -255,5 +316,20 @@ def _ended(outcome: Outcome) -> Execution | str:
     return Execution(status=Status.CANCELLED)
 
 
+def _bounded(outcome: Outcome) -> Outcome:
+    """Return an outcome that can be kept: a result that is too large is a failure."""
+    if "result" in outcome and len(json.dumps(outcome["result"])) > _LARGEST_RESULT:
+        return {"failed": f"its tool ended, but its result is too large (more than {_LARGEST_RESULT:,} characters)"}
+    return outcome
+
+
 def _place(call_id: str) -> str:
     return f"call/{call_id}"
+
+
+def _answers(call_id: str) -> str:
+    return f"call/{call_id}/answer/"
+
+
+def _cancellation(call_id: str) -> str:
+    return f"call/{call_id}/cancel"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -11,12 +11,15 @@ import mcp_types as types
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.display_text import cleaned
-from mcp_workflows.adapter.expressions import Scope, as_object
+from mcp_workflows.adapter.expressions import Scope, as_list, as_object
 from mcp_workflows.adapter.http_errors import reason_in
+from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_mcp.text_parts import parts_of
 
 _WRAPPED: Final = "x-fastmcp-wrap-result"  # FastMCP: the schema of a result that is no object by itself
 _LONGEST: Final = 500  # characters of an error that are shown
+_LARGEST: Final = 8 * 2**20  # characters of the text of a reply that are read
+_DEEPEST: Final = 100  # nested lists and objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +30,13 @@ class Reply:
     text: str
     is_error: bool
     code: int | None = None  # of a JSON-RPC error
+    error_data: JSON = None  # of it
 
     @classmethod
-    def of_error(cls, code: int, message: str, masked: Callable[[str], str]) -> Self:
+    def of_error(cls, code: int, message: str, masked: Callable[[str], str], data: JSON = None) -> Self:
         """Read a JSON-RPC error: some servers answer all that goes wrong in a tool with one."""
         text = masked(message)
-        return cls(data={"text": text}, text=text, is_error=True, code=code)
+        return cls(data={"text": text}, text=text, is_error=True, code=code, error_data=data)
 
     @classmethod
     def of(
@@ -45,10 +49,15 @@ class Reply:
         """Read a result; `schema` is the tool's output schema, `patterns` find named parts of the text.
 
         Raises:
-            EngineUnavailable: a search for a part takes too long.
+            EngineUnavailable: it is too large, or a search for a part takes too long.
         """
-        text = "\n".join(item.text for item in result.content if isinstance(item, types.TextContent))
+        texts = [item.text for item in result.content if isinstance(item, types.TextContent)]
+        if sum(map(len, texts)) > _LARGEST:
+            raise EngineUnavailable(f"its tool answered with more than {_LARGEST:,} characters", silent=False)
+        text = "\n".join(texts)
         data = _data(result, text, schema or {})
+        if _is_deep(data):
+            raise EngineUnavailable(f"its reply is nested more than {_DEEPEST} deep", silent=False)
         if patterns:
             data = {**(as_object(data) or {}), **parts_of(text, patterns), "text": text}
         return cls(data=data, text=masked(text), is_error=bool(result.is_error))
@@ -65,7 +74,7 @@ class Reply:
     @property
     def reason(self) -> str:
         """Its text on one line; nothing of a stack trace or of a page for browsers."""
-        return reason_in(self.text.encode()[: 4 * _LONGEST]) or cleaned("an error without a text")
+        return reason_in(self.text[: 4 * _LONGEST].encode("utf-8", "replace")) or cleaned("an error without a text")
 
 
 def _data(result: types.CallToolResult, text: str, schema: Mapping[str, JSON]) -> JSON:
@@ -77,6 +86,21 @@ def _data(result: types.CallToolResult, text: str, schema: Mapping[str, JSON]) -
         if isinstance(item, types.TextContent) and not isinstance(found := _parsed(item.text), str):
             return found
     return {"text": text}
+
+
+def _is_deep(data: JSON) -> bool:
+    """True if a value is nested too deeply to be worked with; looked at level by level."""
+    level: list[JSON] = [data]
+    for _ in range(_DEEPEST):
+        level = [inner for each in level for inner in _inner(each) if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _inner(value: JSON) -> Iterable[JSON]:
+    parts = as_object(value)
+    return as_list(value) or () if parts is None else parts.values()
 
 
 def _parsed(value: JSON) -> JSON:

@@ -28,6 +28,11 @@ class ClientCredentials(BaseModel):
     client_secret: SecretStr = Field(description="Its secret.")
     scope: str | None = Field(default=None, description="The scopes, separated by spaces.")
 
+    @field_validator("issuer")
+    @classmethod
+    def _issuer_is_a_url(cls, issuer: str) -> str:
+        return _a_url(issuer)
+
 
 class TokenExchange(BaseModel):
     """A token of this workload, exchanged for one of the MCP server (RFC 8693)."""

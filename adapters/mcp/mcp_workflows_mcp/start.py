@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias
 
+import anyio
 import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter, ValidationError
 
 from mcp_workflows.adapter import JSON, Start, StartGuarantee, digest
-from mcp_workflows.adapter.expressions import REPLY, Scope, as_list, created_forms, forms_of, names_in
+from mcp_workflows.adapter.expressions import REPLY, Scope, as_list, as_object, created_forms, forms_of, names_in
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.error_translation import change_error, is_reply, says
@@ -20,6 +25,14 @@ from mcp_workflows_mcp.open_calls import OpenCall, OpenCalls, Outcome
 from mcp_workflows_mcp.reply import Reply
 from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.upstream import Asked, Connection, Upstream, prepared
+
+_PAGES: Final = TypeAdapter(tuple[types.ElicitRequestURLParams, ...])
+_MOST_ROUNDS: Final = 20  # of pages that people are sent to before one call has its result
+_AFTER_PAGE_SECONDS: Final = 1.0  # between a person's word that it is done and the next call
+_LONGEST_ID: Final = 4000  # characters of a handle as JSON
+
+_Begun: TypeAlias = types.CallToolResult | Reply | str
+"""The result of a call, the error that it was answered with, or the id of the task that it became."""
 
 
 def order_scope(start: Start, definition: ToolsDefinition) -> Scope:
@@ -68,6 +81,8 @@ async def started(
         run = run_of(scope.value(how.handle))
     except MappingError as error:
         raise EngineUnavailable(f"its handle cannot be read: {error}", silent=False) from None
+    if run is not None and len(json.dumps(run)) > _LONGEST_ID:
+        raise EngineUnavailable("its handle is too long to be one: it may have been started", silent=False)
     if run is None:
         what = "a text that is no JSON" if reply.data == {"text": reply.text} else f"no handle at {how.handle}"
         raise EngineUnavailable(f"its tool answered with {what}: it may have been started", silent=False)
@@ -132,33 +147,54 @@ class StartCalls:
         reply = upstream.reply(begun, tool, how)
         return {"handle": (await started(upstream, self._settings, definition, start, reply)).text()}
 
-    async def _begun(
-        self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall
-    ) -> types.CallToolResult | Reply | str:
+    async def _begun(self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall) -> _Begun:
         """Return the result of the call, the error that it was answered with, or the id of the task that it became."""
         upstream, connection = self._upstream, await self._upstream.connection()
         in_core = connection.in_core
         if in_core is not None and in_core.offered(tool):
-            async with upstream.translated():
-                return (await in_core.start(tool.name, arguments, key)).task_id
-        if in_core is None or self._settings.url is None:
-            return await self._call(connection, tool, arguments, key, call)
-        async with upstream.connect(self._asker(call)) as own:  # so that its questions are certainly this call's
-            return await self._call(own, tool, arguments, key, call)
 
-    async def _call(
-        self, connection: Connection, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall
-    ) -> types.CallToolResult | Reply | str:
+            async def begin_task() -> str:
+                return (await in_core.start(tool.name, arguments, key)).task_id
+
+            return await self._after_pages(begin_task, call)
+
+        async def make_call(on: Connection) -> types.CallToolResult | str:
+            begun = await on.tasks.start(
+                on.client, tool.name, arguments, idempotency_key=key, progress_callback=call.note_progress
+            )
+            return begun if isinstance(begun, types.CallToolResult) else begun.id
+
+        if in_core is None or self._settings.url is None:
+            return await self._after_pages(partial(make_call, connection), call)
+        call.is_alone = True
+        async with upstream.connect(self._asker(call)) as own:  # so that its questions are certainly this call's
+            return await self._after_pages(partial(make_call, own), call)
+
+    async def _after_pages(self, begin: Callable[[], Awaitable[types.CallToolResult | str]], call: OpenCall) -> _Begun:
+        """Begin, and begin again once people have visited the pages that the server names.
+
+        Source: MCP 2025-11-25, elicitation, URL elicitation required. A call that is answered so has started nothing.
+        """
+        for _ in range(_MOST_ROUNDS):
+            begun = await self._answered(begin)
+            pages = _pages(begun)
+            if not pages:
+                return begun
+            for page in pages:
+                given = await self._calls.elicitations.ask(call.id, page)
+                if given.action != "accept":
+                    raise EngineRefused("a page that the server wants people to visit first was not visited")
+            await anyio.sleep(_AFTER_PAGE_SECONDS)
+        raise EngineRefused(f"the server sent people to a page {_MOST_ROUNDS} times, and still does not start it")
+
+    async def _answered(self, begin: Callable[[], Awaitable[types.CallToolResult | str]]) -> _Begun:
         async with self._upstream.translated():
             try:
-                begun = await connection.tasks.start(
-                    connection.client, tool.name, arguments, idempotency_key=key, progress_callback=call.note_progress
-                )
+                return await begin()
             except MCPError as error:
                 if is_reply(error):
-                    return Reply.of_error(error.code, error.message, self._upstream.masked)
+                    return Reply.of_error(error.code, error.message, self._upstream.masked, error.data)
                 raise
-        return begun if isinstance(begun, types.CallToolResult) else begun.id
 
     def _asker(self, call: OpenCall) -> Asked:
         async def asked(
@@ -167,3 +203,13 @@ class StartCalls:
             return await self._calls.elicitations.ask(call.id, params)
 
         return asked
+
+
+def _pages(begun: _Begun) -> Sequence[types.ElicitRequestURLParams]:
+    """Return the pages that people are to visit before the call is made again."""
+    if not isinstance(begun, Reply) or begun.code != types.URL_ELICITATION_REQUIRED:
+        return ()
+    try:
+        return _PAGES.validate_python((as_object(begun.error_data) or {}).get("elicitations"))
+    except ValidationError:
+        return ()

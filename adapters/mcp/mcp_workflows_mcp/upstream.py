@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Final, Self, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
 
 import anyio
 import httpx2
@@ -29,8 +31,15 @@ from mcp_workflows.adapter.expressions import Scope, as_object
 from mcp_workflows.client import TasksClient, TaskState, reconnecting_http
 from mcp_workflows.client.retries import TaskRequests
 from mcp_workflows.client.v2025_11_25 import InCoreTaskRequests
-from mcp_workflows.errors import ClientError, EngineError, EngineRefused, EngineUnavailable, MappingError
-from mcp_workflows_mcp.auth import auth_of, without_secrets
+from mcp_workflows.errors import (
+    AdapterBroke,
+    ClientError,
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    MappingError,
+)
+from mcp_workflows_mcp.auth import credentials_of, value_without_secrets, without_secrets
 from mcp_workflows_mcp.definition import ToolCall
 from mcp_workflows_mcp.error_translation import connection_error, is_over, is_reply, request_error
 from mcp_workflows_mcp.reply import Reply
@@ -39,10 +48,18 @@ from mcp_workflows_mcp.settings import McpSettings
 logger = logging.getLogger(__name__)
 
 _DISTRIBUTION: Final = "mcp-workflows"
-_AGAIN_AFTER: Final = 1.0  # seconds after a failed attempt to connect, at least
+_CONNECT_SECONDS: Final = 120.0  # for the handshake: npx and uvx install a program first
+_AGAIN_AFTER: Final = 1.0  # seconds after a failed attempt to connect; twice as many after each further one
+_LONGEST_PAUSE: Final = 30.0  # seconds between two attempts
 _SILENT: Final = 3  # calls in a row without an answer, after which the connection is given up
-_LONGEST_LINE: Final = 400  # characters of a line of a program's standard error
+_SILENT_SECONDS: Final = 600.0  # without any answer, after which it is given up though an open call is lost with it
+_LONGEST_LINE: Final = 400  # characters of a line of a program's standard error that are kept
+_READ_AT_A_TIME: Final = 8192  # bytes of such a line
 _MOST_PAGES: Final = 100  # of a list of tools
+_MOST_TOOLS: Final = 10_000
+_LIST_AGAIN_AFTER: Final = 5.0  # seconds between two lists that the server's notifications lead to
+_MOST_NAMES: Final = 20  # of tools in a text
+_LONGEST_NAME: Final = 100  # characters
 
 _BREAKS: Final = (OSError, RuntimeError, ValueError, MCPError, ClientError, httpx2.HTTPError, ExceptionGroup)
 """Errors of a connection; a group has any of them, or of the transport's own."""
@@ -61,10 +78,10 @@ async def _ignore(_: TaskState) -> None:
 class Connection:
     """An open connection, and the tasks of its revision."""
 
+    over: anyio.Event  # set it to give the connection up
     client: Client
     tasks: TasksClient
     in_core: InCoreTaskRequests | None  # of 2025-11-25
-    over: anyio.Event = field(default_factory=anyio.Event)  # set it to give the connection up
 
     @property
     def offers_tasks(self) -> bool:
@@ -77,7 +94,7 @@ class Connection:
         return TaskRequests(session=self.client.session, patience=patience)
 
     async def tools(self) -> Mapping[str, types.Tool]:
-        """Return all tools of the server, by name, as they are now.
+        """Return the tools of the server, by name, as they are now; of a list that never ends, the first ones.
 
         Raises:
             MCPError: no list.
@@ -89,7 +106,7 @@ class Connection:
             page = await self.client.session.list_tools(params=params)
             found |= {tool.name: tool for tool in page.tools}
             cursor = page.next_cursor
-            if not cursor:
+            if not cursor or len(found) > _MOST_TOOLS:
                 break
         return found
 
@@ -101,8 +118,9 @@ class _Attempt:
     done: anyio.Event = field(default_factory=anyio.Event)
     connection: Connection | None = None
     error: EngineError | None = None
-    failed_at: float = 0.0
+    again_at: float = 0.0
     silent: int = 0  # calls in a row without an answer
+    answered_at: float = field(default_factory=anyio.current_time)  # the last time
 
 
 class Upstream:
@@ -116,7 +134,12 @@ class Upstream:
         self._tasks: TaskGroup | None = None
         self._tools: Mapping[str, types.Tool] = {}
         self._is_stale = True
+        self._listed_at = -math.inf
+        self._failures = 0  # attempts to connect in a row
+        self._credentials = credentials_of(settings.auth, settings.url or "")
         self.is_busy: Callable[[], bool] = lambda: False  # a call is open that would be lost with the connection
+        self.counted: Callable[[], AbstractContextManager[None]] = nullcontext  # around each call
+        self.connected: Callable[[], None] = lambda: None  # is called for each new connection
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[TaskGroup]:
@@ -127,7 +150,15 @@ class Upstream:
 
     def masked(self, text: str) -> str:
         """Return a text without our credentials."""
-        return without_secrets(text, self._settings.secrets)
+        return without_secrets(text, self._secrets)
+
+    def masked_value(self, value: JSON) -> JSON:
+        """Return a JSON value without our credentials in its texts."""
+        return value_without_secrets(value, self._secrets)
+
+    @property
+    def _secrets(self) -> list[str]:
+        return [*self._settings.secrets, *(self._credentials.secrets if self._credentials else ())]
 
     # --- the connection
 
@@ -153,23 +184,29 @@ class Upstream:
         if not attempt.done.is_set():
             return False
         if attempt.connection is None:
-            return anyio.current_time() >= attempt.failed_at + _AGAIN_AFTER
+            return anyio.current_time() >= attempt.again_at
         return attempt.connection.over.is_set()
 
     async def _hold(self, attempt: _Attempt) -> None:
         """Connect, and keep the connection until it is over."""
         try:
             async with self.connect(self._asked) as attempt.connection:
-                self._is_stale = True
+                self._is_stale, self._listed_at, self._failures = True, -math.inf, 0
+                self.connected()
                 attempt.done.set()
                 await attempt.connection.over.wait()
         except EngineError as error:
             if attempt.done.is_set():
                 logger.info("the connection to an MCP server ended: %s", error)
             attempt.error = error
+        except Exception as error:  # a boundary: an error here would end the whole engine
+            logger.exception("a connection to an MCP server ended in an unexpected way")
+            attempt.error = AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log")
         if attempt.connection is not None:
             attempt.connection.over.set()
-        attempt.failed_at = anyio.current_time()
+        else:
+            attempt.again_at = anyio.current_time() + min(_AGAIN_AFTER * 2.0**self._failures, _LONGEST_PAUSE)
+            self._failures += 1
         attempt.done.set()
 
     @asynccontextmanager
@@ -180,32 +217,36 @@ class Upstream:
             EngineUnavailable: the server does not answer, or the connection broke.
         """
         opened: list[Connection] = []
+        over = anyio.Event()
 
         async def answer(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
             return await asked(opened[0], context, params)  # questions come after the handshake
 
         tasks = TasksClient()
-        with _Stderr() as stderr:
+        with _Stderr(self.masked) as stderr:
             try:
-                async with self._client(tasks, answer, stderr) as client:
-                    is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-                    in_core = None if is_modern else InCoreTaskRequests(client.session, _ignore)
-                    opened.append(Connection(client=client, tasks=tasks, in_core=in_core))
-                    yield opened[0]
+                with anyio.fail_after(_CONNECT_SECONDS) as handshake:
+                    async with self._client(tasks, answer, stderr, over) as client:
+                        handshake.deadline = math.inf
+                        setattr(client.session, "validate_tool_result", _accept)  # noqa: B010  # it is no field
+                        is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+                        in_core = None if is_modern else InCoreTaskRequests(client.session, _ignore)
+                        opened.append(Connection(over=over, client=client, tasks=tasks, in_core=in_core))
+                        yield opened[0]
             except EngineError:
                 raise
             except _BREAKS as error:
-                raise connection_error(error, self.masked(stderr.last)) from None
+                raise connection_error(error, stderr.last, self.masked) from None
 
-    def _client(self, tasks: TasksClient, answer: ElicitationFnT, stderr: _Stderr) -> Client:
+    def _client(self, tasks: TasksClient, answer: ElicitationFnT, stderr: _Stderr, over: anyio.Event) -> Client:
         how = self._settings
         if how.url is None:
             program, *args = how.command
             env = {name: value.get_secret_value() for name, value in how.env.items()}
             parameters = StdioServerParameters(command=program, args=args, env=env, cwd=how.cwd)
-            server: Transport = stdio_client(parameters, errlog=stderr.file)
+            server = _watched(stdio_client(parameters, errlog=stderr.file), over)
         else:
-            server = reconnecting_http(how.url, headers=how.headers, auth=auth_of(how.auth, how.url))
+            server = reconnecting_http(how.url, headers=how.headers, auth=self._credentials)
         return Client(
             server,
             extensions=[tasks],
@@ -227,10 +268,16 @@ class Upstream:
             EngineUnavailable: it gives no list now; nothing was sent besides.
         """
         connection = await self.connection()
-        if fresh or self._is_stale:
+        is_due = self._is_stale and anyio.current_time() >= self._listed_at + _LIST_AGAIN_AFTER
+        if fresh or is_due:
             self._is_stale = False
-            async with self.translated(sent=False):
-                found = await connection.tools()
+            try:
+                async with self.translated(sent=False):
+                    found = await connection.tools()
+            except BaseException:
+                self._is_stale = True
+                raise
+            self._listed_at = anyio.current_time()
             _log_differences(self._tools, found)
             self._tools = found
         return self._tools
@@ -245,7 +292,7 @@ class Upstream:
         found = (await self.tools()).get(name) or (await self.tools(fresh=True)).get(name)
         if found is None:
             meant = closest(name, self._tools)
-            hint = f"did you mean {meant!r}?" if meant else f"it has {', '.join(sorted(self._tools)) or 'none'}"
+            hint = f"did you mean {cleaned(meant, _LONGEST_NAME)!r}?" if meant else f"it has {named(self._tools)}"
             raise EngineRefused(f"the server has no tool {name!r}; {hint}")
         return found
 
@@ -260,15 +307,16 @@ class Upstream:
         tool = await self.tool(name)
         connection = await self.connection()
         seconds = self._settings.timeout.total_seconds()
-        async with self.translated():
-            try:
-                result = await connection.client.session.call_tool(
-                    name, arguments, seconds, allow_input_required=True, allow_claimed=True
-                )
-            except MCPError as error:
-                if is_reply(error):
-                    return Reply.of_error(error.code, error.message, self.masked)
-                raise
+        with self.counted():
+            async with self.translated():
+                try:
+                    result = await connection.client.session.call_tool(
+                        name, arguments, seconds, allow_input_required=True, allow_claimed=True
+                    )
+                except MCPError as error:
+                    if is_reply(error):
+                        return Reply.of_error(error.code, error.message, self.masked)
+                    raise
         if not isinstance(result, types.CallToolResult):
             raise EngineUnavailable(f"{name} did not answer at once: it asks, or became a task", silent=False)
         return self.reply(result, tool, how)
@@ -289,18 +337,31 @@ class Upstream:
         try:
             yield
         except (MCPError, ClientError, ValidationError, RuntimeError, httpx2.TransportError) as error:
-            ours = request_error(error, sent=sent)
+            ours = request_error(error, self.masked, sent=sent)
             self._count(attempt, has_answered=not (isinstance(ours, EngineUnavailable) and ours.silent))
             if is_over(error) and attempt.connection is not None:
                 attempt.connection.over.set()
-            ours.args = (self.masked(str(ours)),)
             raise ours from None
         self._count(attempt, has_answered=True)
 
+    def note_silence(self) -> None:
+        """Note that a call got no answer in time."""
+        attempt = self._attempt
+        if attempt is not None and attempt.connection is not None:
+            self._count(attempt, has_answered=False)
+
     def _count(self, attempt: _Attempt, *, has_answered: bool) -> None:
-        """Give up a connection on which several calls in a row got no answer, unless a call would be lost with it."""
-        attempt.silent = 0 if has_answered else attempt.silent + 1
-        if attempt.silent >= _SILENT and attempt.connection is not None and not self.is_busy():
+        """Give up a connection on which several calls in a row got no answer.
+
+        If a call is open that would be lost with it, the connection is given much more time.
+        """
+        if has_answered:
+            attempt.silent, attempt.answered_at = 0, anyio.current_time()
+            return
+        attempt.silent += 1
+        if attempt.connection is None or attempt.connection.over.is_set() or attempt.silent < _SILENT:
+            return
+        if not self.is_busy() or anyio.current_time() > attempt.answered_at + _SILENT_SECONDS:
             logger.warning("an MCP server gave no answer to %d calls in a row: it is connected to again", _SILENT)
             attempt.connection.over.set()
 
@@ -326,14 +387,76 @@ def _log_differences(before: Mapping[str, types.Tool], now: Mapping[str, types.T
         return
     changed = [name for name in before.keys() & now.keys() if before[name].input_schema != now[name].input_schema]
     parts = {"new": now.keys() - before.keys(), "gone": before.keys() - now.keys(), "with another input": changed}
-    if told := "; ".join(f"{what}: {', '.join(sorted(names))}" for what, names in parts.items() if names):
+    if told := "; ".join(f"{what}: {named(names)}" for what, names in parts.items() if names):
         logger.warning("the tools of an MCP server have changed: %s", told)
+
+
+def named(tools: Iterable[str]) -> str:
+    """Return the names of tools as a text for people, which some servers would like to write themselves."""
+    names = sorted(tools)
+    shown = [" ".join(cleaned(name, _LONGEST_NAME).split()) for name in names[:_MOST_NAMES]]
+    return (
+        ", ".join([*shown, *([f"and {len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else [])]) or "none"
+    )
+
+
+async def _accept(name: str, result: types.CallToolResult) -> None:
+    """Take a result as it is: the definition says how it is read.
+
+    The SDK checks results against the output schema of the tool, in unbounded time (its `pattern` is a regular
+    expression of the server), and a result that does not fit would be lost though an execution was started.
+    """
+
+
+@asynccontextmanager
+async def _watched(transport: Transport, over: anyio.Event) -> AsyncGenerator[Any]:  # Any: the SDK keeps that type
+    """Set `over` when a program ends, so that no call is sent to one that is gone."""
+    async with transport as (read, write):
+        yield _Watched(read, over), write
+
+
+class _Watched:
+    """The messages of a program; `over` is set after the last one."""
+
+    def __init__(self, messages: Any, over: anyio.Event) -> None:  # Any: the SDK keeps that type for itself
+        self._messages = messages
+        self._over = over
+
+    async def receive(self) -> Any:  # Any: as the SDK has it
+        try:
+            return await self._messages.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._over.set()
+            raise
+
+    async def aclose(self) -> None:
+        self._over.set()
+        await self._messages.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:  # Any: as the SDK has it
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
 class _Stderr:
     """The standard error of a program: it is logged, and its last line tells why the program does not start."""
 
-    def __init__(self) -> None:
+    def __init__(self, masked: Callable[[str], str]) -> None:
+        """`masked` leaves out our credentials."""
+        self._masked = masked
         read, write = os.pipe()
         self.file = os.fdopen(write, "w")
         self._lines: deque[str] = deque(maxlen=1)
@@ -348,8 +471,8 @@ class _Stderr:
 
     def _copy(self, read: int) -> None:
         with os.fdopen(read, "rb") as lines:
-            for line in lines:
-                text = cleaned(line[:_LONGEST_LINE].decode("utf-8", "replace").strip(), _LONGEST_LINE)
+            while line := lines.readline(_READ_AT_A_TIME):
+                text = cleaned(self._masked(line.decode("utf-8", "replace")).strip(), _LONGEST_LINE)
                 if text:
                     self._lines.append(text)
                     logger.debug("a program says: %s", text)

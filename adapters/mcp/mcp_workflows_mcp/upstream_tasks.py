@@ -12,10 +12,10 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
-from mcp_workflows.adapter.expressions import as_object
+from mcp_workflows.adapter.expressions import as_list, as_object
 from mcp_workflows.client.messages import TaskState
 from mcp_workflows.errors import EngineError
-from mcp_workflows_mcp.elicitations import Elicitations
+from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
 from mcp_workflows_mcp.upstream import Connection, Upstream
 
 _RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -55,10 +55,12 @@ class UpstreamTasks:
         async with self._upstream.translated():
             if connection.in_core is None:
                 state = await connection.task_requests(_PATIENCE).look(task_id)
-                execution = self._execution(state, _requests(state))
+                execution = self._execution(state, self._requests(state))
             else:
                 state = await connection.in_core.look(task_id)
                 execution = await self._in_core(connection, state, group)
+        if execution.terminal:
+            self._elicitations.close(task_id)
         return replace(execution, execution_id=task_id), (state.poll_interval_ms or 0.0) / 1000
 
     async def _in_core(self, connection: Connection, state: TaskState, group: TaskGroup) -> Execution:
@@ -99,15 +101,24 @@ class UpstreamTasks:
         if status is Status.SUCCEEDED:
             output = state.result
             if output is not None and output.get("isError"):
-                status, failure, output = Status.FAILED, Failure(text=self._upstream.masked(text_of(output))), None
+                status, failure, output = Status.FAILED, Failure(text=text_of(output)), None
         elif status is Status.FAILED:
             failure = self._failure(state)
         return Execution(status=status, message=state.status_message, requests=requests, output=output, failure=failure)
 
+    def _requests(self, state: TaskState) -> Mapping[str, InputRequest]:
+        """Return the questions of a task that we can pass on: those for people, and not without end."""
+        found: dict[str, InputRequest] = {}
+        for key, request in (state.input_requests or {}).items():
+            if isinstance(request, types.ElicitRequest) and len(found) < MOST_QUESTIONS:
+                params = request.params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta"})
+                found[key] = InputRequest(method=request.method, params=self._upstream.masked_value(params))
+        return found
+
     def _failure(self, state: TaskState) -> Failure:
         if state.error is None:
             return Failure(text=state.status_message or "it failed; the server does not say why")
-        return Failure(text=self._upstream.masked(state.error.message))
+        return Failure(text=state.error.message)
 
     async def answer(self, task_id: str, responses: Mapping[str, JSON]) -> None:
         """Answer questions; those that are not open any more are ignored.
@@ -138,23 +149,14 @@ class UpstreamTasks:
                 await connection.in_core.cancel(task_id)
 
 
-def _requests(state: TaskState) -> Mapping[str, InputRequest]:
-    """Return the questions of a task that we can pass on: those for people."""
-    return {
-        key: InputRequest(
-            method=request.method,
-            params=request.params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta"}),
-        )
-        for key, request in (state.input_requests or {}).items()
-        if isinstance(request, types.ElicitRequest)
-    }
-
-
 def _response(response: JSON) -> JSON:
     return {name: response[name] for name in ("action", "content") if response.get(name) is not None}
 
 
 def text_of(result: JSON) -> str:
     """Return the text of the result of a tool."""
-    parts = [str(item.get("text", "")) for item in result.get("content", []) if item.get("type") == "text"]
-    return "\n".join(parts) or "its tool answered with an error without a text"
+    contents = (as_object(item) or {} for item in as_list(result.get("content")) or ())
+    return (
+        "\n".join(str(item.get("text", "")) for item in contents if item.get("type") == "text")
+        or "its tool answered with an error without a text"
+    )

@@ -9,7 +9,7 @@ from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_mcp.definition import ToolCall, ToolsDefinition
 from mcp_workflows_mcp.settings import McpSettings
-from mcp_workflows_mcp.upstream import Upstream
+from mcp_workflows_mcp.upstream import Upstream, named
 
 _SHORT = "a repeated start is deduplicated by its key"
 _PROMISE: Mapping[StartGuarantee, str] = {
@@ -33,7 +33,7 @@ async def check_engine(upstream: Upstream, settings: McpSettings) -> Finding:
             continue
         if call.tool not in tools:
             meant = closest(call.tool, tools)
-            hint = f"did you mean {meant!r}?" if meant else f"it has {', '.join(sorted(tools)) or 'none'}"
+            hint = f"did you mean {meant!r}?" if meant else f"it has {named(tools)}"
             return Finding(ok=False, text=f"{place}: the server has no tool {call.tool!r}", hint=hint)
         if wrong := _misfit(call, tools[call.tool].input_schema):
             return Finding(ok=False, text=f"{place}: {wrong}", hint=f"check {place}.args")
