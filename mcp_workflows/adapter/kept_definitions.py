@@ -18,6 +18,7 @@ KEPT: Final = timedelta(days=400)  # longer than tasks live
 _UNMAPPED: Final = "unmapped/"
 _TELL_AFTER: Final = timedelta(days=1)
 _TELL_FOR: Final = timedelta(days=30)
+_MOST_UNMAPPED: Final = 100  # words: an API may make up new ones without end
 _AGAIN: Final = timedelta(days=1)  # until it is kept anew
 
 
@@ -51,7 +52,7 @@ class KeptDefinitions(Generic[Definition]):
 
     async def note_unmapped(self, word: str) -> None:
         """Note that the API used a status that no map names; `check --store` tells after a day."""
-        if self._notes is not None and word not in self._unmapped:
+        if self._notes is not None and word not in self._unmapped and len(self._unmapped) < _MOST_UNMAPPED:
             now = datetime.now(UTC)
             await self._notes.add(f"{_UNMAPPED}{word}", now.timestamp(), until=now + _TELL_FOR)
             self._unmapped.add(word)

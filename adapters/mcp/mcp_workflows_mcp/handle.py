@@ -7,13 +7,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 from mcp_workflows.adapter import JSON, Start
+from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.adapter.expressions import Scope, as_object
 from mcp_workflows.errors import ExecutionNotFound
 
-_VERSION = 1
+_VERSION: Final = 1
+_LONGEST_SHOWN: Final = 200  # characters
 
 
 class Kind(StrEnum):
@@ -65,6 +67,11 @@ class Handle:
     def name(self) -> str:
         """The id as text."""
         return self.run if isinstance(self.run, str) else json.dumps(self.run, sort_keys=True)
+
+    @property
+    def shown(self) -> str:
+        """The id as people read it."""
+        return cleaned(" ".join(self.name.split()), _LONGEST_SHOWN)
 
     def scope(self, options: Mapping[str, JSON]) -> Scope:
         """Return what expressions know of it."""

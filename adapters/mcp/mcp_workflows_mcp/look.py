@@ -59,8 +59,8 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
         scope = await _with_more(upstream, how, scope, required=True)
     if _is_gone(how, scope):
         if not handle.is_younger_than(definition.settling.total_seconds()):
-            raise ExecutionNotFound(f"the server does not know {handle.name}")
-        seen = Execution(status=Status.RUNNING, message="the server does not show it yet", execution_id=handle.name)
+            raise ExecutionNotFound(f"the server does not know {handle.shown}")
+        seen = Execution(status=Status.RUNNING, message="the server does not show it yet", execution_id=handle.shown)
         return Seen(execution=seen, scope=scope)
     if reply.is_error and "error" not in names_in(how.status):
         raise look_error(reply)
@@ -69,7 +69,7 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
     scope |= {"status": status.value}
     if not more_first:
         scope = await _with_more(upstream, how, scope, required=status is Status.SUCCEEDED)
-    execution = execution_of(how, status, unmapped, scope, name=handle.name)
+    execution = execution_of(how, status, unmapped, scope, name=handle.shown)
     questions: Mapping[str, OpenQuestion] = {}
     if status is Status.RUNNING:
         found = questions_of(definition.asks, scope, settling=definition.settling, page=execution.url)
@@ -101,7 +101,7 @@ def _check_id(how: Look, handle: Handle, scope: Scope) -> None:
         EngineUnavailable: it is about another one.
     """
     if how.id is not None and lenient(partial(scope.text, how.id)) != handle.name:
-        raise EngineUnavailable(f"its tool was asked about {handle.name}, and told of another one", silent=False)
+        raise EngineUnavailable(f"its tool was asked about {handle.shown}, and told of another one", silent=False)
 
 
 def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:

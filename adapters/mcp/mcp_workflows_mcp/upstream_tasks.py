@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
 from mcp_workflows.adapter.expressions import as_list, as_object
 from mcp_workflows.client.messages import TaskState
-from mcp_workflows.errors import EngineError
+from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
 from mcp_workflows_mcp.upstream import Connection, Upstream
 
@@ -59,6 +59,8 @@ class UpstreamTasks:
             else:
                 state = await connection.in_core.look(task_id)
                 execution = await self._in_core(connection, state, group)
+        if state.task_id != task_id:
+            raise EngineUnavailable("it was asked about one task, and told of another one", silent=False)
         if execution.terminal:
             self._elicitations.close(task_id)
         return replace(execution, execution_id=task_id), (state.poll_interval_ms or 0.0) / 1000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,18 @@ class Jobs:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.lock = threading.RLock()  # tools run in threads
 
     def all(self) -> dict[str, Any]:
         return json.loads(self._path.read_text()) if self._path.exists() else {}
 
     def put(self, job: dict[str, Any]) -> dict[str, Any]:
-        jobs = {**self.all(), job["id"]: job}
-        written = self._path.with_suffix(".new")
-        written.write_text(json.dumps(jobs))
-        written.replace(self._path)
-        return job
+        with self.lock:
+            jobs = {**self.all(), job["id"]: job}
+            written = self._path.with_suffix(".new")
+            written.write_text(json.dumps(jobs))
+            written.replace(self._path)
+            return job
 
     def get(self, job_id: str) -> dict[str, Any]:
         found = self.all().get(job_id)
@@ -49,13 +52,14 @@ def server_of(path: Path, *, dedupes: bool = True) -> MCPServer:
         """Start a job."""
         if workflow not in WORKFLOWS:
             raise ToolError(f"400: there is no workflow {workflow}")
-        for job in jobs.all().values():
-            if dedupes and job["key"] == key:
-                return job
-        asks = {"ask": ["q1"], "ask-two": ["q1", "q2"]}.get(workflow, [])
-        state = {"echo": "done", "decline": "broken"}.get(workflow, "busy")
-        made = {"id": uuid.uuid4().hex[:12], "key": key, "workflow": workflow, "payload": payload}
-        return jobs.put({**made, "state": state, "questions": asks, "answers": {}, "number": len(jobs.all())})
+        with jobs.lock:
+            for job in jobs.all().values():
+                if dedupes and job["key"] == key:
+                    return job
+            asks = {"ask": ["q1"], "ask-two": ["q1", "q2"]}.get(workflow, [])
+            state = {"echo": "done", "decline": "broken"}.get(workflow, "busy")
+            made = {"id": uuid.uuid4().hex[:12], "key": key, "workflow": workflow, "payload": payload}
+            return jobs.put({**made, "state": state, "questions": asks, "answers": {}, "number": len(jobs.all())})
 
     def get_job(job_id: str) -> dict[str, Any]:
         """Tell how a job stands."""

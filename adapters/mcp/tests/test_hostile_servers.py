@@ -1,0 +1,499 @@
+"""What a hostile MCP server may answer: no look stops the adapter, raises another error, or shows a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from mcp_workflows_mcp import McpAdapter
+from starlette.responses import Response, StreamingResponse
+
+from adapters.mcp.tests.scripted_server import MODERN, TASKS, Error, ScriptedServer, structured, text, tool
+from adapters.mcp.tests.support import DEFINITION, http
+from mcp_workflows.adapter import Execution, Ref, Start, Status
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows.testing import MemoryNotes
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "s3cret-bearer-of-ours"
+MIB = 2**20
+
+
+def order(key: str = "key-1", workflow: str = "echo", arguments: Any = None) -> Start:
+    return Start(workflow=workflow, arguments=[arguments or {}], key=key, created=datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The server, and an adapter that is connected to it."""
+
+    server: ScriptedServer
+    adapter: McpAdapter
+    notes: MemoryNotes
+
+    async def started(self, key: str = "key-1") -> Ref:
+        """Start, and return the reference."""
+        return Ref(workflow="echo", handle=await self.adapter.start(order(key)))
+
+    async def look(self, reply: Any) -> Execution:
+        """Start, and look once at what is told so."""
+        ref = await self.started()
+        self.server.replies["get_job"] = reply
+        return await self.adapter.describe(ref)
+
+
+@asynccontextmanager
+async def scene(server: ScriptedServer | None = None, **settings: Any) -> AsyncGenerator[Scene]:
+    there = server or ScriptedServer()
+    there.replies.setdefault("start_job", structured({"id": "job-1", "state": "busy"}))
+    there.replies.setdefault("get_job", structured({"id": "job-1", "state": "busy"}))
+    defaults: Mapping[str, Any] = {"starts": "once", "auth": {"bearer": SECRET}, "timeout": "4s"}
+    async with there.served() as url:
+        adapter = http(url, **{**defaults, "start": {**DEFINITION["start"], "same": None}, **settings})
+        notes = MemoryNotes()
+        adapter.remember(notes)
+        async with adapter:
+            yield Scene(server=there, adapter=adapter, notes=notes)
+
+
+# --- ids
+
+
+LOOK = {**DEFINITION["look"], "id": "{{reply.id}}"}
+
+
+async def test_a_look_about_another_execution_is_not_believed() -> None:
+    async with scene(look=LOOK) as found:
+        with pytest.raises(EngineUnavailable, match=r"was asked about job-1, and told of another one$"):
+            await found.look(structured({"id": "job-2", "state": "done", "result": "of somebody else"}))
+
+
+@pytest.mark.parametrize("handle", [None, True, [], ["a"], {}, {"a": None}, "", 1.5, {"a": {"b": []}}])
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_a_start_whose_id_is_none_is_neither_a_handle_nor_a_refusal(handle: Any, revision: str) -> None:
+    async with scene(ScriptedServer(revision=revision)) as found:
+        found.server.replies["start_job"] = structured({"id": handle})
+        with pytest.raises(EngineUnavailable, match="it may have been started") as raised:
+            await found.started()
+        assert raised.value.sent
+        assert not raised.value.silent
+
+
+async def test_a_start_whose_id_is_a_book_is_not_kept() -> None:
+    async with scene() as found:
+        found.server.replies["start_job"] = structured({"id": "x" * 10 * MIB})
+        with pytest.raises(EngineUnavailable, match="too long"):
+            await found.started()
+
+
+async def test_an_id_with_line_breaks_goes_back_as_it_came_and_stays_on_its_line_in_errors() -> None:
+    async with scene(look=LOOK) as found:
+        found.server.replies["start_job"] = structured({"id": "a\nERROR: b\x1b[2J"})
+        ref = await found.started()
+        with pytest.raises(EngineUnavailable) as raised:
+            await found.adapter.describe(ref)
+        assert found.server.calls("get_job")[0].params["arguments"]["job_id"] == "a\nERROR: b\x1b[2J"
+        assert "\n" not in str(raised.value)
+        assert "\x1b" not in str(raised.value)
+
+
+# --- shapes
+
+
+async def test_a_text_that_is_no_json_leaves_the_status_open() -> None:
+    async with scene() as found:
+        with pytest.raises(EngineUnavailable, match="a text that is no JSON"):
+            await found.look(text("Your job is going very well!"))
+
+
+@pytest.mark.parametrize("depth", [150, 700, 5_000, 100_000])
+async def test_json_that_is_nested_deeply_stops_no_look(depth: int) -> None:
+    async with scene() as found:
+        ref = await found.started()
+        deep = '{"state": "done", "result": ' + "[" * depth + "]" * depth + "}"
+        found.server.replies["get_job"] = text(deep)
+        with pytest.raises(EngineUnavailable):
+            await found.adapter.describe(ref)
+        found.server.replies["start_job"] = text('{"id": ' + '{"a":' * depth + "1" + "}" * depth + "}")
+        with pytest.raises(EngineUnavailable):
+            await found.started("key-2")
+        found.server.replies["get_job"] = structured({"state": "busy"})
+        assert (await found.adapter.describe(ref)).status is Status.RUNNING
+
+
+async def test_structured_content_that_does_not_fit_the_output_schema_of_its_own_tool_is_read_all_the_same() -> None:
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id", "more"]}
+    tools = [tool("start_job", outputSchema=schema), tool("get_job", outputSchema=schema)]
+    async with scene(ScriptedServer(tools=tools)) as found:
+        seen = await found.look(structured({"id": "job-1", "state": "done", "result": 1}))
+        assert (seen.status, seen.output) == (Status.SUCCEEDED, 1)
+        assert len(found.server.calls("start_job")) == 1
+
+
+async def test_a_regular_expression_in_an_output_schema_stops_nothing() -> None:
+    endless = {"type": "object", "properties": {"id": {"type": "string", "pattern": "^(a+)+$"}}}
+    async with scene(ScriptedServer(tools=[tool("start_job", outputSchema=endless), tool("get_job")])) as found:
+        found.server.replies["start_job"] = structured({"id": "a" * 40 + "!"})
+        began = time.monotonic()
+        await found.started()
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(
+    "schema", [{"minProperties": "x"}, {"$ref": "http://127.0.0.1:1/x"}, {"$ref": "#"}, {"pattern": "("}]
+)
+async def test_an_output_schema_that_is_none_stops_nothing(schema: Any) -> None:
+    async with scene(ScriptedServer(tools=[tool("start_job", outputSchema={"type": "object", **schema})])) as found:
+        await found.started()
+
+
+async def test_a_terminal_status_is_told_as_it_is_seen() -> None:
+    """What a task has been once, the core keeps for ever; the adapter has no memory that could disagree."""
+    async with scene() as found:
+        assert (await found.look(structured({"state": "done", "result": 1}))).status is Status.SUCCEEDED
+        assert (await found.look(structured({"state": {"very": "done"}}))).is_unmapped
+
+
+@pytest.mark.parametrize("reply", [{}, {"content": "text"}, {"content": None}, {"task": {}}, {"structuredContent": 1}])
+async def test_a_result_that_is_none_is_no_answer(reply: Any) -> None:
+    async with scene() as found:
+        ref = await found.started()
+        found.server.replies["get_job"] = reply
+        with pytest.raises(EngineUnavailable):
+            await found.adapter.describe(ref)
+        found.server.replies["start_job"] = reply
+        with pytest.raises(EngineUnavailable):
+            await found.started("key-2")
+        found.server.replies["get_job"] = structured({"state": "busy"})
+        assert (await found.adapter.describe(ref)).status is Status.RUNNING
+
+
+# --- sizes
+
+
+async def test_a_reply_of_ten_megabytes_is_read_or_refused_and_others_go_on() -> None:
+    async with scene() as found:
+        seen = await found.look(structured({"state": "done", "result": "x" * 10 * MIB}))
+        assert len(seen.output) == 10 * MIB
+        with pytest.raises(EngineUnavailable, match="more than"):
+            await found.look(text("x" * 10 * MIB))
+
+
+async def test_a_reply_without_end_is_cut_off() -> None:
+    sent = 0
+
+    async def endless() -> AsyncGenerator[bytes]:
+        nonlocal sent
+        yield b'{"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "'
+        while True:
+            sent += MIB
+            yield b"x" * MIB
+            await anyio.lowlevel.checkpoint()
+
+    async with scene(timeout="9s") as found:
+        ref = await found.started()
+        found.server.replies["get_job"] = lambda _: StreamingResponse(endless(), media_type="application/json")
+        with pytest.raises(EngineUnavailable, match="no answer"):
+            await found.adapter.describe(ref)
+        assert sent < 100 * MIB
+        found.server.replies["get_job"] = structured({"state": "busy"})
+        assert (await found.adapter.describe(ref)).status is Status.RUNNING
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_an_error_of_a_megabyte_is_one_short_line(revision: str) -> None:
+    for reply in (text("no luck\n" + "x" * MIB, is_error=True), Error(code=-32050, message="no luck " + "y\n" * MIB)):
+        async with scene(ScriptedServer(revision=revision)) as found:
+            ref = await found.started()
+            found.server.replies |= {"get_job": reply, "start_job": reply}
+            for action in (found.adapter.describe(ref), found.started("key-2")):
+                with pytest.raises(EngineError, match="no luck") as raised:
+                    await action
+                assert len(str(raised.value)) < 700
+
+
+async def test_a_list_of_thousands_of_tools_is_read_and_no_text_has_them_all() -> None:
+    tools = [*ScriptedServer().tools, *(tool(f"tool-{n:05}") for n in range(5_000))]
+    async with scene(ScriptedServer(tools=tools), start={"tool": "nobody", "handle": "{{reply.id}}"}) as found:
+        with pytest.raises(EngineRefused, match="and 4984 more") as raised:
+            await found.started()
+        assert len(str(raised.value)) < 700
+
+
+async def test_a_list_of_tools_without_end_is_read_to_a_bound() -> None:
+    pages = 0
+
+    def page(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal pages
+        pages += 1
+        return {"tools": [tool("start_job"), tool("get_job"), tool(f"tool-{pages}")], "nextCursor": str(pages)}
+
+    async with scene() as found:
+        found.server.replies["tools/list"] = page
+        await found.started()
+        assert pages <= 100
+
+
+# --- texts
+
+
+TRACE = f"""Traceback (most recent call last):
+  File "/srv/app/jobs.py", line 12, in get
+    raise RuntimeError("Authorization: Bearer {SECRET}")
+RuntimeError: Bearer {SECRET}"""
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        text(TRACE, is_error=True),
+        text(f"denied for {SECRET}", is_error=True),
+        text("x" * 290 + SECRET, is_error=True),
+        Error(code=-32603, message=f"denied for {SECRET}"),
+        Error(code=-32602, message=f"denied for {SECRET}"),
+        Error(code=-32000, message="y" * 290 + SECRET),
+        Error(code=-32050, message=f"denied for {SECRET}"),
+    ],
+)
+async def test_no_error_has_our_token_or_a_stack_trace(
+    reply: Any, revision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="mcp_workflows_mcp")
+    async with scene(ScriptedServer(revision=revision)) as found:
+        ref = await found.started()
+        found.server.replies |= {"get_job": reply, "start_job": reply, "stop_job": reply}
+        for action in (found.adapter.describe(ref), found.started("key-2"), found.adapter.cancel(ref)):
+            with pytest.raises(EngineError) as raised:
+                await action
+            assert SECRET[:8] not in str(raised.value)
+            assert "jobs.py" not in str(raised.value)
+        assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list"])
+async def test_no_error_of_a_handshake_has_our_token(method: str) -> None:
+    async with scene() as found:
+        found.server.replies[method] = Error(code=-32603, message=f"denied for {SECRET}")
+        with pytest.raises(EngineError) as raised:
+            await found.started()
+        assert SECRET not in str(raised.value)
+        assert SECRET not in (await found.adapter.check_engine()).text
+
+
+async def test_a_failure_a_message_and_a_question_have_no_token() -> None:
+    async with scene() as found:
+        seen = await found.look(structured({"state": "broken", "error": f"the token {SECRET} is no good"}))
+        assert seen.failure is not None
+        assert seen.failure.text == "the token *** is no good"
+
+
+async def test_control_characters_in_names_of_tools_reach_no_log_and_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with scene() as found:
+        await found.started()
+        found.server.tools.append(tool("evil\nERROR root: all is lost\x1b[31m", description="\x00\u202e"))
+        found.server.tools[:] = [each for each in found.server.tools if each["name"] != "start_job"]
+        await found.adapter.exposed()
+        with pytest.raises(EngineRefused) as raised:
+            await found.started("key-2")
+        for said in (str(raised.value), *(record.getMessage() for record in caplog.records)):
+            assert "\n" not in said
+            assert "\x1b" not in said
+
+
+# --- lists that change
+
+
+async def test_a_tool_that_vanishes_and_comes_back_is_told_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    async with scene(expose=["start_job"]) as found:
+        ref = await found.started()
+        there = list(found.server.tools)
+        assert [each.name for each in await found.adapter.exposed()] == ["start_job"]
+        found.server.tools = [each for each in there if each["name"] != "start_job"]
+        assert await found.adapter.exposed() == []
+        for _ in range(3):
+            with pytest.raises(EngineRefused, match="no tool 'start_job'"):
+                await found.started("key-2")
+        assert (await found.adapter.describe(ref)).status is Status.RUNNING
+        found.server.tools = there
+        await found.started("key-3")
+        assert [each.name for each in await found.adapter.exposed()] == ["start_job"]
+        told = [record.getMessage() for record in caplog.records if "have changed" in record.getMessage()]
+        assert told == [
+            "the tools of an MCP server have changed: gone: start_job",
+            "the tools of an MCP server have changed: new: start_job",
+        ]
+
+
+async def test_another_input_of_a_tool_is_told_once_and_found_by_check(caplog: pytest.LogCaptureFixture) -> None:
+    async with scene() as found:
+        await found.started()
+        changed = {"type": "object", "properties": {"uuid": {}}, "required": ["uuid"], "additionalProperties": False}
+        found.server.tools = [
+            {**each, "inputSchema": changed} if each["name"] == "get_job" else each for each in found.server.tools
+        ]
+        for _ in range(2):
+            finding = await found.adapter.check_engine()
+            assert (finding.ok, finding.text) == (False, "look: the tool get_job needs uuid")
+        told = [record.getMessage() for record in caplog.records if "have changed" in record.getMessage()]
+        assert told == ["the tools of an MCP server have changed: with another input: get_job"]
+
+
+# --- tasks of the server's own
+
+
+def asking(message: str) -> Mapping[str, Any]:
+    form = {"type": "object", "properties": {}}
+    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": form}}
+
+
+def modern_tasks() -> ScriptedServer:
+    server = ScriptedServer(revision=MODERN, capabilities={"tools": {}, "extensions": {TASKS: {}}})
+    server.replies["start_job"] = {"resultType": "task", "taskId": "t-1", "status": "working"}
+    return server
+
+
+async def test_the_poll_interval_of_a_task_is_kept_and_not_for_ever() -> None:
+    async with scene(modern_tasks()) as found:
+        ref = await found.started()
+        found.server.replies["tasks/get"] = {"taskId": "t-1", "status": "working", "pollIntervalMs": 60_000}
+        for _ in range(5):
+            assert (await found.adapter.describe(ref)).status is Status.RUNNING
+        assert len([each for each in found.server.asked if each.method == "tasks/get"]) == 1
+        other = Ref(workflow="echo", handle=ref.handle.replace("t-1", "t-2"))
+        found.server.replies["tasks/get"] = {"taskId": "t-2", "status": "working", "pollIntervalMs": -5}
+        for _ in range(2):
+            await found.adapter.describe(other)
+        assert len([each for each in found.server.asked if each.method == "tasks/get"]) == 3
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"taskId": "t-1", "status": "on fire"},
+        {"taskId": 7, "status": "working"},
+        {"status": "working"},
+        {"taskId": "t-1", "status": "completed", "result": 7},
+        {"taskId": "t-1", "status": "input_required", "inputRequests": [1]},
+    ],
+)
+async def test_a_state_of_a_task_that_is_none_is_no_answer(state: Any) -> None:
+    async with scene(modern_tasks()) as found:
+        ref = await found.started()
+        found.server.replies["tasks/get"] = state
+        with pytest.raises(EngineUnavailable):
+            await found.adapter.describe(ref)
+
+
+async def test_a_task_that_is_told_of_in_place_of_another_is_not_believed() -> None:
+    async with scene(modern_tasks()) as found:
+        ref = await found.started()
+        found.server.replies["tasks/get"] = {"taskId": "t-2", "status": "completed", "result": text("of another")}
+        with pytest.raises(EngineUnavailable, match="another"):
+            await found.adapter.describe(ref)
+
+
+@pytest.mark.parametrize("content", [None, 7, [None, 7, "x"], [{"type": "text"}], []])
+async def test_a_failed_result_of_a_task_has_a_text_whatever_is_in_it(content: Any) -> None:
+    async with scene(modern_tasks()) as found:
+        ref = await found.started()
+        result = {"isError": True, "content": content}
+        found.server.replies["tasks/get"] = {"taskId": "t-1", "status": "completed", "result": result}
+        seen = await found.adapter.describe(ref)
+        assert seen.failure is not None
+        assert seen.status is Status.FAILED
+
+
+async def test_a_task_has_no_token_in_its_failure_its_message_and_its_questions() -> None:
+    async with scene(modern_tasks()) as found:
+        ref = await found.started()
+        about = {"taskId": "t-1", "statusMessage": f"with {SECRET}"}
+        question = asking(SECRET)
+        found.server.replies["tasks/get"] = {**about, "status": "input_required", "inputRequests": {"q": question}}
+        seen = await found.adapter.describe(ref)
+        assert (seen.status, seen.message) == (Status.INPUT_REQUIRED, "with ***")
+        assert seen.requests["q"].params["message"] == "***"
+        for ended in (
+            {"status": "failed", "error": {"code": -32603, "message": SECRET}},
+            {"status": "failed"},
+            {"status": "completed", "result": text(SECRET, is_error=True)},
+        ):
+            found.server.replies["tasks/get"] = {**about, **ended}
+            failed = await found.adapter.describe(ref)
+            assert failed.failure is not None
+            assert SECRET not in str(failed)
+
+
+async def test_a_task_with_questions_without_end_shows_some() -> None:
+    async with scene(modern_tasks()) as found:
+        ref = await found.started()
+        question = asking("?")
+        asked = {str(n): question for n in range(1000)}
+        found.server.replies["tasks/get"] = {"taskId": "t-1", "status": "input_required", "inputRequests": asked}
+        assert 0 < len((await found.adapter.describe(ref)).requests) <= 20
+
+
+async def test_statuses_without_end_fill_no_store() -> None:
+    async with scene() as found:
+        ref = await found.started()
+        for n in range(300):
+            found.server.replies["get_job"] = structured({"state": f"state-{n}"})
+            assert (await found.adapter.describe(ref)).is_unmapped
+        assert len(await found.notes.under("")) < 120
+
+
+# --- other oddities over HTTP
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Response("<html>", media_type="text/html"),
+        Response(status_code=202),
+        Response(status_code=204),
+        Response("not json", media_type="application/json"),
+        Response(json.dumps({"jsonrpc": "1.0"}), media_type="application/json"),
+        Response("data: x\n\n", media_type="text/event-stream"),
+        Response(status_code=302, headers={"location": "https://evil.example.com/mcp"}),
+        Response(status_code=500),
+        Response(status_code=503),
+        Response("gone", status_code=404),
+    ],
+)
+async def test_what_is_no_answer_in_mcp_loses_one_look(reply: Response) -> None:
+    async with scene() as found:
+        ref = await found.started()
+        found.server.replies["get_job"] = reply
+        with pytest.raises(EngineUnavailable):
+            await found.adapter.describe(ref)
+        found.server.replies["get_job"] = structured({"state": "busy"})
+        with anyio.fail_after(10):
+            while True:
+                try:
+                    seen = await found.adapter.describe(ref)
+                except EngineUnavailable:
+                    await anyio.sleep(0.1)
+                    continue
+                break
+        assert seen.status is Status.RUNNING
+
+
+async def test_a_server_that_speaks_no_revision_is_said_to_be_none() -> None:
+    server = ScriptedServer()
+    server.replies["initialize"] = {"protocolVersion": "1999-01-01", "capabilities": {}, "serverInfo": {}}
+    async with scene(server) as found:
+        with pytest.raises(EngineUnavailable, match=r"protocol|no MCP server") as raised:
+            await found.started()
+        assert not raised.value.sent
