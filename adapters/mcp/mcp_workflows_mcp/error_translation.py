@@ -36,7 +36,11 @@ from mcp_workflows_mcp.reply import Reply
 _LONGEST: Final = 300  # characters of a message
 _NOT_LET_IN: Final = "not let in"
 _SESSION_ENDED: Final = "Session terminated"
-_REFUSED: Final[Mapping[int, bool]] = {types.INVALID_PARAMS: True, types.METHOD_NOT_FOUND: False}
+_REFUSED: Final[Mapping[int, bool]] = {
+    types.INVALID_PARAMS: True,
+    types.METHOD_NOT_FOUND: False,
+    types.URL_ELICITATION_REQUIRED: False,
+}
 """JSON-RPC errors that are a definite no; True: to the input itself."""
 _IS_REFUSAL: Final = re.compile(
     r"\b4(?!08|25|29)\d\d\b|validation error|invalid (arguments?|params?|parameters?|input)|unknown tool"
