@@ -17,6 +17,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import ValidationError
 
 from mcp_workflows.adapter import JSON
+from mcp_workflows.adapter.expressions import as_list
 from mcp_workflows.errors import NotLetIn
 from mcp_workflows_mcp.settings import ClientCredentials, TokenExchange, UpstreamAuth
 
@@ -26,6 +27,7 @@ _SHORTEST_SECRET: Final = 6  # characters: a shorter one is a part of many texts
 _STARS: Final = "***"
 _UNAUTHORIZED: Final = 401
 _TOKEN_SECONDS: Final = 10.0  # for an answer of the authorization server
+_MAY_NEED_A_TOKEN: Final = frozenset({_UNAUTHORIZED, 403})
 _LATER: Final = frozenset({408, 425, 429})
 _SERVER_ERROR: Final = 500
 _TOKENS: Final = 10  # earlier ones that are still left out of texts
@@ -81,7 +83,7 @@ def value_without_secrets(value: JSON, secrets: Sequence[str]) -> JSON:
         found = cast("Mapping[str, JSON]", value)
         return {without_secrets(name, secrets): value_without_secrets(each, secrets) for name, each in found.items()}
     if isinstance(value, list):
-        return [value_without_secrets(each, secrets) for each in cast("list[JSON]", value)]
+        return [value_without_secrets(each, secrets) for each in as_list(value) or ()]
     return value
 
 
@@ -146,20 +148,40 @@ class _OfClient(Credentials):
         )
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        flow = self._provider.async_auth_flow(request)
-        try:
-            sent = await anext(flow)
-            while True:
-                tokens = self._provider.context.current_tokens
-                if tokens is not None:
-                    self._remember(tokens.access_token)
-                sent = await flow.asend((yield sent))
-        except StopAsyncIteration:
+        """Send the request with the token of now; get one with the provider's flow if that is not let in.
+
+        The provider's own flow lets one request wait for the answer to another, however long that takes: here it is
+        only told of the refusal, and ended when it has a token.
+        """
+        if self._provider.context.is_token_valid():
+            self._authorize(request)
+        refused = yield request
+        if refused.status_code not in _MAY_NEED_A_TOKEN:
             return
+        flow = self._provider.async_auth_flow(request)
+        was_told = False
+        try:
+            needed = await anext(flow)
+            while needed is not request or not was_told:
+                if needed is request:
+                    was_told, answer = True, refused
+                else:
+                    needed.extensions.setdefault("timeout", httpx2.Timeout(_TOKEN_SECONDS).as_dict())
+                    answer = await _body_of((yield needed))
+                needed = await flow.asend(answer)
+        except StopAsyncIteration:
+            return  # another token would not help
         except OAuthFlowError as error:
             raise NotLetIn(f"auth.oauth: no token can be had ({error})") from None
         finally:
             await flow.aclose()
+        self._authorize(request)
+        yield request
+
+    def _authorize(self, request: httpx2.Request) -> None:
+        tokens = self._provider.context.current_tokens
+        if tokens is not None:
+            request.headers["authorization"] = f"Bearer {self._remember(tokens.access_token)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,7 +244,7 @@ class Upstream:
             program, *args = how.command
             env = {name: value.get_secret_value() for name, value in how.env.items()}
             parameters = StdioServerParameters(command=program, args=args, env=env, cwd=how.cwd)
-            server = _watched(stdio_client(parameters, errlog=stderr.file), over)
+            server: Transport = _watched(stdio_client(parameters, errlog=stderr.file), over)
         else:
             server = reconnecting_http(how.url, headers=how.headers, auth=self._credentials)
         return Client(

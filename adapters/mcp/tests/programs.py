@@ -17,7 +17,7 @@ import psutil
 from mcp_workflows_mcp import McpAdapter, McpSettings
 
 from adapters.mcp.tests.support import ROOT
-from mcp_workflows.adapter import Execution, Notes, Ref, Start, Status
+from mcp_workflows.adapter import Execution, Ref, Start, Status
 from mcp_workflows.errors import EngineUnavailable
 
 SPLIT: Final[Mapping[str, Any]] = {
@@ -50,7 +50,7 @@ class Program:
         command = [sys.executable, "-m", "adapters.mcp.tests.scripted_program", str(self.folder), *flags]
         return {"command": command, "cwd": str(ROOT), "timeout": "2s", **more}
 
-    def adapter(self, *flags: str, notes: Notes | None = None, **more: Any) -> McpAdapter:
+    def adapter(self, *flags: str, notes: Any = None, **more: Any) -> McpAdapter:  # Any: `more` has all types
         """Return an adapter that starts it."""
         adapter = McpAdapter(McpSettings.model_validate(self.settings(*flags, **more)))
         if notes is not None:

@@ -1,4 +1,4 @@
-"""A program that speaks MCP of 2025-11-25 over stdio without the SDK, so that it can ask, hang, flood and end as a test wants.
+"""A program that speaks MCP of 2025-11-25 over stdio without the SDK: it asks, hangs, floods and ends as a test wants.
 
 `python -m adapters.mcp.tests.scripted_program FOLDER [FLAG...]`; its state and what it is told to do are files there.
 """
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 _waiting: dict[str, Queue[Mapping[str, Any]]] = {}
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -37,8 +37,9 @@ class Refused(Exception):
 def send(message: Mapping[str, Any]) -> None:
     with _writing:
         if "noise" in FLAGS:
-            print('loading model... 50%\n\n\x1b[31m{broken json\n[1, 2]\n"text"\nnull')
-        print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+            sys.stdout.write('loading model... 50%\n\n\x1b[31m{broken json\n[1, 2]\n"text"\nnull\n')
+        sys.stdout.write(f"{json.dumps({'jsonrpc': '2.0', **message})}\n")
+        sys.stdout.flush()
 
 
 def note(line: str) -> None:
@@ -82,7 +83,7 @@ def get_job(job_id: str, **_: Any) -> Any:
     if "frozen-looks" in FLAGS:
         until_there("look.go")
     if not (FOLDER / "jobs" / job_id).exists():
-        raise Refused(-32602, f"404: there is no job {job_id}")
+        raise RefusedError(-32602, f"404: there is no job {job_id}")
     return {"id": job_id, "state": "done" if (FOLDER / f"{job_id}.done").exists() else "busy", "pid": os.getpid()}
 
 
@@ -117,14 +118,14 @@ def visit(name: str, **_: Any) -> Any:
             "url": f"https://example.com/{name}",
             "elicitationId": name,
         }
-        raise Refused(-32042, "log in first", {"elicitations": [where]})
+        raise RefusedError(-32042, "log in first", {"elicitations": [where]})
     note(f"started {name}")
     return {"name": name}
 
 
 def flood(count: int, **_: Any) -> Any:
     """Ask without end."""
-    for _ in range(count):
+    for _number in range(count):
         threading.Thread(target=ask, args=({"message": "?" * 100, "requestedSchema": FORM},), daemon=True).start()
     until_there("flood.go")
     return {"asked": count}
@@ -157,15 +158,15 @@ def served(method: str, params: Mapping[str, Any]) -> Any:
         case "ping":
             return {}
         case _:
-            raise Refused(-32601, "Method not found")
+            raise RefusedError(-32601, "Method not found")
 
 
 def handle(message: Mapping[str, Any]) -> None:
     try:
         found = served(message["method"], message.get("params") or {})
-    except Refused as refused:
+    except RefusedError as refused:
         send({"id": message["id"], "error": refused.error})
-    except Exception:
+    except (KeyError, TypeError, OSError):
         trace = traceback.format_exc()
         send({"id": message["id"], "result": {"content": [{"type": "text", "text": trace}], "isError": True}})
     else:
@@ -177,7 +178,7 @@ def noise() -> None:
     if "stderr" in FLAGS:
         sys.stderr.write("x" * 2_000_000)  # one line without an end
         for number in range(200_000):
-            print(f"line {number} of a log that nobody reads", file=sys.stderr)
+            sys.stderr.write(f"line {number} of a log that nobody reads\n")
         note("stderr is written")
     while "changes" in FLAGS:
         send({"method": "notifications/tools/list_changed"})
@@ -188,7 +189,7 @@ def main() -> None:
     """Serve until standard input ends."""
     note(f"pid {os.getpid()}")
     if "exit" in FLAGS:
-        print(f"fatal: {os.environ.get('TOKEN')} is no good", file=sys.stderr)
+        sys.stderr.write(f"fatal: {os.environ.get('TOKEN')} is no good\n")
         sys.exit(3)
     threading.Thread(target=noise, daemon=True).start()
     for line in sys.stdin:

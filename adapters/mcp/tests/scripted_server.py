@@ -91,7 +91,8 @@ class ScriptedServer:
         message = await request.json()
         if "id" not in message or "method" not in message:
             return Response(status_code=202)
-        method, params = message["method"], message.get("params") or {}
+        method: str = message["method"]
+        params: Mapping[str, Any] = message.get("params") or {}
         self.asked.append(Asked(method=method, params=params, headers=dict(request.headers)))
         answer = await self._answer(method, params)
         if isinstance(answer, Response):

@@ -155,7 +155,7 @@ async def test_a_call_that_needs_a_page_to_be_visited_first_is_made_again(progra
         await adapter.answer(ref, {key: {"action": "accept"}})  # though the page was not visited yet
         seen = await seen_when(adapter, ref, lambda seen: asks(seen) and key not in seen.requests)
         program.touch("drive.visited")
-        await adapter.answer(ref, dict.fromkeys(seen.requests, {"action": "accept"}))
+        await adapter.answer(ref, {each: {"action": "accept"} for each in seen.requests})
         assert (await seen_when(adapter, ref, has_ended)).status is Status.SUCCEEDED
         assert (program.count("called drive"), program.count("started drive")) == (3, 1)
 
@@ -326,14 +326,18 @@ async def test_a_cancelled_call_over_http_leaves_others_their_questions() -> Non
 
 
 def question(message: str) -> Mapping[str, Any]:
-    form = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
+    form: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"approved": {"type": "boolean"}},
+        "required": ["approved"],
+    }
     return {"method": "elicitation/create", "params": {"mode": "form", "message": message, "requestedSchema": form}}
 
 
 def rounds(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Ask twice, and remember in the state of the request whom."""
     name, state = params["arguments"]["name"], params.get("requestState")
-    given = params.get("inputResponses") or {}
+    given: Mapping[str, Any] = params.get("inputResponses") or {}
     if state is None:
         asked = {"first": question(f"{name}, first?"), "also": question(f"{name}, also?")}
         return {"resultType": "input_required", "inputRequests": asked, "requestState": f"{name}-1"}

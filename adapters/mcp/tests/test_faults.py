@@ -69,7 +69,7 @@ async def test_a_program_that_is_killed_in_a_start_started_one_execution(program
             group.start_soon(_kill_once_started, program)
             with pytest.raises(EngineUnavailable) as raised:
                 await started(adapter)
-        assert raised.value.sent
+            assert raised.value.sent
         program.touch("reply.go")
         if isinstance(adapter, Finds):
             found = await adapter.find(order("job"))

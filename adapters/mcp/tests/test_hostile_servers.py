@@ -340,7 +340,12 @@ async def test_a_tool_that_vanishes_and_comes_back_is_told_once_each_time(caplog
 async def test_another_input_of_a_tool_is_told_once_and_found_by_check(caplog: pytest.LogCaptureFixture) -> None:
     async with scene() as found:
         await found.started()
-        changed = {"type": "object", "properties": {"uuid": {}}, "required": ["uuid"], "additionalProperties": False}
+        changed: Mapping[str, Any] = {
+            "type": "object",
+            "properties": {"uuid": {}},
+            "required": ["uuid"],
+            "additionalProperties": False,
+        }
         found.server.tools = [
             {**each, "inputSchema": changed} if each["name"] == "get_job" else each for each in found.server.tools
         ]
@@ -355,7 +360,7 @@ async def test_another_input_of_a_tool_is_told_once_and_found_by_check(caplog: p
 
 
 def asking(message: str) -> Mapping[str, Any]:
-    form = {"type": "object", "properties": {}}
+    form: Mapping[str, Any] = {"type": "object", "properties": {}}
     return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": form}}
 
 
