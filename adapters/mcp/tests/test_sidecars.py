@@ -1,0 +1,239 @@
+"""The adapter in a whole sidecar: what callers may do, whose token goes where, and a sidecar before another one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from adapters.mcp.tests.programs import SPLIT
+from adapters.mcp.tests.scripted_server import MODERN, ScriptedServer, structured
+from mcp_workflows.access.authn.static_tokens import make_token, sha256_of
+from mcp_workflows.sidecar.app import build, http_app
+from mcp_workflows.sidecar.config.load import load_config
+from tests.support.configured import written
+from tests.support.served import Peer, peer, serving
+
+pytestmark = pytest.mark.anyio
+
+CALLERS: Final = {"alice": make_token(), "bob": make_token()}
+AUTH: Final = {
+    "auth": {"tokens": [{"name": name, "sha256": sha256_of(token)} for name, token in CALLERS.items()]},
+}
+YES: Final = {"action": "accept", "content": {"answer": "yes"}}
+INPUT: Final = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+@asynccontextmanager
+async def sidecar_of(
+    folder: Path,
+    settings: Mapping[str, Any],
+    tools: Mapping[str, Mapping[str, Any]],
+    server: Mapping[str, Any] | None = None,
+) -> AsyncGenerator[str]:
+    """A sidecar in this process, and its URL."""
+    folder.mkdir(exist_ok=True)
+    loaded = load_config(written(folder, "jobs", {"adapter": "mcp", **settings}, tools, server), {})
+    async with serving(http_app(build(loaded), loaded, "127.0.0.1", 0)) as url:
+        yield url
+
+
+def jobs(revision: str) -> ScriptedServer:
+    """Return a server whose jobs are its caller's, and told apart by the id alone."""
+    server = ScriptedServer(revision=revision)
+    count = iter(range(1, 1000))
+    server.replies["start_job"] = lambda _: structured({"id": f"job-{next(count)}"})
+    server.replies["get_job"] = lambda params: structured(
+        {"id": params["arguments"]["job_id"], "state": "busy", "questions": ["q1"]}
+    )
+    server.replies["answer_job"] = structured({})
+    server.replies["stop_job"] = structured({})
+    return server
+
+
+SPLIT_TOOLS: Final[Mapping[str, Any]] = {
+    **SPLIT,
+    "starts": "keyed",
+    "start": {**SPLIT["start"], "args": {"key": "{{key}}", "arguments": "{{arguments}}"}},
+    "look": {**SPLIT["look"], "id": "{{reply.id}}"},
+    "asks": {
+        "question": {
+            "each": "{{reply.questions}}",
+            "key": "{{item}}",
+            "message": "What?",
+            "form": {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]},
+            "send": {"tool": "answer_job", "args": {"job_id": "{{handle}}", "answer": "{{answer.answer}}"}},
+        }
+    },
+    "cancel": {"tool": "stop_job", "args": {"job_id": "{{handle}}"}},
+}
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_no_token_of_a_caller_goes_to_a_server(tmp_path: Path, revision: str) -> None:
+    server = jobs(revision)
+    async with server.served() as upstream:
+        settings = {**SPLIT_TOOLS, "url": upstream, "auth": {"bearer": "of-the-sidecar"}}
+        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}}
+        async with sidecar_of(tmp_path / "a", settings, tools, AUTH) as url, peer(url, token=CALLERS["alice"]) as alice:
+            task_id = (await alice.call("it", {"text": "hi"})).result["taskId"]
+            seen = await alice.until(task_id, "input_required")
+            await alice.answer(task_id, **dict.fromkeys(seen["inputRequests"], YES))
+            await alice.send("tasks/cancel", {"taskId": task_id})
+            async with peer(url, token=CALLERS["bob"]) as bob:
+                assert (await bob.send("tasks/get", {"taskId": task_id})).code == -32602
+    names = {each.params.get("name") for each in server.asked}
+    assert {"start_job", "get_job", "answer_job", "stop_job"} <= names
+    for each in server.asked:
+        everything = json.dumps([each.params, dict(each.headers)])
+        assert not any(token in everything for token in CALLERS.values())
+        assert each.headers["authorization"] == "Bearer of-the-sidecar"
+
+
+HOSTILE: Final = [
+    "{{key}}",
+    "{{env.TOKEN}} {{principal}} {{handle}}",
+    "job-1",
+    "\u0000\u202e\ud7ff",
+    "x" * 100_000,
+    '"}], "name": "stop_job", "arguments": {"job_id": "job-1"}',
+    "../../etc/passwd\r\nAuthorization: Bearer x",
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+async def test_an_argument_is_data_whatever_is_written_in_it(tmp_path: Path, value: str) -> None:
+    server = jobs(MODERN)
+    async with server.served() as upstream:
+        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}}
+        async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools) as url, peer(url) as client:
+            await client.call("it", {"text": value})
+    [call] = server.calls("start_job")
+    assert call.params["arguments"]["arguments"] == {"text": value}
+
+
+async def test_an_answer_is_data_whatever_is_written_in_it(tmp_path: Path) -> None:
+    server = jobs(MODERN)
+    async with server.served() as upstream:
+        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
+        async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools) as url, peer(url) as client:
+            task_id = (await client.call("it")).result["taskId"]
+            keys = (await client.until(task_id, "input_required"))["inputRequests"]
+            given = {"action": "accept", "content": {"answer": "{{handle}} {{principal}}"}}
+            await client.answer(task_id, **dict.fromkeys(keys, given))
+    assert server.calls("answer_job")[-1].params["arguments"] == {
+        "job_id": "job-1",
+        "answer": "{{handle}} {{principal}}",
+    }
+
+
+async def test_a_call_of_a_person_is_not_the_start_of_another_though_the_server_says_so(tmp_path: Path) -> None:
+    """A server that answers two people with one id: each has a task of their own, and sees no more than that."""
+    server = jobs(MODERN)
+    server.replies["start_job"] = structured({"id": "job-1"})
+    async with server.served() as upstream:
+        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
+        async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools, AUTH) as url:
+            ids: list[str] = []
+            for token in CALLERS.values():
+                async with peer(url, token=token) as client:
+                    ids.append((await client.call("it")).result["taskId"])
+            assert len(set(ids)) == 2
+            async with peer(url, token=CALLERS["bob"]) as bob:
+                assert (await bob.send("tasks/get", {"taskId": ids[0]})).code == -32602
+                assert (await bob.send("tasks/cancel", {"taskId": ids[0]})).code == -32602
+                assert (await bob.answer(ids[0], q=YES)).code == -32602
+    keys = [each.params["arguments"]["key"] for each in server.calls("start_job")]
+    assert len(set(keys)) == 2
+    assert server.calls("stop_job") == []
+
+
+# --- a sidecar before another one
+
+
+@asynccontextmanager
+async def two_sidecars(
+    folder: Path, server: ScriptedServer, outer: Mapping[str, Any] | None = None
+) -> AsyncGenerator[tuple[Peer, Peer]]:
+    """A client of a sidecar whose upstream is another sidecar, and one of the latter."""
+    tool = {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
+    async with (
+        server.served() as upstream,
+        sidecar_of(folder / "inner", {**SPLIT_TOOLS, "url": upstream}, {"inner": tool}) as inner,
+        sidecar_of(folder / "outer", {"url": inner, **(outer or {})}, {"outer": {**tool, "workflow": "inner"}}) as url,
+        peer(url) as client,
+        peer(inner) as beside,
+    ):
+        yield client, beside
+
+
+async def test_tasks_of_another_sidecar_are_passed_through_with_their_questions(tmp_path: Path) -> None:
+    server = jobs(MODERN)
+    async with two_sidecars(tmp_path, server) as (client, _):
+        task_id = (await client.call("outer", {"text": "hi"})).result["taskId"]
+        seen = await client.until(task_id, "input_required")
+        [(key, question)] = seen["inputRequests"].items()
+        assert question["params"]["message"] == "What?"
+
+        def take(_: Mapping[str, Any]) -> Mapping[str, Any]:
+            server.replies["get_job"] = structured({"id": "job-1", "state": "done"})
+            return structured({})
+
+        server.replies["answer_job"] = take
+        await client.answer(task_id, **{key: YES})
+        ended = await client.until(task_id)
+        assert (ended["status"], ended["result"]["isError"]) == ("completed", False)
+        assert server.calls("answer_job")[-1].params["arguments"]["answer"] == "yes"
+
+
+async def test_a_task_of_another_sidecar_is_cancelled_there(tmp_path: Path) -> None:
+    server = jobs(MODERN)
+
+    def stop(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        server.replies["get_job"] = structured({"id": "job-1", "state": "stopped"})
+        return structured({})
+
+    server.replies["stop_job"] = stop
+    definition = {**SPLIT_TOOLS["look"], "map": {**SPLIT_TOOLS["look"]["map"], "cancelled": "stopped"}}
+    tool = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
+    async with (
+        server.served() as upstream,
+        sidecar_of(tmp_path / "inner", {**SPLIT_TOOLS, "look": definition, "url": upstream}, {"inner": tool}) as inner,
+        sidecar_of(tmp_path / "outer", {"url": inner}, {"outer": {**tool, "workflow": "inner"}}) as url,
+        peer(url) as client,
+    ):
+        task_id = (await client.call("outer")).result["taskId"]
+        await client.send("tasks/cancel", {"taskId": task_id})
+        assert (await client.until(task_id))["status"] == "cancelled"
+        assert len(server.calls("stop_job")) == 1
+
+
+async def test_a_task_of_another_sidecar_that_failed_has_failed(tmp_path: Path) -> None:
+    server = jobs(MODERN)
+    server.replies["get_job"] = lambda _: structured({"id": "job-1", "state": "broken", "error": "no luck"})
+    look = {**SPLIT_TOOLS["look"], "map": {"failed": "broken"}, "failure": "{{reply.error}}"}
+    tool = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
+    async with (
+        server.served() as upstream,
+        sidecar_of(tmp_path / "inner", {**SPLIT_TOOLS, "look": look, "url": upstream}, {"inner": tool}) as inner,
+        sidecar_of(tmp_path / "outer", {"url": inner}, {"outer": {**tool, "workflow": "inner"}}) as url,
+        peer(url) as client,
+    ):
+        task_id = (await client.call("outer")).result["taskId"]
+        ended = await client.until(task_id)
+        assert "no luck" in json.dumps(ended)
+        assert ended["status"] == "failed" or ended["result"]["isError"]
+
+
+async def test_one_key_starts_one_task_in_both_sidecars(tmp_path: Path) -> None:
+    server = jobs(MODERN)
+    async with two_sidecars(tmp_path, server, {"starts": "keyed"}) as (client, _):
+        meta = {"mcp-workflows/idempotencyKey": "order-1-" * 4}
+        ids = {(await client.call("outer", {"text": "hi"}, meta=meta)).result["taskId"] for _ in range(3)}
+        assert len(ids) == 1
+        await client.until(ids.pop(), "input_required")
+    assert len(server.calls("start_job")) == 1
