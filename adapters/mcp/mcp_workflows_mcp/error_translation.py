@@ -36,6 +36,10 @@ from mcp_workflows_mcp.reply import Reply
 _LONGEST: Final = 300  # characters of a message
 _NOT_LET_IN: Final = "not let in"
 _SESSION_ENDED: Final = "Session terminated"
+_HTTP_ERROR: Final = "Server returned an error response"  # of the SDK: a status of 400 or more without JSON-RPC
+_IS_SESSION: Final = re.compile(r"\bsession\b", re.IGNORECASE)
+_OF_SESSIONS: Final = frozenset({types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INVALID_REQUEST})
+"""Codes with which servers say that they know no such session, as those of the TypeScript SDK do after a restart."""
 _REFUSED: Final[Mapping[int, bool]] = {
     types.INVALID_PARAMS: True,
     types.METHOD_NOT_FOUND: False,
@@ -61,9 +65,19 @@ def is_over(error: BaseException) -> bool:
     return isinstance(error, MCPError) and error.message in {OVER, _SESSION_ENDED}
 
 
+def knows_no_session(error: BaseException) -> bool:
+    """True if a server over HTTP seems to say that it does not know the session; it may have been restarted."""
+    return isinstance(error, MCPError) and error.code in _OF_SESSIONS and bool(_IS_SESSION.search(error.message))
+
+
+def is_no_answer(error: BaseException) -> bool:
+    """True if HTTP answered in place of the server: a proxy did, or the server does not know the session any more."""
+    return isinstance(error, MCPError) and error.message == _HTTP_ERROR
+
+
 def is_reply(error: MCPError) -> bool:
     """True if a JSON-RPC error is the server's answer to a call; False: nobody knows, or nothing was let in."""
-    is_lost = error.code in LOST - {types.INTERNAL_ERROR} or error.message == _SESSION_ENDED
+    is_lost = error.code in LOST - {types.INTERNAL_ERROR} or error.message == _SESSION_ENDED or is_no_answer(error)
     return not (is_lost or isinstance(error, ClientError) or error.message.startswith(_NOT_LET_IN))
 
 
@@ -91,8 +105,8 @@ def _mcp_error(error: MCPError, said: str, *, sent: bool) -> EngineError:
         return EngineRefused(f"{said} (auth)")
     if error.code in _REFUSED:
         return EngineRefused(f"it says: {said}", final=_REFUSED[error.code])
-    if error.message == _SESSION_ENDED:
-        return EngineUnavailable(f"no answer ({said})", sent=False)  # the server does not know the session
+    if error.message == _SESSION_ENDED:  # HTTP 404: nothing was done
+        return EngineUnavailable(f"no answer ({said})", sent=False)
     if error.code in LOST - {types.INTERNAL_ERROR}:
         return EngineUnavailable(f"no answer ({said})", sent=sent and not error.message.startswith(UNREACHED))
     return EngineUnavailable(f"it says: {said} ({error.code})", sent=sent, silent=False)

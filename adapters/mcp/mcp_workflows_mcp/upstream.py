@@ -41,7 +41,14 @@ from mcp_workflows.errors import (
 )
 from mcp_workflows_mcp.auth import credentials_of, value_without_secrets, without_secrets
 from mcp_workflows_mcp.definition import ToolCall
-from mcp_workflows_mcp.error_translation import connection_error, is_over, is_reply, request_error
+from mcp_workflows_mcp.error_translation import (
+    connection_error,
+    is_no_answer,
+    is_over,
+    is_reply,
+    knows_no_session,
+    request_error,
+)
 from mcp_workflows_mcp.reply import Reply
 from mcp_workflows_mcp.settings import McpSettings
 
@@ -338,8 +345,10 @@ class Upstream:
             yield
         except (MCPError, ClientError, ValidationError, RuntimeError, httpx2.TransportError) as error:
             ours = request_error(error, self.masked, sent=sent)
-            self._count(attempt, has_answered=not (isinstance(ours, EngineUnavailable) and ours.silent))
-            if is_over(error) and attempt.connection is not None:
+            is_silent = (isinstance(ours, EngineUnavailable) and ours.silent) or is_no_answer(error)
+            self._count(attempt, has_answered=not is_silent)
+            is_lost = is_over(error) or (self._settings.url is not None and knows_no_session(error))
+            if is_lost and attempt.connection is not None:
                 attempt.connection.over.set()
             raise ours from None
         self._count(attempt, has_answered=True)

@@ -495,6 +495,37 @@ async def test_what_is_no_answer_in_mcp_loses_one_look(reply: Response) -> None:
         assert seen.status is Status.RUNNING
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Response("no such session", status_code=400),
+        Response(json.dumps({"jsonrpc": "2.0", "error": {"code": -32000, "message": "x"}}), status_code=400),
+        Error(code=-32000, message="Bad Request: No valid session ID provided"),
+        Error(code=-32001, message="Session not found"),
+    ],
+)
+async def test_a_server_that_was_restarted_and_knows_no_session_is_connected_to_again(refusal: Any) -> None:
+    server = ScriptedServer()
+    async with scene(server) as found:
+        ref = await found.started()
+        known = sum(each.method == "initialize" for each in server.asked)
+
+        def only_new_sessions(_: Mapping[str, Any]) -> Any:
+            count = sum(each.method == "initialize" for each in server.asked)
+            return structured({"state": "busy"}) if count > known else refusal
+
+        server.replies["get_job"] = only_new_sessions
+        with anyio.fail_after(10):
+            while True:
+                try:
+                    seen = await found.adapter.describe(ref)
+                except EngineUnavailable:
+                    await anyio.sleep(0.05)
+                    continue
+                break
+        assert seen.status is Status.RUNNING
+
+
 async def test_a_server_that_speaks_no_revision_is_said_to_be_none() -> None:
     server = ScriptedServer()
     server.replies["initialize"] = {"protocolVersion": "1999-01-01", "capabilities": {}, "serverInfo": {}}

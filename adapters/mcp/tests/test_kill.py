@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import httpx2
+import psutil
 import pytest
 
 from adapters.mcp.tests.programs import FIND, SPLIT, Program, seen_when, started, until
@@ -32,7 +33,7 @@ GUARANTEES: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]]] = {
     "findable": (("forgetful",), {"starts": "findable", "find": FIND, "settling": "1s"}),
     "once": (("forgetful",), {"starts": "once"}),
 }
-TOOL: Final = {"workflow": "job", "input": {"type": "object"}, "args": [], "tasks": "required"}
+TOOL: Final[Mapping[str, Any]] = {"workflow": "job", "input": {"type": "object"}, "args": [], "tasks": "required"}
 
 
 def config_of(program: Program, guarantee: str, *flags: str) -> Path:
@@ -145,13 +146,13 @@ async def test_programs_end_with_a_sidecar_that_is_killed(program: Program) -> N
         if outlives:
             await until(lambda found=each: found.count("stays") == 1)
         else:
-            await until(lambda found=pid: not Path(f"/proc/{found}").exists())
+            await until(lambda found=pid: not psutil.pid_exists(found))
         with sidecar(config) as fresh:
             async with peer(fresh.url) as client:
                 assert (await finished(client, each))["status"] == "completed"
-        assert Path(f"/proc/{pid}").exists() is outlives
+        assert psutil.pid_exists(pid) is outlives
         each.touch("end.go")
-        await until(lambda found=pid: not Path(f"/proc/{found}").exists())
+        await until(lambda found=pid: not psutil.pid_exists(found))
 
 
 # --- the upstream, over HTTP

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import pytest
 
 from adapters.mcp.tests.programs import SPLIT
@@ -21,11 +22,11 @@ from tests.support.served import Peer, peer, serving
 pytestmark = pytest.mark.anyio
 
 CALLERS: Final = {"alice": make_token(), "bob": make_token()}
-AUTH: Final = {
+AUTH: Final[Mapping[str, Any]] = {
     "auth": {"tokens": [{"name": name, "sha256": sha256_of(token)} for name, token in CALLERS.items()]},
 }
-YES: Final = {"action": "accept", "content": {"answer": "yes"}}
-INPUT: Final = {"type": "object", "properties": {"text": {"type": "string"}}}
+YES: Final[Mapping[str, Any]] = {"action": "accept", "content": {"answer": "yes"}}
+INPUT: Final[Mapping[str, Any]] = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
 @asynccontextmanager
@@ -36,7 +37,7 @@ async def sidecar_of(
     server: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[str]:
     """A sidecar in this process, and its URL."""
-    folder.mkdir(exist_ok=True)
+    await anyio.Path(folder).mkdir(exist_ok=True)
     loaded = load_config(written(folder, "jobs", {"adapter": "mcp", **settings}, tools, server), {})
     async with serving(http_app(build(loaded), loaded, "127.0.0.1", 0)) as url:
         yield url
@@ -78,7 +79,9 @@ async def test_no_token_of_a_caller_goes_to_a_server(tmp_path: Path, revision: s
     server = jobs(revision)
     async with server.served() as upstream:
         settings = {**SPLIT_TOOLS, "url": upstream, "auth": {"bearer": "of-the-sidecar"}}
-        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}}
+        tools: Mapping[str, Any] = {
+            "it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
+        }
         async with sidecar_of(tmp_path / "a", settings, tools, AUTH) as url, peer(url, token=CALLERS["alice"]) as alice:
             task_id = (await alice.call("it", {"text": "hi"})).result["taskId"]
             seen = await alice.until(task_id, "input_required")
@@ -109,7 +112,9 @@ HOSTILE: Final = [
 async def test_an_argument_is_data_whatever_is_written_in_it(tmp_path: Path, value: str) -> None:
     server = jobs(MODERN)
     async with server.served() as upstream:
-        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}}
+        tools: Mapping[str, Any] = {
+            "it": {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
+        }
         async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools) as url, peer(url) as client:
             await client.call("it", {"text": value})
     [call] = server.calls("start_job")
@@ -119,7 +124,7 @@ async def test_an_argument_is_data_whatever_is_written_in_it(tmp_path: Path, val
 async def test_an_answer_is_data_whatever_is_written_in_it(tmp_path: Path) -> None:
     server = jobs(MODERN)
     async with server.served() as upstream:
-        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
+        tools: Mapping[str, Any] = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
         async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools) as url, peer(url) as client:
             task_id = (await client.call("it")).result["taskId"]
             keys = (await client.until(task_id, "input_required"))["inputRequests"]
@@ -136,7 +141,7 @@ async def test_a_call_of_a_person_is_not_the_start_of_another_though_the_server_
     server = jobs(MODERN)
     server.replies["start_job"] = structured({"id": "job-1"})
     async with server.served() as upstream:
-        tools = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
+        tools: Mapping[str, Any] = {"it": {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}}
         async with sidecar_of(tmp_path / "a", {**SPLIT_TOOLS, "url": upstream}, tools, AUTH) as url:
             ids: list[str] = []
             for token in CALLERS.values():
@@ -160,7 +165,7 @@ async def two_sidecars(
     folder: Path, server: ScriptedServer, outer: Mapping[str, Any] | None = None
 ) -> AsyncGenerator[tuple[Peer, Peer]]:
     """A client of a sidecar whose upstream is another sidecar, and one of the latter."""
-    tool = {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
+    tool: Mapping[str, Any] = {"workflow": "echo", "input": INPUT, "args": [{"text": "{{text}}"}], "tasks": "required"}
     async with (
         server.served() as upstream,
         sidecar_of(folder / "inner", {**SPLIT_TOOLS, "url": upstream}, {"inner": tool}) as inner,
@@ -199,7 +204,7 @@ async def test_a_task_of_another_sidecar_is_cancelled_there(tmp_path: Path) -> N
 
     server.replies["stop_job"] = stop
     definition = {**SPLIT_TOOLS["look"], "map": {**SPLIT_TOOLS["look"]["map"], "cancelled": "stopped"}}
-    tool = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
+    tool: Mapping[str, Any] = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
     async with (
         server.served() as upstream,
         sidecar_of(tmp_path / "inner", {**SPLIT_TOOLS, "look": definition, "url": upstream}, {"inner": tool}) as inner,
@@ -216,7 +221,7 @@ async def test_a_task_of_another_sidecar_that_failed_has_failed(tmp_path: Path) 
     server = jobs(MODERN)
     server.replies["get_job"] = lambda _: structured({"id": "job-1", "state": "broken", "error": "no luck"})
     look = {**SPLIT_TOOLS["look"], "map": {"failed": "broken"}, "failure": "{{reply.error}}"}
-    tool = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
+    tool: Mapping[str, Any] = {"workflow": "echo", "input": INPUT, "args": [{}], "tasks": "required"}
     async with (
         server.served() as upstream,
         sidecar_of(tmp_path / "inner", {**SPLIT_TOOLS, "look": look, "url": upstream}, {"inner": tool}) as inner,
