@@ -35,7 +35,7 @@ def modern() -> ScriptedServer:
 
 def legacy() -> ScriptedServer:
     """Return the same in 2025-11-25."""
-    tasks = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+    tasks: Mapping[str, Any] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
     offered = tool("it", execution={"taskSupport": "optional"})
     server = ScriptedServer(capabilities={"tools": {}, "tasks": tasks}, tools=[offered])
     server.replies["it"] = {"task": state_of("working")}
@@ -198,7 +198,7 @@ async def test_an_answer_that_does_not_fit_is_a_refusal_with_the_words_of_the_se
 
 async def test_what_a_server_asks_of_a_model_is_no_question_for_people() -> None:
     server = modern()
-    sampling = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 10}}
+    sampling: Mapping[str, Any] = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 10}}
     async with server.served() as url, adapter_of({"url": url}) as adapter:
         ref = await started(adapter, "it")
         server.replies["tasks/get"] = {"taskId": "t-1", "status": "input_required", "inputRequests": {"s": sampling}}
