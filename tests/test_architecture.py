@@ -463,7 +463,7 @@ LINES: Mapping[str, int] = {
     "engines": 1282,  # one class for a call in place of five context managers; the scheduler knows its own; steps
     "tasks": 2250,  # the reason for an unknown start; steps, logs; the disk takes a row while the engine starts it
     "receiver": 2493,  # signed webhooks, refused ones are counted; steps and logs are shown
-    "client": 800,
+    "client": 820,  # bounded answers over HTTP; what was not sent, and what has no token
     "testing": 1140,  # without the laws of the verbs; the laws of logs and recordings
     "sidecar": 7580,  # `verify`, with its sanitizer; `import --mcp`; preset schema; steps in `call`
 }

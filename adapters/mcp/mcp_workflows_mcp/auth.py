@@ -138,7 +138,7 @@ class _OfClient(Credentials):
 
     def __init__(self, oauth: ClientCredentials, url: str) -> None:
         super().__init__()
-        self._provider = ClientCredentialsOAuthProvider(
+        self._client = ClientCredentialsOAuthProvider(
             server_url=url,
             storage=_NoStorage(),
             client_id=oauth.client_id,
@@ -153,12 +153,12 @@ class _OfClient(Credentials):
         The provider's own flow lets one request wait for the answer to another, however long that takes: here it is
         only told of the refusal, and ended when it has a token.
         """
-        if self._provider.context.is_token_valid():
+        if self._client.context.is_token_valid():
             self._authorize(request)
         refused = yield request
         if refused.status_code not in _MAY_NEED_A_TOKEN:
             return
-        flow = self._provider.async_auth_flow(request)
+        flow = self._client.async_auth_flow(request)
         was_told = False
         try:
             needed = await anext(flow)
@@ -179,7 +179,7 @@ class _OfClient(Credentials):
         yield request
 
     def _authorize(self, request: httpx2.Request) -> None:
-        tokens = self._provider.context.current_tokens
+        tokens = self._client.context.current_tokens
         if tokens is not None:
             request.headers["authorization"] = f"Bearer {self._remember(tokens.access_token)}"
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+import anyio
 import httpx2
 import mcp_types as types
 from mcp.client.auth import OAuthFlowError
@@ -53,6 +54,25 @@ _IS_REFUSAL: Final = re.compile(
 )
 """Texts of an error that say that nothing was done; with any other text it may have been."""
 
+
+UNEXPECTED: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ClientError,
+    ExceptionGroup,
+    LookupError,
+    MCPError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    httpx2.HTTPError,
+)
+"""Errors of our own making, or of the SDK's, that nothing should lead to."""
 
 Masked: TypeAlias = Callable[[str], str]
 """Returns a text without our credentials."""

@@ -25,6 +25,7 @@ from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Notes,
 from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable, ExecutionNotFound
 from mcp_workflows_mcp.elicitations import Elicitations
+from mcp_workflows_mcp.error_translation import UNEXPECTED
 from mcp_workflows_mcp.upstream_tasks import text_of
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class OpenCalls:
                 call.outcome = {"cancelled": True}
         except EngineError as error:
             self._fail(call, error)
-        except Exception as error:  # a boundary: an error here would end the whole engine
+        except UNEXPECTED as error:  # here it would end the whole engine
             logger.exception("the call of a tool failed in an unexpected way")
             self._fail(call, AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log"))
         finally:

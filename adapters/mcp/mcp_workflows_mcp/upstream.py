@@ -42,6 +42,7 @@ from mcp_workflows.errors import (
 from mcp_workflows_mcp.auth import credentials_of, value_without_secrets, without_secrets
 from mcp_workflows_mcp.definition import ToolCall
 from mcp_workflows_mcp.error_translation import (
+    UNEXPECTED,
     connection_error,
     is_no_answer,
     is_over,
@@ -206,7 +207,7 @@ class Upstream:
             if attempt.done.is_set():
                 logger.info("the connection to an MCP server ended: %s", error)
             attempt.error = error
-        except Exception as error:  # a boundary: an error here would end the whole engine
+        except UNEXPECTED as error:  # here it would end the whole engine
             logger.exception("a connection to an MCP server ended in an unexpected way")
             attempt.error = AdapterBroke(f"its adapter failed ({type(error).__name__}); see the log")
         if attempt.connection is not None:
@@ -277,13 +278,13 @@ class Upstream:
         connection = await self.connection()
         is_due = self._is_stale and anyio.current_time() >= self._listed_at + _LIST_AGAIN_AFTER
         if fresh or is_due:
-            self._is_stale = False
+            self._is_stale, is_listed = False, False
             try:
                 async with self.translated(sent=False):
                     found = await connection.tools()
-            except BaseException:
-                self._is_stale = True
-                raise
+                is_listed = True
+            finally:
+                self._is_stale = self._is_stale or not is_listed
             self._listed_at = anyio.current_time()
             _log_differences(self._tools, found)
             self._tools = found

@@ -56,9 +56,9 @@ def until_there(name: str) -> None:
 def ask(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Send `elicitation/create`, and return the result."""
     number = f"q{next(_numbers)}"
-    _waiting[number] = Queue()
+    waiting = _waiting[number] = Queue[Mapping[str, Any]]()
     send({"id": number, "method": "elicitation/create", "params": params})
-    return _waiting[number].get()
+    return waiting.get()
 
 
 def result(value: Any) -> Mapping[str, Any]:
