@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from mcp_workflows.adapter.boundary import Status
+from mcp_workflows.adapter.boundary import StartGuarantee, Status
 from mcp_workflows.adapter.expressions import Text, Value, as_list
 
 T = TypeVar("T")
@@ -44,6 +44,15 @@ Words = Annotated[
 
 
 ENDS_OR_RUNS: Final = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
+
+
+def promise_of(starts: StartGuarantee) -> str:
+    """Return what a repeated start does, for people."""
+    return {
+        StartGuarantee.KEYED: "a repeated start is deduplicated by its key",
+        StartGuarantee.FINDABLE: "a start whose reply is lost is searched for by its key",
+        StartGuarantee.ONCE: "a start whose reply is lost stays unknown",
+    }[starts]
 
 
 class StatusMap(BaseModel):

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import jmespath
 from pydantic import AfterValidator
 
-from mcp_workflows.adapter import JSON, closest
+from mcp_workflows.adapter import JSON, Start, closest
 from mcp_workflows.adapter.templates import Template
 from mcp_workflows.errors import ConfigError, MappingError
 
@@ -225,6 +225,26 @@ def _replaced(value: Any) -> Any:  # any JSON value
     if isinstance(value, list):
         return [_replaced(each) for each in cast("Sequence[Any]", value)]
     return value
+
+
+def order_names(start: Start, settling_seconds: float) -> Mapping[str, JSON]:
+    """Return the names that every order has; adapters add their own."""
+    return {
+        **forms_of(start.key),
+        "workflow": start.workflow,
+        "arguments": _arguments(start.arguments),
+        "digest": start.digest,
+        "options": start.options.get("options") or {},
+        "created": created_forms(start.created, settling_seconds),
+    }
+
+
+def _arguments(arguments: JSON) -> JSON:
+    """Return the one argument of a call; a tool without `send` or `args` has its arguments as one object."""
+    listed = as_list(arguments)
+    if listed is None or len(listed) > 1:
+        return arguments
+    return listed[0] if listed else {}
 
 
 def forms_of(key: str) -> Mapping[str, str]:

@@ -9,7 +9,8 @@ from typing import Final, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from mcp_workflows.adapter.boundary import JSON, digest
-from mcp_workflows.adapter.capabilities import Notes
+from mcp_workflows.adapter.capabilities import Finding, Notes
+from mcp_workflows.adapter.definition import StatusMap
 from mcp_workflows.errors import EngineUnavailable
 
 Definition = TypeVar("Definition", bound=BaseModel)
@@ -29,8 +30,8 @@ class KeptDefinitions(Generic[Definition]):
         """Know the definition of now; `written` is its JSON, as `model` reads it."""
         self._written = written
         self._model = model
-        self.now: Final = digest(written)
-        self._known: dict[str, Definition] = {self.now: now}
+        self.current_digest: Final = digest(written)
+        self._known: dict[str, Definition] = {self.current_digest: now}
         self._notes: Notes | None = None
         self._kept_until = datetime.now(UTC)
         self._unmapped = set[str]()
@@ -47,7 +48,7 @@ class KeptDefinitions(Generic[Definition]):
         """
         now = datetime.now(UTC)
         if self._notes is not None and now >= self._kept_until:
-            await self._notes.put(_place(self.now), dict(self._written), until=now + KEPT)
+            await self._notes.put(_place(self.current_digest), dict(self._written), until=now + KEPT)
             self._kept_until = now + _AGAIN
 
     async def note_unmapped(self, word: str) -> None:
@@ -57,8 +58,19 @@ class KeptDefinitions(Generic[Definition]):
             await self._notes.add(f"{_UNMAPPED}{word}", now.timestamp(), until=now + _TELL_FOR)
             self._unmapped.add(word)
 
-    async def unmapped(self) -> Sequence[str]:
-        """Return the statuses that have been in no map for a day."""
+    async def unmapped_finding(self, statuses: StatusMap) -> Finding | None:
+        """Return a finding about statuses that have been in no map for a day, and still are not; None: there are none.
+
+        Raises:
+            EngineUnavailable: the store cannot be used now.
+        """
+        unnamed = ", ".join(repr(word) for word in await self._unmapped_words() if statuses.status(word) is None)
+        if not unnamed:
+            return None
+        text = f"its status {unnamed} has been in no map for a day: a task with it goes on for ever"
+        return Finding(ok=False, text=text, hint="say in look.map what it means")
+
+    async def _unmapped_words(self) -> Sequence[str]:
         found: Mapping[str, JSON] = {} if self._notes is None else await self._notes.under(_UNMAPPED)
         before = (datetime.now(UTC) - _TELL_AFTER).timestamp()
         return [place.removeprefix(_UNMAPPED) for place, since in found.items() if float(str(since)) < before]
@@ -78,7 +90,7 @@ class KeptDefinitions(Generic[Definition]):
 
     def _read(self, found: object) -> Definition:
         if not isinstance(found, Mapping):
-            return self._known[self.now]
+            return self._known[self.current_digest]
         try:
             return self._model.model_validate(found)
         except ValidationError:

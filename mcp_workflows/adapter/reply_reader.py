@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from mcp_workflows.adapter.boundary import (
     JSON,
@@ -142,17 +143,39 @@ def text_of(source: str | None, scope: Scope) -> str | None:
 # --- questions
 
 
-def questions_of(
-    asks: Mapping[str, Asking], scope: Scope, *, settling: timedelta, page: str | None
-) -> Iterator[tuple[str, Asking, Scope, InputRequest]]:
-    """Yield the open questions: key, definition, scope, and the request to people.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedQuestion(Generic[Asking]):
+    """A question that is open now, and what expressions know of it."""
 
-    `settling` is the time in which an engine may lose an answer, `page` the execution's own page.
-    """
-    for name, how in asks.items():
-        for key, each in _items(name, how, scope):
-            if _is_settled(how, each, settling):
-                yield key, how, each, InputRequest(method=_METHOD, params=_params(how, each, page, key))
+    how: Asking
+    scope: Scope
+    request: InputRequest
+
+
+def open_questions(
+    asks: Mapping[str, Asking], execution: Execution, scope: Scope, settling: timedelta
+) -> Mapping[str, AskedQuestion[Asking]]:
+    """Return the open questions of a running execution by key; an engine may lose an answer before `settling`."""
+    if execution.status is not Status.RUNNING:
+        return {}
+    return {
+        key: AskedQuestion(
+            how=how,
+            scope=each,
+            request=InputRequest(method=_METHOD, params=_params(how, each, execution.url, key)),
+        )
+        for name, how in asks.items()
+        for key, each in _items(name, how, scope)
+        if _is_settled(how, each, settling)
+    }
+
+
+def with_questions(execution: Execution, questions: Mapping[str, AskedQuestion[Asking]]) -> Execution:
+    """Return the execution, which waits for input if a question is open."""
+    if not questions:
+        return execution
+    requests = {key: question.request for key, question in questions.items()}
+    return replace(execution, status=Status.INPUT_REQUIRED, requests=requests)
 
 
 def _items(name: str, how: EngineQuestion, scope: Scope) -> Iterator[tuple[str, Scope]]:

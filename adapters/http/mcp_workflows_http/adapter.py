@@ -45,7 +45,7 @@ from mcp_workflows_http.presets import presets
 from mcp_workflows_http.questions import send_answer
 from mcp_workflows_http.settings import HttpOptions, HttpSettings, preset_schema
 from mcp_workflows_http.start import start_execution
-from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up, unmapped_finding
+from mcp_workflows_http.tooling.check import check_engine, check_workflow, made_up
 from mcp_workflows_http.tooling.discover import discover
 from mcp_workflows_http.tooling.preview import preview
 from mcp_workflows_http.tooling.replay import private, record, replay
@@ -96,7 +96,7 @@ class HttpAdapter:
         """Send the request that starts it, once; see `Adapter.start`."""
         async with self._in_time():
             await self._definitions.keep()
-            handle = await start_execution(self._client, self._settings, self._definitions.now, start)
+            handle = await start_execution(self._client, self._settings, self._definitions.current_digest, start)
         self.changes.register(handle.name, handle.text())
         return handle.text()
 
@@ -147,8 +147,8 @@ class HttpAdapter:
     async def check_engine(self) -> Finding:
         """Check that the API answers; see `Checks.check_engine`."""
         finding = await check_engine(self._client, self._settings)
-        words = await self._definitions.unmapped() if finding.ok else ()
-        return unmapped_finding(self._settings, words) or finding
+        unmapped = await self._definitions.unmapped_finding(self._settings.look.map) if finding.ok else None
+        return unmapped or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
         """Check a workflow, as far as the API can tell without a start; see `Checks.check`."""
@@ -220,7 +220,7 @@ class FindingHttpAdapter(HttpAdapter):
     async def find(self, start: Start) -> str | None:
         """Search for the execution of a key; see `Finds.find`."""
         async with self._in_time():
-            found = await find(self._client, self._settings, self._definitions.now, start)
+            found = await find(self._client, self._settings, self._definitions.current_digest, start)
         return None if found is None else found.text()
 
 

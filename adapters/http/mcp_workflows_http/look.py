@@ -13,13 +13,20 @@ from typing import Final, Protocol
 
 from mcp_workflows.adapter import JSON, Execution, Failure, Status
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
-from mcp_workflows.adapter.reply_reader import entry_of, execution_of, status_of, text_of
+from mcp_workflows.adapter.reply_reader import (
+    AskedQuestion,
+    entry_of,
+    execution_of,
+    open_questions,
+    status_of,
+    text_of,
+    with_questions,
+)
 from mcp_workflows.errors import EngineError, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_http.client import Reply, retry_after
-from mcp_workflows_http.definition import ApiDefinition, Log, Look, More, Request
+from mcp_workflows_http.definition import ApiDefinition, Ask, Log, Look, More, Request
 from mcp_workflows_http.error_translation import look_error, said
 from mcp_workflows_http.handle import Handle
-from mcp_workflows_http.questions import OpenQuestion, open_questions
 
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)File "[^"]*", line \d+|^\s+at \S+ ?\(')
 _LONGEST_LINE: Final = 2000  # characters of a line of a log
@@ -34,7 +41,7 @@ class Seen:
     execution: Execution
     scope: Scope
     reply: Reply
-    questions: Mapping[str, OpenQuestion] = field(default_factory=dict[str, "OpenQuestion"])
+    questions: Mapping[str, AskedQuestion[Ask]] = field(default_factory=dict[str, AskedQuestion[Ask]])
     unmapped: str | None = None  # the word for the status that no map names
     wait: float = 0.0  # seconds until the API wants to be asked again
 
@@ -99,10 +106,8 @@ async def look(
         lines = (await log_end(client, how.log, scope)).splitlines()[-how.log.lines :]
         tail = "\n".join(lines)[-_LONGEST_TAIL:]
         execution = replace(execution, failure=Failure(text=f"{execution.failure.text}\n{tail}".strip()))
-    questions: Mapping[str, OpenQuestion] = {}
-    if status is Status.RUNNING and (questions := open_questions(definition, scope, execution.url)):
-        requests = {key: question.request for key, question in questions.items()}
-        execution = replace(execution, status=Status.INPUT_REQUIRED, requests=requests)
+    questions = open_questions(definition.asks, execution, scope, definition.settling)
+    execution = with_questions(execution, questions)
     wait = min(retry_after(reply, time.time()) or 0.0, how.wait_at_most.total_seconds())
     return Seen(execution=execution, scope=scope, reply=reply, questions=questions, unmapped=strange, wait=wait)
 

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from mcp_workflows.adapter import JSON, InputRequest
+from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.definition import AnsweredAt
-from mcp_workflows.adapter.expressions import Scope, as_object
+from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.adapter.http_errors import MAX_BODY, reason_in
-from mcp_workflows.adapter.reply_reader import answer_scope, questions_of
+from mcp_workflows.adapter.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_http.client import ApiClient
-from mcp_workflows_http.definition import ApiDefinition, Ask
+from mcp_workflows_http.definition import Ask
 from mcp_workflows_http.error_translation import change_error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenQuestion:
-    """A question that is open now, and what expressions know of it."""
-
-    how: Ask
-    scope: Scope
-    request: InputRequest
-
-
-def open_questions(definition: ApiDefinition, scope: Scope, page: str | None) -> Mapping[str, OpenQuestion]:
-    """Return the open questions by key; `page` is the execution's own page."""
-    found = questions_of(definition.asks, scope, settling=definition.settling, page=page)
-    return {key: OpenQuestion(how=how, scope=each, request=request) for key, how, each, request in found}
-
-
-async def send_answer(client: ApiClient, question: OpenQuestion, response: JSON, principal: JSON) -> None:
+async def send_answer(client: ApiClient, question: AskedQuestion[Ask], response: JSON, principal: JSON) -> None:
     """Deliver the response of this principal to an open question; one that was answered meanwhile is ignored.
 
     Raises:

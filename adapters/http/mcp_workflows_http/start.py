@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from mcp_workflows.adapter import JSON, Start, StartGuarantee, digest
-from mcp_workflows.adapter.expressions import REPLY, Scope, as_list, as_object, created_forms, forms_of, names_in
+from mcp_workflows.adapter import JSON, Start, StartGuarantee
+from mcp_workflows.adapter.expressions import REPLY, Scope, as_object, names_in, order_names
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
 from mcp_workflows_http.client import ApiClient, Reply
 from mcp_workflows_http.error_translation import said, start_error
-from mcp_workflows_http.handle import Handle, options_of, run_of
+from mcp_workflows_http.handle import Handle, run_of
 from mcp_workflows_http.look import look
 from mcp_workflows_http.settings import HttpSettings
 
@@ -18,25 +18,8 @@ _LONGEST_KEPT: Final = 64 * 1024  # bytes of a reply in a handle
 
 def order_scope(start: Start, settings: HttpSettings) -> Scope:
     """Return what expressions know of an order."""
-    return Scope(
-        names={
-            **forms_of(start.key),
-            "workflow": start.workflow,
-            "arguments": _arguments(start.arguments),
-            "digest": digest([start.workflow, start.arguments]),
-            "options": options_of(start.options),
-            "vars": settings.vars,
-            "created": created_forms(start.created, settings.settling.total_seconds()),
-        }
-    )
-
-
-def _arguments(arguments: JSON) -> JSON:
-    """Return the one argument of a call; a tool without `send` or `args` has its arguments as one object."""
-    listed = as_list(arguments)
-    if listed is None or len(listed) > 1:
-        return arguments
-    return listed[0] if listed else {}
+    names = order_names(start, settings.settling.total_seconds())
+    return Scope(names={**names, "vars": settings.vars})
 
 
 async def start_execution(client: ApiClient, settings: HttpSettings, definition: str, start: Start) -> Handle:

@@ -31,16 +31,17 @@ from mcp_workflows.adapter import (
 from mcp_workflows.adapter.kept_definitions import KeptDefinitions
 from mcp_workflows.adapter.kept_looks import KeptLooks
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable
+from mcp_workflows_mcp.auth import Secrets
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import ToolsDefinition
 from mcp_workflows_mcp.find import find
-from mcp_workflows_mcp.handle import Handle, Kind
+from mcp_workflows_mcp.handle import Handle, HandleKind
 from mcp_workflows_mcp.look import look
 from mcp_workflows_mcp.open_calls import OpenCalls
 from mcp_workflows_mcp.questions import send_answer
 from mcp_workflows_mcp.settings import McpOptions, McpSettings
 from mcp_workflows_mcp.start import StartCalls
-from mcp_workflows_mcp.tooling.check import check_engine, check_workflow, unmapped_finding
+from mcp_workflows_mcp.tooling.check import check_engine, check_workflow
 from mcp_workflows_mcp.tooling.discover import address_of, discover, draft_engine, exposed
 from mcp_workflows_mcp.tooling.preview import preview
 from mcp_workflows_mcp.upstream import Connection, Upstream
@@ -68,12 +69,10 @@ class McpAdapter:
     def __init__(self, settings: McpSettings) -> None:
         self._settings = settings
         self._definitions = KeptDefinitions[ToolsDefinition](settings, settings.definition, ToolsDefinition)
-        self._upstream = Upstream(settings, self._answered)
-        self._calls = OpenCalls(self._upstream.masked_value)
-        self._upstream.is_busy = lambda: self._calls.are_open
-        self._upstream.counted = self._calls.request
-        self._upstream.connected = self._calls.forget_abandoned
-        self._tasks = UpstreamTasks(self._upstream, self._calls.elicitations)
+        secrets = Secrets(settings)
+        self._calls = OpenCalls(secrets.masked_value)
+        self._upstream = Upstream(settings, secrets, self._calls, self._answer_elicitation)
+        self._tasks = UpstreamTasks(self._upstream, secrets, self._calls.elicitations)
         self._starts = StartCalls(self._upstream, settings, self._calls)
         self._looks = KeptLooks()
         self._exit = AsyncExitStack()
@@ -86,7 +85,7 @@ class McpAdapter:
 
     async def __aenter__(self) -> Self:
         """Nothing is connected before the first call."""
-        self._group = await self._exit.enter_async_context(self._upstream.opened())
+        self._group = await self._exit.enter_async_context(self._upstream.running())
         return self
 
     async def __aexit__(
@@ -99,7 +98,7 @@ class McpAdapter:
     async def start(self, start: Start) -> str:
         """Call the tool that starts it, once; see `Adapter.start`."""
         await self._definitions.keep()
-        call = self._starts.begin(start, self._definitions.now, self._running)
+        call = self._starts.begin(start, self._definitions.current_digest, self._running)
         with anyio.move_on_after(self._settings.timeout.total_seconds()):
             await call.changed.wait()
         if call.error is not None:
@@ -113,7 +112,7 @@ class McpAdapter:
                 call.scope.cancel()  # it is safe to try again, or to search
                 raise EngineUnavailable(self._late())
         await self._calls.keep(call, self._running)
-        return Handle.of(Kind.CALL, call.id, start, self._definitions.now).text()
+        return Handle.of(HandleKind.CALL, call.id, start, self._definitions.current_digest).text()
 
     async def describe(self, ref: Ref) -> Execution:
         """Look once, as the definition of its start says; see `Adapter.describe`."""
@@ -132,12 +131,12 @@ class McpAdapter:
     async def _look(self, ref: Ref) -> tuple[Execution, float]:
         """Return the execution, and the seconds until the server wants to be asked again."""
         handle = Handle.parse(ref.handle)
-        if handle.kind is Kind.CALL:
+        if handle.kind is HandleKind.CALL:
             found = await self._calls.look(handle.name)
             if isinstance(found, Execution):
                 return found, 0.0
             handle = Handle.parse(found)
-        if handle.kind is Kind.TASK:
+        if handle.kind is HandleKind.TASK:
             return await self._tasks.look(handle.name, self._running)
         seen = await look(self._upstream, await self._definitions.get(handle.definition), handle, ref.options)
         if seen.unmapped is not None:
@@ -161,9 +160,9 @@ class McpAdapter:
         self._looks.drop(ref.handle)
         async with self._in_time():
             handle = await self._resolved(ref)
-            if handle.kind is Kind.CALL:
+            if handle.kind is HandleKind.CALL:
                 await self._calls.answer(handle.name, responses)
-            elif handle.kind is Kind.TASK:
+            elif handle.kind is HandleKind.TASK:
                 await self._tasks.answer(handle.name, responses)
             else:
                 definition = await self._definitions.get(handle.definition)
@@ -176,9 +175,9 @@ class McpAdapter:
         self._looks.drop(ref.handle)
         async with self._in_time():
             handle = await self._resolved(ref)
-            if handle.kind is Kind.CALL:
+            if handle.kind is HandleKind.CALL:
                 await self._calls.cancel(handle.name)
-            elif handle.kind is Kind.TASK:
+            elif handle.kind is HandleKind.TASK:
                 await self._tasks.cancel(handle.name)
             else:
                 definition = await self._definitions.get(handle.definition)
@@ -187,14 +186,14 @@ class McpAdapter:
     async def _resolved(self, ref: Ref) -> Handle:
         """Return the handle that a call has led to, if it has."""
         handle = Handle.parse(ref.handle)
-        if handle.kind is not Kind.CALL:
+        if handle.kind is not HandleKind.CALL:
             return handle
         found = await self._calls.look(handle.name)
         return handle if isinstance(found, Execution) else Handle.parse(found)
 
     # --- questions of the server
 
-    async def _answered(
+    async def _answer_elicitation(
         self, connection: Connection, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult:
         """Answer a question of the server once a person has; one whose execution is not certain gets no answer."""
@@ -216,8 +215,9 @@ class McpAdapter:
     async def check_engine(self) -> Finding:
         """Check that the server answers and has the tools; see `Checks.check_engine`."""
         finding = await check_engine(self._upstream, self._settings)
-        words = await self._definitions.unmapped() if finding.ok else ()
-        return unmapped_finding(self._settings, words) or finding
+        look = self._settings.look
+        unmapped = await self._definitions.unmapped_finding(look.map) if finding.ok and look is not None else None
+        return unmapped or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
         """Check that the tool of a workflow is there; see `Checks.check`."""
@@ -283,7 +283,7 @@ class FindingMcpAdapter(McpAdapter):
     async def find(self, start: Start) -> str | None:
         """Search for the execution of a key; see `Finds.find`."""
         async with self._in_time():
-            found = await find(self._upstream, self._settings, self._definitions.now, start)
+            found = await find(self._upstream, self._settings, self._definitions.current_digest, start)
         return None if found is None else found.text()
 
 

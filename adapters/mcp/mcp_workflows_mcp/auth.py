@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.expressions import as_list
 from mcp_workflows.errors import NotLetIn
-from mcp_workflows_mcp.settings import ClientCredentials, TokenExchange, UpstreamAuth
+from mcp_workflows_mcp.settings import ClientCredentials, McpSettings, TokenExchange, UpstreamAuth
 
 _RENEWED_BEFORE: Final = 60.0  # seconds before its end
 _SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
@@ -65,6 +65,25 @@ def credentials_of(auth: UpstreamAuth | None, url: str) -> Credentials | None:
     if auth.exchange is not None:
         return _Exchanged(auth.exchange)
     return _Bearer(auth.bearer.get_secret_value() if auth.bearer is not None else auth.bearer_file)
+
+
+class Secrets:
+    """The credentials for one server, and texts without them."""
+
+    def __init__(self, settings: McpSettings) -> None:
+        self.credentials: Final = credentials_of(settings.auth, settings.url or "")
+        self._settings = settings
+
+    def masked(self, text: str) -> str:
+        """Return a text without our credentials."""
+        return without_secrets(text, self._all())
+
+    def masked_value(self, value: JSON) -> JSON:
+        """Return a JSON value without our credentials in its texts."""
+        return value_without_secrets(value, self._all())
+
+    def _all(self) -> Sequence[str]:
+        return [*self._settings.secrets, *(self.credentials.secrets if self.credentials else ())]
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_mcp.definition import ToolsDefinition
-from mcp_workflows_mcp.error_translation import change_error, says
+from mcp_workflows_mcp.error_translation import change_error, holds
 from mcp_workflows_mcp.handle import Handle
 from mcp_workflows_mcp.look import look
 from mcp_workflows_mcp.upstream import Upstream
@@ -27,5 +27,5 @@ async def cancel(upstream: Upstream, definition: ToolsDefinition, handle: Handle
     if seen.execution.terminal:
         return
     reply = await upstream.call(how, seen.scope)
-    if reply.is_error and not says(how.late_if, reply.within(seen.scope)):
+    if reply.is_error and not holds(how.late_if, reply.within(seen.scope)):
         raise change_error(reply)

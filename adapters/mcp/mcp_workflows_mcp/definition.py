@@ -69,15 +69,11 @@ class FurtherCall(ToolCall):
     when: Text | None = Field(default=None, description="Only if this is true; `status` is what the map says.")
 
 
-class _LookCall(ToolCall):
-    """The calls of a look."""
-
-    more: Mapping[str, FurtherCall] = Field(default={}, description="Further calls; their replies are more.NAME.")
-
-
-class Look(Reading, _LookCall):
+class Look(Reading, ToolCall):
     """A look at an execution."""
 
+    output: Value = Field(default="{{reply}}", description="Its result, once it has succeeded; default: all of it.")
+    more: Mapping[str, FurtherCall] = Field(default={}, description="Further calls; their replies are more.NAME.")
     id: Text | None = Field(
         default=None, description="The id in the reply: one about another execution is not believed."
     )
@@ -120,7 +116,6 @@ class Search(ToolCall):
     next: Mapping[str, Any] = Field(
         default={}, description="Arguments of the next page, made of the reply; default: there is none."
     )
-    pages: int = Field(default=10, ge=1, le=100, description="Pages that are read at most.")
 
 
 class ToolsDefinition(BaseModel):

@@ -78,7 +78,7 @@ Masked: TypeAlias = Callable[[str], str]
 """Returns a text without our credentials."""
 
 
-def is_over(error: BaseException) -> bool:
+def ends_connection(error: BaseException) -> bool:
     """True if the connection is good for nothing any more."""
     if isinstance(error, ServerUnreachable):
         return f"({OVER})" in str(error)
@@ -173,7 +173,7 @@ def look_error(reply: Reply) -> EngineUnavailable:
     return EngineUnavailable(f"its tool answered with an error: {reply.reason}", silent=False)
 
 
-def says(condition: str | None, scope: Scope) -> bool:
+def holds(condition: str | None, scope: Scope) -> bool:
     """Return True if a reply says what this condition is for; no condition is never true.
 
     Raises:

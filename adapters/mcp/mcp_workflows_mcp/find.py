@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from functools import partial
+from typing import Final
 
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows.adapter.expressions import Scope, as_list, as_object, lenient
@@ -11,15 +12,15 @@ from mcp_workflows.errors import EngineUnavailable, MappingError
 from mcp_workflows_mcp.cancel import cancel
 from mcp_workflows_mcp.definition import Search, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.error_translation import look_error
-from mcp_workflows_mcp.handle import Handle, Kind, run_of
-from mcp_workflows_mcp.look import asked
+from mcp_workflows_mcp.handle import Handle, HandleKind, run_of
+from mcp_workflows_mcp.look import call_reading_tool
 from mcp_workflows_mcp.start import check_same, order_scope
 from mcp_workflows_mcp.upstream import Upstream
 
+_MOST_PAGES: Final = 10
 
-async def find(
-    upstream: Upstream, definition: ToolsDefinition, digest_of_definition: str, start: Start
-) -> Handle | None:
+
+async def find(upstream: Upstream, definition: ToolsDefinition, definition_digest: str, start: Start) -> Handle | None:
     """Return the oldest execution of this key; later ones are cancelled.
 
     Raises:
@@ -34,7 +35,7 @@ async def find(
         try:
             if each.is_true(how.where):
                 run = run_of(each.value(how.handle))
-                found.append((Handle.of(Kind.SPLIT, run, start, digest_of_definition), each))
+                found.append((Handle.of(HandleKind.SPLIT, run, start, definition_digest), each))
         except MappingError as error:
             raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
     if not found:
@@ -48,8 +49,8 @@ async def find(
 
 async def _items(upstream: Upstream, how: Search, scope: Scope) -> AsyncGenerator[JSON]:
     call: ToolCall = how
-    for _ in range(how.pages):
-        reply = await asked(upstream, call, scope)
+    for _ in range(_MOST_PAGES):
+        reply = await call_reading_tool(upstream, call, scope)
         if reply.is_error:
             raise look_error(reply)
         page = reply.within(scope)
@@ -62,4 +63,4 @@ async def _items(upstream: Upstream, how: Search, scope: Scope) -> AsyncGenerato
         if not found or all(value in (None, "", False) for value in more.values()):
             return
         call = ToolCall(tool=how.tool, args={**(as_object(page.value(how.args)) or {}), **more}, extract=how.extract)
-    raise EngineUnavailable(f"its list has more than {how.pages} pages, which are not read (pages)", silent=False)
+    raise EngineUnavailable(f"its list has more than {_MOST_PAGES} pages, which are not read", silent=False)

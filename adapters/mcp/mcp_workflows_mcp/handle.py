@@ -18,7 +18,7 @@ _VERSION: Final = 1
 _LONGEST_SHOWN: Final = 200  # characters
 
 
-class Kind(StrEnum):
+class HandleKind(StrEnum):
     """The way in which an execution is looked at."""
 
     SPLIT = "split"  # by the tools of the definition
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 class Handle:
     """One execution."""
 
-    kind: Kind
+    kind: HandleKind
     run: JSON  # SPLIT: as `start.handle` says, a text or an object of several parts; else an id
     workflow: str
     at: float  # when it was ordered, in seconds since 1970
@@ -38,7 +38,7 @@ class Handle:
     reply: JSON = None  # of a start that was finished at once: in place of a look
 
     @classmethod
-    def of(cls, kind: Kind, run: JSON, start: Start, definition: str, reply: JSON = None) -> Self:
+    def of(cls, kind: HandleKind, run: JSON, start: Start, definition: str, reply: JSON = None) -> Self:
         """Return the handle of an execution of this order."""
         at = start.created.timestamp()
         return cls(kind=kind, run=run, workflow=start.workflow, at=at, definition=definition, reply=reply)
@@ -57,7 +57,7 @@ class Handle:
         if not isinstance(found, dict) or found.get("v") != _VERSION:  # pyright: ignore[reportUnknownMemberType]
             raise ExecutionNotFound("this is no handle of an MCP engine")
         fields = {name: value for name, value in cast("dict[str, Any]", found).items() if name not in {"v", "kind"}}
-        return cls(kind=Kind(found["kind"]), **fields)  # pyright: ignore[reportUnknownArgumentType]
+        return cls(kind=HandleKind(found["kind"]), **fields)  # pyright: ignore[reportUnknownArgumentType]
 
     def text(self) -> str:
         """Return it as the core stores it."""

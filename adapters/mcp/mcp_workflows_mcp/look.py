@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from mcp_workflows.adapter import JSON, Execution, InputRequest, Status
+from mcp_workflows.adapter import JSON, Execution, Status
 from mcp_workflows.adapter.expressions import Scope, lenient, names_in
-from mcp_workflows.adapter.reply_reader import entry_of, execution_of, questions_of, status_of
+from mcp_workflows.adapter.reply_reader import (
+    AskedQuestion,
+    entry_of,
+    execution_of,
+    open_questions,
+    status_of,
+    with_questions,
+)
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotFound, MappingError
 from mcp_workflows_mcp.definition import Ask, Look, ToolCall, ToolsDefinition
 from mcp_workflows_mcp.error_translation import look_error
@@ -18,21 +25,12 @@ from mcp_workflows_mcp.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenQuestion:
-    """A question that is open now, and what expressions know of it."""
-
-    how: Ask
-    scope: Scope
-    request: InputRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """The result of a look, and what expressions know by then."""
 
     execution: Execution
     scope: Scope
-    questions: Mapping[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion])
+    questions: Mapping[str, AskedQuestion[Ask]] = field(default_factory=dict[str, AskedQuestion[Ask]])
     unmapped: str | None = None  # the word for the status that no map names
 
 
@@ -47,15 +45,15 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
     if how is None:
         raise EngineUnavailable("the engine's settings have no look any more", silent=False)
     if handle.reply is None:
-        reply = await asked(upstream, how, scope)
+        reply = await call_reading_tool(upstream, how, scope)
         if reply.is_error and not names_in([how.status, how.gone_if]) & {"error"}:
             raise look_error(reply)
     else:
         reply = Reply(data=handle.reply, text="", is_error=False)
     scope = reply.within(scope) | {"more": {}}
     scope |= {"entry": lenient(partial(entry_of, how, scope))}
-    more_first = "more" in names_in([how.status, how.gone_if])
-    if more_first:
+    needs_more_for_status = "more" in names_in([how.status, how.gone_if])
+    if needs_more_for_status:
         scope = await _with_more(upstream, how, scope, required=True)
     if _is_gone(how, scope):
         if not handle.is_younger_than(definition.settling.total_seconds()):
@@ -67,20 +65,15 @@ async def look(upstream: Upstream, definition: ToolsDefinition, handle: Handle, 
     _check_id(how, handle, scope)
     status, unmapped = _status(how, reply, scope)
     scope |= {"status": status.value}
-    if not more_first:
+    if not needs_more_for_status:
         scope = await _with_more(upstream, how, scope, required=status is Status.SUCCEEDED)
     execution = execution_of(how, status, unmapped, scope, name=handle.shown)
-    questions: Mapping[str, OpenQuestion] = {}
-    if status is Status.RUNNING:
-        found = questions_of(definition.asks, scope, settling=definition.settling, page=execution.url)
-        questions = {key: OpenQuestion(how=ask, scope=each, request=request) for key, ask, each, request in found}
-    if questions:
-        requests = {key: question.request for key, question in questions.items()}
-        execution = replace(execution, status=Status.INPUT_REQUIRED, requests=requests)
+    questions = open_questions(definition.asks, execution, scope, definition.settling)
+    execution = with_questions(execution, questions)
     return Seen(execution=execution, scope=scope, questions=questions, unmapped=unmapped)
 
 
-async def asked(upstream: Upstream, how: ToolCall, scope: Scope) -> Reply:
+async def call_reading_tool(upstream: Upstream, how: ToolCall, scope: Scope) -> Reply:
     """Call a tool that tells something; a call that cannot be made is an answer that cannot be had."""
     try:
         return await upstream.call(how, scope)
@@ -110,7 +103,7 @@ def _status(how: Look, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
     except EngineUnavailable:
         if reply.data != {"text": reply.text}:
             raise
-        text = "its tool answered with a text that is no JSON: its status is not known (extract finds parts of a text)"
+        text = f"{reply.prose}: its status is not known (look.extract finds parts of a text)"
         raise EngineUnavailable(text, silent=False) from None
 
 
@@ -124,7 +117,7 @@ async def _with_more(upstream: Upstream, how: Look, scope: Scope, *, required: b
             is_due = False
         if not is_due:
             continue
-        reply = await asked(upstream, each, scope)
+        reply = await call_reading_tool(upstream, each, scope)
         if reply.is_error and required:
             raise look_error(reply)
         more = {**more, name: None if reply.is_error else reply.data}

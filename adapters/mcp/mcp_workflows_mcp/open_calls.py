@@ -26,7 +26,7 @@ from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable, ExecutionNotFound
 from mcp_workflows_mcp.elicitations import Elicitations
 from mcp_workflows_mcp.error_translation import UNEXPECTED
-from mcp_workflows_mcp.upstream_tasks import text_of
+from mcp_workflows_mcp.reply import text_of
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class OpenCalls:
         call.is_kept = True
         await self._note(call)
         if call.outcome is None and self.notes is not None:
-            group.start_soon(self._tend, call)
+            group.start_soon(self._sync_with_replicas, call)
 
     async def _note(self, call: OpenCall) -> None:
         if self.notes is None:
@@ -212,14 +212,14 @@ class OpenCalls:
             "requests": {key: dict(request.params) for key, request in requests.items()},
         }
 
-    async def _tend(self, call: OpenCall) -> None:
+    async def _sync_with_replicas(self, call: OpenCall) -> None:
         """Note that the call is open, and take what other replicas pass on, until it has ended."""
         noted, told = time.monotonic(), set(self.elicitations.requests(call.id))
         while call.outcome is None:
             await anyio.sleep(_LISTEN_EVERY)
             asks = set(self.elicitations.requests(call.id))
             try:
-                await self._take_passed_on(call)
+                await self._apply_relayed(call)
                 if call.outcome is None and (asks != told or time.monotonic() - noted > _NOTE_EVERY):
                     await self._note(call)
                     noted, told = time.monotonic(), asks
@@ -233,7 +233,7 @@ class OpenCalls:
                 continue
             return
 
-    async def _take_passed_on(self, call: OpenCall) -> None:
+    async def _apply_relayed(self, call: OpenCall) -> None:
         assert self.notes is not None
         if await self.notes.get(_cancellation(call.id)) is not None:
             call.scope.cancel()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.definition import AnsweredAt
 from mcp_workflows.adapter.expressions import as_object
-from mcp_workflows.adapter.reply_reader import answer_scope
+from mcp_workflows.adapter.reply_reader import AskedQuestion, answer_scope
 from mcp_workflows.errors import EngineRefused
-from mcp_workflows_mcp.error_translation import change_error, says
-from mcp_workflows_mcp.look import OpenQuestion
+from mcp_workflows_mcp.definition import Ask
+from mcp_workflows_mcp.error_translation import change_error, holds
 from mcp_workflows_mcp.upstream import Upstream
 
 
-async def send_answer(upstream: Upstream, question: OpenQuestion, response: JSON, principal: JSON) -> None:
+async def send_answer(upstream: Upstream, question: AskedQuestion[Ask], response: JSON, principal: JSON) -> None:
     """Deliver the response of this principal to an open question; one that was answered meanwhile is ignored.
 
     Raises:
@@ -28,5 +28,5 @@ async def send_answer(upstream: Upstream, question: OpenQuestion, response: JSON
         raise EngineRefused("this question cannot be declined: cancel the task in its place")
     scope = answer_scope(how, question.scope, as_object(given.get("content")) or {}, principal)
     reply = await upstream.call(call, scope)
-    if reply.is_error and not says(how.late_if, reply.within(scope)):
+    if reply.is_error and not holds(how.late_if, reply.within(scope)):
         raise change_error(reply)

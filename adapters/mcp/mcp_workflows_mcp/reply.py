@@ -17,6 +17,7 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows_mcp.text_parts import parts_of
 
 _WRAPPED: Final = "x-fastmcp-wrap-result"  # FastMCP: the schema of a result that is no object by itself
+_BEGINNING: Final = 200  # characters of a text that is no JSON
 _LONGEST: Final = 500  # characters of an error that are shown
 _LARGEST: Final = 8 * 2**20  # characters of the text of a reply that are read
 _DEEPEST: Final = 100  # nested lists and objects
@@ -72,6 +73,12 @@ class Reply:
         return scope | self.names
 
     @property
+    def prose(self) -> str:
+        """A text for people about a reply that is no JSON, with its beginning."""
+        beginning = cleaned(self.text, _BEGINNING)
+        return f"its tool answered with a text that is no JSON: {' '.join(beginning.split())!r}"
+
+    @property
     def reason(self) -> str:
         """Its text on one line; nothing of a stack trace or of a page for browsers."""
         return reason_in(self.text[: 4 * _LONGEST].encode("utf-8", "replace")) or cleaned("an error without a text")
@@ -111,3 +118,12 @@ def _parsed(value: JSON) -> JSON:
         return json.loads(value)
     except (ValueError, RecursionError):
         return value
+
+
+def text_of(result: JSON) -> str:
+    """Return the text of the result of a tool."""
+    contents = (as_object(item) or {} for item in as_list(result.get("content")) or ())
+    return (
+        "\n".join(str(item.get("text", "")) for item in contents if item.get("type") == "text")
+        or "its tool answered with an error without a text"
+    )

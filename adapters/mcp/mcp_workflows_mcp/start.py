@@ -14,17 +14,17 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_workflows.adapter import JSON, Start, StartGuarantee, digest
-from mcp_workflows.adapter.expressions import REPLY, Scope, as_list, as_object, created_forms, forms_of, names_in
+from mcp_workflows.adapter import JSON, Start, StartGuarantee
+from mcp_workflows.adapter.expressions import REPLY, Scope, as_object, names_in, order_names
 from mcp_workflows.errors import EngineRefused, EngineUnavailable, MappingError, StartConflict
 from mcp_workflows_mcp.definition import ToolsDefinition
-from mcp_workflows_mcp.error_translation import change_error, is_reply, says
-from mcp_workflows_mcp.handle import Handle, Kind, run_of
+from mcp_workflows_mcp.error_translation import change_error, holds, is_reply
+from mcp_workflows_mcp.handle import Handle, HandleKind, run_of
 from mcp_workflows_mcp.look import look
 from mcp_workflows_mcp.open_calls import OpenCall, OpenCalls, Outcome
 from mcp_workflows_mcp.reply import Reply
 from mcp_workflows_mcp.settings import McpSettings
-from mcp_workflows_mcp.upstream import Asked, Connection, Upstream, prepared
+from mcp_workflows_mcp.upstream import Connection, ElicitationHandler, Upstream, render_call
 
 _PAGES: Final = TypeAdapter(tuple[types.ElicitRequestURLParams, ...])
 _MOST_ROUNDS: Final = 20  # of pages that people are sent to before one call has its result
@@ -37,29 +37,11 @@ _Begun: TypeAlias = types.CallToolResult | Reply | str
 
 def order_scope(start: Start, definition: ToolsDefinition) -> Scope:
     """Return what expressions know of an order."""
-    return Scope(
-        names={
-            **forms_of(start.key),
-            "workflow": start.workflow,
-            "arguments": _arguments(start.arguments),
-            "digest": digest([start.workflow, start.arguments]),
-            "options": start.options.get("options") or {},
-            "created": created_forms(start.created, definition.settling.total_seconds()),
-            "error": None,
-        }
-    )
+    return Scope(names={**order_names(start, definition.settling.total_seconds()), "error": None})
 
 
-def _arguments(arguments: JSON) -> JSON:
-    """Return the one argument of a call; a tool without `send` or `args` has its arguments as one object."""
-    listed = as_list(arguments)
-    if listed is None or len(listed) > 1:
-        return arguments
-    return listed[0] if listed else {}
-
-
-async def started(
-    upstream: Upstream, definition: ToolsDefinition, digest_of_definition: str, start: Start, reply: Reply
+async def read_handle(
+    upstream: Upstream, definition: ToolsDefinition, definition_digest: str, start: Start, reply: Reply
 ) -> Handle:
     """Return the handle in the reply of a start.
 
@@ -69,9 +51,9 @@ async def started(
         EngineUnavailable: nobody knows.
     """
     how, scope = definition.start, reply.within(order_scope(start, definition))
-    if says(how.conflict_if, scope):
+    if holds(how.conflict_if, scope):
         raise StartConflict(reply.reason)
-    if says(how.refused_if, scope):
+    if holds(how.refused_if, scope):
         raise EngineRefused(f"its tool answered with an error: {reply.reason}", final=True)
     if reply.is_error:
         if how.refused_if is None:
@@ -84,10 +66,11 @@ async def started(
     if run is not None and len(json.dumps(run)) > _LONGEST_ID:
         raise EngineUnavailable("its handle is too long to be one: it may have been started", silent=False)
     if run is None:
-        what = "a text that is no JSON" if reply.data == {"text": reply.text} else f"no handle at {how.handle}"
-        raise EngineUnavailable(f"its tool answered with {what}: it may have been started", silent=False)
-    kept = reply.data if how.finished is not None and says(how.finished, scope) else None
-    handle = Handle.of(Kind.SPLIT, run, start, digest_of_definition, reply=kept)
+        is_prose = reply.data == {"text": reply.text}
+        what = reply.prose if is_prose else f"its tool answered with no handle at {how.handle}"
+        raise EngineUnavailable(f"{what}: it may have been started (start.handle, start.extract)", silent=False)
+    kept = reply.data if how.finished is not None and holds(how.finished, scope) else None
+    handle = Handle.of(HandleKind.SPLIT, run, start, definition_digest, reply=kept)
     if definition.starts is StartGuarantee.KEYED:
         await check_same(upstream, definition, handle, start, scope)
     return handle
@@ -108,7 +91,7 @@ async def check_same(
     if names_in(same) & REPLY:
         seen = await look(upstream, definition, handle, start.options)
         scope |= {name: seen.scope.names.get(name) for name in REPLY}
-    if not says(same, scope):
+    if not holds(same, scope):
         raise StartConflict("this key belongs to an execution of another workflow or with another input")
 
 
@@ -120,34 +103,34 @@ class StartCalls:
         self._settings = settings
         self._calls = calls
 
-    def begin(self, start: Start, digest_of_definition: str, group: TaskGroup) -> OpenCall:
+    def begin(self, start: Start, definition_digest: str, group: TaskGroup) -> OpenCall:
         """Begin the call that starts an execution."""
 
         async def work(call: OpenCall) -> Outcome:
-            return await self._outcome(start, digest_of_definition, call)
+            return await self._outcome(start, definition_digest, call)
 
         return self._calls.begin(work, group)
 
-    async def _outcome(self, start: Start, definition: str, call: OpenCall) -> Outcome:
+    async def _outcome(self, start: Start, definition_digest: str, call: OpenCall) -> Outcome:
         """Make the call, and return what it led to.
 
         Raises:
             EngineError: see `Adapter.start`.
         """
         upstream, how = self._upstream, self._settings.start
-        name, arguments = prepared(how, order_scope(start, self._settings))
+        name, arguments = render_call(how, order_scope(start, self._settings))
         tool = await upstream.tool(name)
-        begun = await self._begun(tool, arguments, start.key, call)
+        begun = await self._call_or_task(tool, arguments, start.key, call)
         if isinstance(begun, Reply):
-            return {"handle": (await started(upstream, self._settings, definition, start, begun)).text()}
+            return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, begun)).text()}
         if not isinstance(begun, types.CallToolResult):
-            return {"handle": Handle.of(Kind.TASK, begun, start, definition).text()}
+            return {"handle": Handle.of(HandleKind.TASK, begun, start, definition_digest).text()}
         if self._settings.look is None:
             return {"result": begun.model_dump(by_alias=True, mode="json", exclude_none=True)}
         reply = upstream.reply(begun, tool, how)
-        return {"handle": (await started(upstream, self._settings, definition, start, reply)).text()}
+        return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, reply)).text()}
 
-    async def _begun(self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall) -> _Begun:
+    async def _call_or_task(self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall) -> _Begun:
         """Return the result of the call, the error that it was answered with, or the id of the task that it became."""
         upstream, connection = self._upstream, await self._upstream.connection()
         in_core = connection.in_core
@@ -196,7 +179,7 @@ class StartCalls:
                     return Reply.of_error(error.code, error.message, self._upstream.masked, error.data)
                 raise
 
-    def _asker(self, call: OpenCall) -> Asked:
+    def _asker(self, call: OpenCall) -> ElicitationHandler:
         async def asked(
             _: Connection, __: ClientRequestContext, params: types.ElicitRequestParams
         ) -> types.ElicitResult:

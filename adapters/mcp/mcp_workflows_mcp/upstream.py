@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from types import TracebackType
@@ -39,17 +39,18 @@ from mcp_workflows.errors import (
     EngineUnavailable,
     MappingError,
 )
-from mcp_workflows_mcp.auth import credentials_of, value_without_secrets, without_secrets
+from mcp_workflows_mcp.auth import Secrets
 from mcp_workflows_mcp.definition import ToolCall
 from mcp_workflows_mcp.error_translation import (
     UNEXPECTED,
     connection_error,
+    ends_connection,
     is_no_answer,
-    is_over,
     is_reply,
     knows_no_session,
     request_error,
 )
+from mcp_workflows_mcp.open_calls import OpenCalls
 from mcp_workflows_mcp.reply import Reply
 from mcp_workflows_mcp.settings import McpSettings
 
@@ -72,7 +73,7 @@ _LONGEST_NAME: Final = 100  # characters
 _BREAKS: Final = (OSError, RuntimeError, ValueError, MCPError, ClientError, httpx2.HTTPError, ExceptionGroup)
 """Errors of a connection; a group has any of them, or of the transport's own."""
 
-Asked: TypeAlias = Callable[
+ElicitationHandler: TypeAlias = Callable[
     ["Connection", ClientRequestContext, types.ElicitRequestParams], Awaitable[types.ElicitResult]
 ]
 """Answers a question of the server."""
@@ -134,39 +135,28 @@ class _Attempt:
 class Upstream:
     """One MCP server."""
 
-    def __init__(self, settings: McpSettings, asked: Asked) -> None:
-        """`asked` answers the server's questions."""
+    def __init__(
+        self, settings: McpSettings, secrets: Secrets, calls: OpenCalls, answer_elicitation: ElicitationHandler
+    ) -> None:
+        """`calls` are those that would be lost with the connection."""
         self._settings = settings
-        self._asked = asked
+        self._secrets = secrets
+        self._calls = calls
+        self._answer_elicitation = answer_elicitation
         self._attempt: _Attempt | None = None
         self._tasks: TaskGroup | None = None
         self._tools: Mapping[str, types.Tool] = {}
         self._is_stale = True
         self._listed_at = -math.inf
         self._failures = 0  # attempts to connect in a row
-        self._credentials = credentials_of(settings.auth, settings.url or "")
-        self.is_busy: Callable[[], bool] = lambda: False  # a call is open that would be lost with the connection
-        self.counted: Callable[[], AbstractContextManager[None]] = nullcontext  # around each call
-        self.connected: Callable[[], None] = lambda: None  # is called for each new connection
+        self.masked: Final = secrets.masked
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[TaskGroup]:
-        """Be usable while this is entered; yield the task group of what goes on beside calls."""
+    async def running(self) -> AsyncGenerator[TaskGroup]:
+        """Be usable while this is entered; yield the group of the tasks that run beside calls."""
         async with anyio.create_task_group() as self._tasks:
             yield self._tasks
             self._tasks.cancel_scope.cancel()
-
-    def masked(self, text: str) -> str:
-        """Return a text without our credentials."""
-        return without_secrets(text, self._secrets)
-
-    def masked_value(self, value: JSON) -> JSON:
-        """Return a JSON value without our credentials in its texts."""
-        return value_without_secrets(value, self._secrets)
-
-    @property
-    def _secrets(self) -> list[str]:
-        return [*self._settings.secrets, *(self._credentials.secrets if self._credentials else ())]
 
     # --- the connection
 
@@ -198,9 +188,9 @@ class Upstream:
     async def _hold(self, attempt: _Attempt) -> None:
         """Connect, and keep the connection until it is over."""
         try:
-            async with self.connect(self._asked) as attempt.connection:
+            async with self.connect(self._answer_elicitation) as attempt.connection:
                 self._is_stale, self._listed_at, self._failures = True, -math.inf, 0
-                self.connected()
+                self._calls.forget_abandoned()
                 attempt.done.set()
                 await attempt.connection.over.wait()
         except EngineError as error:
@@ -218,7 +208,7 @@ class Upstream:
         attempt.done.set()
 
     @asynccontextmanager
-    async def connect(self, asked: Asked) -> AsyncGenerator[Connection]:
+    async def connect(self, answer_elicitation: ElicitationHandler) -> AsyncGenerator[Connection]:
         """Connect for as long as this is entered.
 
         Raises:
@@ -228,7 +218,7 @@ class Upstream:
         over = anyio.Event()
 
         async def answer(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-            return await asked(opened[0], context, params)  # questions come after the handshake
+            return await answer_elicitation(opened[0], context, params)  # questions come after the handshake
 
         tasks = TasksClient()
         with _Stderr(self.masked) as stderr:
@@ -254,16 +244,16 @@ class Upstream:
             parameters = StdioServerParameters(command=program, args=args, env=env, cwd=how.cwd)
             server: Transport = _watched(stdio_client(parameters, errlog=stderr.file), over)
         else:
-            server = reconnecting_http(how.url, headers=how.headers, auth=self._credentials)
+            server = reconnecting_http(how.url, headers=how.headers, auth=self._secrets.credentials)
         return Client(
             server,
             extensions=[tasks],
             elicitation_callback=answer,
-            message_handler=self._heard,
+            message_handler=self._on_message,
             client_info=types.Implementation(name=_DISTRIBUTION, version=version(_DISTRIBUTION)),
         )
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._is_stale = True
 
@@ -299,9 +289,7 @@ class Upstream:
         """
         found = (await self.tools()).get(name) or (await self.tools(fresh=True)).get(name)
         if found is None:
-            meant = closest(name, self._tools)
-            hint = f"did you mean {cleaned(meant, _LONGEST_NAME)!r}?" if meant else f"it has {named(self._tools)}"
-            raise EngineRefused(f"the server has no tool {name!r}; {hint}")
+            raise EngineRefused(f"the server has no tool {name!r}; {hint_for(name, self._tools)}")
         return found
 
     async def call(self, how: ToolCall, scope: Scope) -> Reply:
@@ -311,11 +299,11 @@ class Upstream:
             EngineRefused: the call cannot be made of these values, or the server knows no such tool or arguments.
             EngineUnavailable: no answer.
         """
-        name, arguments = prepared(how, scope)
+        name, arguments = render_call(how, scope)
         tool = await self.tool(name)
         connection = await self.connection()
         seconds = self._settings.timeout.total_seconds()
-        with self.counted():
+        with self._calls.request():
             async with self.translated():
                 try:
                     result = await connection.client.session.call_tool(
@@ -348,7 +336,7 @@ class Upstream:
             ours = request_error(error, self.masked, sent=sent)
             is_silent = (isinstance(ours, EngineUnavailable) and ours.silent) or is_no_answer(error)
             self._count(attempt, has_answered=not is_silent)
-            is_lost = is_over(error) or (self._settings.url is not None and knows_no_session(error))
+            is_lost = ends_connection(error) or (self._settings.url is not None and knows_no_session(error))
             if is_lost and attempt.connection is not None:
                 attempt.connection.over.set()
             raise ours from None
@@ -371,12 +359,12 @@ class Upstream:
         attempt.silent += 1
         if attempt.connection is None or attempt.connection.over.is_set() or attempt.silent < _SILENT:
             return
-        if not self.is_busy() or anyio.current_time() > attempt.answered_at + _SILENT_SECONDS:
+        if not self._calls.are_open or anyio.current_time() > attempt.answered_at + _SILENT_SECONDS:
             logger.warning("an MCP server gave no answer to %d calls in a row: it is connected to again", _SILENT)
             attempt.connection.over.set()
 
 
-def prepared(how: ToolCall, scope: Scope) -> tuple[str, dict[str, JSON]]:
+def render_call(how: ToolCall, scope: Scope) -> tuple[str, dict[str, JSON]]:
     """Return the name of the tool, and its arguments.
 
     Raises:
@@ -399,6 +387,13 @@ def _log_differences(before: Mapping[str, types.Tool], now: Mapping[str, types.T
     parts = {"new": now.keys() - before.keys(), "gone": before.keys() - now.keys(), "with another input": changed}
     if told := "; ".join(f"{what}: {named(names)}" for what, names in parts.items() if names):
         logger.warning("the tools of an MCP server have changed: %s", told)
+
+
+def hint_for(name: str, tools: Iterable[str]) -> str:
+    """Return what may be meant by the name of a tool that is not there."""
+    listed = list(tools)
+    meant = closest(name, listed)
+    return f"did you mean {cleaned(meant, _LONGEST_NAME)!r}?" if meant else f"it has {named(listed)}"
 
 
 def named(tools: Iterable[str]) -> str:

@@ -12,10 +12,12 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
 from mcp_workflows.adapter import JSON, Execution, Failure, InputRequest, Status
-from mcp_workflows.adapter.expressions import as_list, as_object
+from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.client.messages import TaskState
 from mcp_workflows.errors import EngineError, EngineUnavailable
+from mcp_workflows_mcp.auth import Secrets
 from mcp_workflows_mcp.elicitations import MOST_QUESTIONS, Elicitations
+from mcp_workflows_mcp.reply import text_of
 from mcp_workflows_mcp.upstream import Connection, Upstream
 
 _RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -39,8 +41,9 @@ def task_of(context: ClientRequestContext) -> str | None:
 class UpstreamTasks:
     """Looks at tasks, answers and cancels them."""
 
-    def __init__(self, upstream: Upstream, elicitations: Elicitations) -> None:
+    def __init__(self, upstream: Upstream, secrets: Secrets, elicitations: Elicitations) -> None:
         self._upstream = upstream
+        self._secrets = secrets
         self._elicitations = elicitations
         self._listening = set[str]()  # tasks whose questions are waited for
 
@@ -114,7 +117,7 @@ class UpstreamTasks:
         for key, request in (state.input_requests or {}).items():
             if isinstance(request, types.ElicitRequest) and len(found) < MOST_QUESTIONS:
                 params = request.params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta"})
-                found[key] = InputRequest(method=request.method, params=self._upstream.masked_value(params))
+                found[key] = InputRequest(method=request.method, params=self._secrets.masked_value(params))
         return found
 
     def _failure(self, state: TaskState) -> Failure:
@@ -153,12 +156,3 @@ class UpstreamTasks:
 
 def _response(response: JSON) -> JSON:
     return {name: response[name] for name in ("action", "content") if response.get(name) is not None}
-
-
-def text_of(result: JSON) -> str:
-    """Return the text of the result of a tool."""
-    contents = (as_object(item) or {} for item in as_list(result.get("content")) or ())
-    return (
-        "\n".join(str(item.get("text", "")) for item in contents if item.get("type") == "text")
-        or "its tool answered with an error without a text"
-    )

@@ -51,7 +51,7 @@ def tool(name: str, **more: Any) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ElicitationHandler:
     """One request."""
 
     method: str
@@ -70,9 +70,9 @@ class ScriptedServer:
     )
     replies: dict[str, Script] = field(default_factory=dict[str, Script])
     let_in: Callable[[Request], bool] = lambda _: True
-    asked: list[Asked] = field(default_factory=list[Asked])
+    asked: list[ElicitationHandler] = field(default_factory=list[ElicitationHandler])
 
-    def calls(self, name: str) -> list[Asked]:
+    def calls(self, name: str) -> list[ElicitationHandler]:
         """Return the calls of a tool."""
         return [each for each in self.asked if each.params.get("name") == name and each.method == "tools/call"]
 
@@ -93,7 +93,7 @@ class ScriptedServer:
             return Response(status_code=202)
         method: str = message["method"]
         params: Mapping[str, Any] = message.get("params") or {}
-        self.asked.append(Asked(method=method, params=params, headers=dict(request.headers)))
+        self.asked.append(ElicitationHandler(method=method, params=params, headers=dict(request.headers)))
         answer = await self._answer(method, params)
         if isinstance(answer, Response):
             return answer

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp_workflows_mcp import McpAdapter
-from mcp_workflows_mcp.handle import Handle, Kind
+from mcp_workflows_mcp.handle import Handle, HandleKind
 
 from adapters.mcp.tests.programs import FIND, SPLIT, Program, entered, has_ended, order, seen_when, started, until
 from adapters.mcp.tests.scripted_server import MODERN, ScriptedServer, structured
@@ -168,7 +168,7 @@ async def _start_in_vain(adapter: McpAdapter, key: str) -> None:
 
 
 def _handle(name: str) -> str:
-    return Handle.of(Kind.SPLIT, name, order("job"), "of now").text()
+    return Handle.of(HandleKind.SPLIT, name, order("job"), "of now").text()
 
 
 async def test_an_open_call_is_not_lost_when_looks_get_no_answer(program: Program) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from mcp_workflows.adapter import Finding, Start, StartGuarantee
+from mcp_workflows.adapter.definition import promise_of
 from mcp_workflows.adapter.expressions import CLOCKS_DIFFER, Scope, as_object, names_in
 from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError
 from mcp_workflows_http.client import ApiClient
@@ -42,25 +42,8 @@ async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
             ok=False, text=f"its clock is {abs(ahead):.0f} s {how} ours", hint="set the clock of this machine"
         )
     return Finding(
-        ok=True, text=f"{settings.url} answers ({reply.status}); {_promise(settings)}", hint=_advice(settings)
+        ok=True, text=f"{settings.url} answers ({reply.status}); {promise_of(settings.starts)}", hint=_advice(settings)
     )
-
-
-def unmapped_finding(settings: HttpSettings, words: Sequence[str]) -> Finding | None:
-    """Return a finding about words for statuses that the API uses and the map still does not name."""
-    unnamed = ", ".join(repr(word) for word in words if settings.look.map.status(word) is None)
-    if not unnamed:
-        return None
-    text = f"its status {unnamed} has been in no map for a day: a task with it goes on for ever"
-    return Finding(ok=False, text=text, hint="say in look.map what it means")
-
-
-def _promise(settings: HttpSettings) -> str:
-    return {
-        StartGuarantee.KEYED: "a repeated start is deduplicated by its key",
-        StartGuarantee.FINDABLE: "a start whose reply is lost is searched for by its key",
-        StartGuarantee.ONCE: "a start whose reply is lost stays unknown",
-    }[settings.starts]
 
 
 def _advice(settings: HttpSettings) -> str | None:

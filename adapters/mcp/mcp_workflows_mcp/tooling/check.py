@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping
 
-from mcp_workflows.adapter import JSON, Finding, StartGuarantee, closest
+from mcp_workflows.adapter import JSON, Finding
+from mcp_workflows.adapter.definition import promise_of
 from mcp_workflows.adapter.expressions import as_object
 from mcp_workflows.errors import EngineError, EngineUnavailable
 from mcp_workflows_mcp.definition import ToolCall, ToolsDefinition
 from mcp_workflows_mcp.settings import McpSettings
-from mcp_workflows_mcp.upstream import Upstream, named
+from mcp_workflows_mcp.upstream import Upstream, hint_for
 
-_SHORT = "a repeated start is deduplicated by its key"
-_PROMISE: Mapping[StartGuarantee, str] = {
-    StartGuarantee.KEYED: _SHORT,
-    StartGuarantee.FINDABLE: "a start whose reply is lost is searched for by its key",
-    StartGuarantee.ONCE: "a start whose reply is lost stays unknown",
-}
+_OPTION = re.compile(r"options\.([A-Za-z_]\w*)")
 
 
 async def check_engine(upstream: Upstream, settings: McpSettings) -> Finding:
@@ -32,17 +30,18 @@ async def check_engine(upstream: Upstream, settings: McpSettings) -> Finding:
         if "{{" in call.tool:
             continue
         if call.tool not in tools:
-            meant = closest(call.tool, tools)
-            hint = f"did you mean {meant!r}?" if meant else f"it has {named(tools)}"
-            return Finding(ok=False, text=f"{place}: the server has no tool {call.tool!r}", hint=hint)
+            text = f"{place}: the server has no tool {call.tool!r}"
+            return Finding(ok=False, text=text, hint=hint_for(call.tool, tools))
         if wrong := _misfit(call, tools[call.tool].input_schema):
             return Finding(ok=False, text=f"{place}: {wrong}", hint=f"check {place}.args")
     for name in settings.expose:
         if name not in tools:
-            return Finding(ok=False, text=f"expose: the server has no tool {name!r}", hint="check expose")
+            return Finding(ok=False, text=f"expose: the server has no tool {name!r}", hint=hint_for(name, tools))
     info = connection.client.session.server_info
     who = "it" if info is None else f"{info.name} {info.version or ''}".strip()
-    text = f"{who} answers ({connection.client.protocol_version}) with {len(tools)} tools; {_PROMISE[settings.starts]}"
+    text = (
+        f"{who} answers ({connection.client.protocol_version}) with {len(tools)} tools; {promise_of(settings.starts)}"
+    )
     return Finding(ok=True, text=f"{text}; {_identity(settings)}")
 
 
@@ -50,7 +49,7 @@ def _identity(settings: McpSettings) -> str:
     """Return who acts on the server."""
     auth = settings.auth
     if settings.url is None:
-        return "all callers act there as the account in env, as one program serves them"
+        return "all callers act there as the program's own account"
     if auth is None:
         return "all callers act there as nobody (no auth)"
     return "all callers act there as the account of auth"
@@ -86,20 +85,14 @@ def _misfit(call: ToolCall, schema: Mapping[str, JSON]) -> str | None:
     return None
 
 
-def unmapped_finding(settings: McpSettings, words: Sequence[str]) -> Finding | None:
-    """Return a finding about words for statuses that the server uses and the map still does not name."""
-    look = settings.look
-    unnamed = "" if look is None else ", ".join(repr(word) for word in words if look.map.status(word) is None)
-    if not unnamed:
-        return None
-    text = f"its status {unnamed} has been in no map for a day: a task with it goes on for ever"
-    return Finding(ok=False, text=text, hint="say in look.map what it means")
-
-
 async def check_workflow(
     upstream: Upstream, settings: McpSettings, workflow: str, options: Mapping[str, JSON]
 ) -> Finding:
     """Check that the tool that starts this workflow is there, and fits the way in which it is looked at."""
+    missing = sorted(set(_OPTION.findall(json.dumps(settings.definition))) - set(options.get("options") or {}))
+    if missing:
+        text = f"workflow {workflow}: the engine's calls use options.{missing[0]}, which the tool does not set"
+        return Finding(ok=False, text=text, hint=f"options: {{{missing[0]}: ...}} in the tool")
     name = settings.start.tool.replace("{{workflow}}", workflow)
     if "{{" in name:
         return Finding(ok=None, text=f"workflow {workflow}: the name of its tool depends on the call")

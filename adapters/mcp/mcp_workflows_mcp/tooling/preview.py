@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mcp_workflows.adapter import JSON, Start
 from mcp_workflows_mcp.settings import McpSettings
 from mcp_workflows_mcp.start import order_scope
-from mcp_workflows_mcp.upstream import prepared
+from mcp_workflows_mcp.upstream import render_call
 
 
 def preview(settings: McpSettings, start: Start) -> Mapping[str, JSON]:
@@ -16,5 +16,5 @@ def preview(settings: McpSettings, start: Start) -> Mapping[str, JSON]:
     Raises:
         EngineRefused: they cannot be made of these values.
     """
-    name, arguments = prepared(settings.start, order_scope(start, settings))
+    name, arguments = render_call(settings.start, order_scope(start, settings))
     return {"tool": name, "arguments": arguments}
