@@ -103,7 +103,7 @@ LIMITED: Final = frozenset(
     f"mcp_workflows.{name}"
     for name in (
         "access.authn.jwks",
-        "adapter.functions",
+        "adapter.error_table",
         "engines.polling.long_poll",
         "engines.polling.poller",
         "engines.registry",

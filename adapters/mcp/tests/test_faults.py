@@ -238,7 +238,7 @@ async def test_a_start_that_cannot_be_repeated_waits_for_a_program_that_comes_up
 
 
 async def test_a_program_of_no_revision_is_said_to_be_none(program: Program) -> None:
-    async with program.adapter("neither", **KEYED) as adapter:
+    async with program.adapter("neither", **KEYED, timeout="9s") as adapter:  # it may be long in coming up
         with pytest.raises(EngineUnavailable, match="protocol") as raised:
             await started(adapter)
         assert not raised.value.sent
