@@ -59,6 +59,7 @@ ENGINE_SDKS: Mapping[str, tuple[str, ...]] = {
     "temporal": ("temporalio",),
     "stepfunctions": ("boto3", "botocore", "aiobotocore", "aioboto3"),
     "google": ("google.cloud", "google.auth", "google.api_core", "googleapiclient"),
+    "dbos": ("dbos", "sqlalchemy", "psycopg"),
 }
 MCP_ADAPTER = f"{CORE}_mcp"
 

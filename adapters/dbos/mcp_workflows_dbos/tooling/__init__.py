@@ -1,0 +1,1 @@
+"""What people run before and beside the service: checks, explanations, drafts."""
