@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self, TypeVar
@@ -33,7 +34,7 @@ from mcp_workflows_dbos.executor import Application, Executor, running, unknown_
 from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.settings import DbosOptions, DbosSettings
-from mcp_workflows_dbos.start import arguments_of, enqueue_options, typed
+from mcp_workflows_dbos.start import Arguments, arguments_of, enqueue_options, split, typed
 from mcp_workflows_dbos.tables import Row, Tables
 from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
 from mcp_workflows_dbos.tooling.discover import discover
@@ -112,16 +113,16 @@ class DbosAdapter:
             raise StartConflict("this key belongs to an execution of another workflow, or with another input")
         return start.key
 
-    async def _enqueue(self, start: Start, arguments: Mapping[str, JSON] | Sequence[JSON]) -> None:
+    async def _enqueue(self, start: Start, arguments: Arguments) -> None:
         queue = start.options.get("queue") or self._settings.queue
         if queue is None and self._application is not None:
             queue = self._application.queue
         if queue is None:
             raise EngineRefused("neither the tool nor the engine names a queue", final=True)
         options = enqueue_options(start, queue, portable=self._application is None)
-        args, named = ((), dict(arguments)) if isinstance(arguments, Mapping) else (tuple(arguments), {})
+        args, named = split(arguments)
         client = self._entered(self._client)
-        await self._call(lambda: client.enqueue(options, *args, **named))
+        await self._call(partial(client.enqueue, options, *args, **named))
 
     async def describe(self, ref: Ref) -> Execution:
         """Read its rows; see `Adapter.describe`."""

@@ -5,7 +5,7 @@ Their texts may hold the URL of the database, so none of them is passed on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -19,7 +19,9 @@ _DATABASE: Final = "the database of DBOS"
 _MEANINGS: Final[Mapping[type[Exception], Callable[[], EngineError]]] = {
     dbos_error.DBOSConflictingWorkflowError: lambda: StartConflict("this key belongs to another workflow"),
     dbos_error.DBOSNonExistentWorkflowError: lambda: ExecutionNotFound("DBOS has no such workflow"),
-    OperationalError: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached, or has not been set up by an application"),
+    OperationalError: lambda: EngineUnavailable(
+        f"{_DATABASE} cannot be reached, or has not been set up by an application"
+    ),
     InterfaceError: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached"),
     DBAPIError: lambda: EngineUnavailable(f"{_DATABASE} did not do what it was asked"),
     SQLAlchemyError: lambda: EngineUnavailable(f"{_DATABASE} did not do what it was asked"),
@@ -30,7 +32,7 @@ _MEANINGS: Final[Mapping[type[Exception], Callable[[], EngineError]]] = {
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated() -> Generator[None]:
     """Translate what DBOS and SQLAlchemy raise.
 
     Raises:

@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar
 
 from dbos import DBOS, SetWorkflowAttributes, SetWorkflowID
 from dbos import error as dbos_error
-
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,6 +29,7 @@ from mcp_workflows_dbos.changes import CHANGES
 from mcp_workflows_dbos.executor_lock import lock_for
 from mcp_workflows_dbos.module import WorkflowFunction, folder_of, load_module, place_in, workflows_in
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
+from mcp_workflows_dbos.start import Arguments, split
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -107,17 +107,15 @@ class Executor:
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(_TIMING.end)
 
-    async def begin(self, workflow: str, key: str, digest: str, arguments: Mapping[str, Any] | Sequence[Any]) -> None:
+    async def begin(self, workflow: str, key: str, digest: str, arguments: Arguments) -> None:
         """Start a workflow under this key; with a key that is taken nothing is started."""
         await self._there(partial(self._begin, self.workflows[workflow].function, key, digest, arguments))
 
     async def _there(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
 
-    async def _begin(
-        self, function: Callable[..., Any], key: str, digest: str, arguments: Mapping[str, Any] | Sequence[Any]
-    ) -> None:
-        args, named = ((), dict(arguments)) if isinstance(arguments, Mapping) else (tuple(arguments), {})
+    async def _begin(self, function: Callable[..., Any], key: str, digest: str, arguments: Arguments) -> None:
+        args, named = split(arguments)
         with SetWorkflowID(key), SetWorkflowAttributes({"mcp_digest": digest}):
             if inspect.iscoroutinefunction(function):
                 handle: Any = await DBOS.start_workflow_async(function, *args, **named)
@@ -126,7 +124,7 @@ class Executor:
                 handle = await asyncio.to_thread(DBOS.start_workflow, function, *args, **named)
                 ended = getattr(handle, "future", None)
         if ended is not None:
-            ended.add_done_callback(lambda _: CHANGES.tell(key))
+            ended.add_done_callback(partial(_tell_end, key))
 
     # --- the thread
 
@@ -171,7 +169,9 @@ class Executor:
             }
         )
         DBOS.launch()
-        await DBOS.register_queue_async(application.queue, polling_interval_sec=_TIMING.queue, on_conflict="always_update")
+        await DBOS.register_queue_async(
+            application.queue, polling_interval_sec=_TIMING.queue, on_conflict="always_update"
+        )
         self.version, self.problem = DBOS.application_version, None
         self._begun.set()
         try:
@@ -209,9 +209,13 @@ class Executor:
 
     def _place(self) -> str | None:
         """Return where in the user's folder the thread of the loop is."""
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  # documented, for debuggers
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
         found = [each for each in traceback.extract_stack(frame) if Path(each.filename).is_relative_to(self.folder)]
         return f"{found[-1].filename}:{found[-1].lineno}" if found else None
+
+
+def _tell_end(workflow_id: str, _: object) -> None:
+    CHANGES.tell(workflow_id)
 
 
 _SHARED: Final[dict[Application, tuple[Executor, int]]] = {}
@@ -219,7 +223,7 @@ _GUARD: Final = threading.Lock()
 
 
 @asynccontextmanager
-async def running(application: Application) -> AsyncIterator[Executor]:
+async def running(application: Application) -> AsyncGenerator[Executor]:
     """Run the workflows of this application for as long as anybody in this process needs them.
 
     Raises:

@@ -32,7 +32,11 @@ class ExecutorLock(Protocol):
 def lock_for(url: str, application: str) -> ExecutorLock:
     """Return the lock for an application on this database."""
     parsed = make_url(url)
-    return _FileLock(f"{parsed.database}-executor") if parsed.get_backend_name() == "sqlite" else _Lock(parsed, application)
+    return (
+        _FileLock(f"{parsed.database}-executor")
+        if parsed.get_backend_name() == "sqlite"
+        else _Lock(parsed, application)
+    )
 
 
 class _FileLock:

@@ -52,9 +52,10 @@ def failure_of(row: Row) -> Failure:
     """Return the failure of an execution that has failed, without a stack trace."""
     if row.status != "ERROR":
         return Failure(text=_GIVEN_UP, kind=row.status)
-    if not isinstance(row.error, Mapping):
+    stored: object = row.error
+    if not isinstance(stored, dict):
         return Failure(text="it has failed; its error is pickled, which is not read here", kind=row.status)
-    error = cast("Mapping[str, JSON]", row.error)
+    error = cast("dict[str, JSON]", stored)
     kind = str(error.get("name", row.status)).rpartition(":")[2]
     return Failure(text=str(error.get("message") or kind), kind=kind)
 

@@ -20,7 +20,6 @@ from uuid import UUID
 
 from dbos import Serializer
 from dbos import error as dbos_error
-
 from pydantic import BaseModel, TypeAdapter
 
 __all__ = ["NAME", "TypedJsonSerializer", "plain"]
@@ -30,11 +29,11 @@ NAME: Final = "mcp_workflows_json"
 
 _TYPE: Final = "$type"
 _VALUE: Final = "value"
-_STANDARD: Final[Mapping[str, type]] = {
+_STANDARD: Final[Mapping[str, type[Any]]] = {
     f"{each.__module__}:{each.__qualname__}": each
     for each in (date, datetime, time, timedelta, Decimal, UUID, bytes, tuple, set, frozenset)
 }
-_COLLECTIONS: Final[Mapping[str, type]] = {
+_COLLECTIONS: Final[Mapping[str, type[Any]]] = {
     name: each for name, each in _STANDARD.items() if each in (tuple, set, frozenset)
 }
 
@@ -80,24 +79,25 @@ def plain(value: Any) -> Any:  # Any: JSON
         case dict():
             return {key: plain(each) for key, each in cast("dict[str, Any]", value).items()}
         case list():
-            return [plain(each) for each in cast("list[Any]", value)]
+            return [plain(each) for each in _items(value)]
         case _:
             return value
 
 
 def _encoded(value: Any) -> Any:  # Any: see `serialize`
-    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
+    """Return JSON for a value."""
+    kind: type[Any] = value.__class__
+    if value is None or kind in (bool, int, float, str):
         return value
     if isinstance(value, list):
-        return [_encoded(each) for each in cast("list[Any]", value)]
+        return [_encoded(each) for each in _items(value)]
     if isinstance(value, dict):
-        return _object(cast("dict[Any, Any]", value))
+        return _object(cast("Mapping[Any, Any]", value))
     if isinstance(value, BaseException):
         return _error(value)
-    kind: type[Any] = type(value)
     name = f"{kind.__module__}:{kind.__qualname__}"
     if name in _COLLECTIONS:
-        return {_TYPE: name, _VALUE: [_encoded(each) for each in value]}
+        return {_TYPE: name, _VALUE: [_encoded(each) for each in _items(value)]}
     if name in _STANDARD or _is_restorable(kind):
         return {_TYPE: name, _VALUE: TypeAdapter(kind).dump_python(value, mode="json")}
     raise TypeError(
@@ -144,19 +144,26 @@ def _decoded(value: Any) -> Any:  # Any: JSON
         case dict():
             return {key: _decoded(each) for key, each in cast("dict[str, Any]", value).items()}
         case list():
-            return [_decoded(each) for each in cast("list[Any]", value)]
+            return [_decoded(each) for each in _items(value)]
         case _:
             return value
 
 
+def _items(value: Any) -> list[Any]:  # Any: of a list, a tuple or a set
+    return list(value)
+
+
 def _restored(name: str, value: Any) -> Any:  # Any: JSON, and an object of that type
     if name in _COLLECTIONS:
-        return _COLLECTIONS[name](_decoded(each) for each in value)
-    kind = _STANDARD.get(name) or _loaded(name)
+        collection: Any = _COLLECTIONS[name]
+        return collection(_decoded(each) for each in value)
+    kind: type[Any] | None = _STANDARD.get(name) or _loaded(name)
     if kind is None or not (name in _STANDARD or _is_restorable(kind)):
         raise TypeError(f"{name} is not loaded, or is no type that is restored from a stored value")
-    return TypeAdapter(kind).validate_python(value) if issubclass(kind, Enum) else TypeAdapter(kind).validate_json(
-        json.dumps(value)
+    return (
+        TypeAdapter(kind).validate_python(value)
+        if issubclass(kind, Enum)
+        else TypeAdapter(kind).validate_json(json.dumps(value))
     )
 
 

@@ -20,7 +20,7 @@ class DbosSettings(BaseModel):
     module: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$",
-        description="The Python module with the workflows, which run in this process: `app` is app.py beside this file. "
+        description="The Python module with the workflows, run in this process: `app` is app.py beside this file. "
         "Default: workers in other processes run them, and take them from `queue`.",
     )
     database: SecretStr | None = Field(

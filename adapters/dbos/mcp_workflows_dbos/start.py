@@ -17,17 +17,19 @@ Arguments: TypeAlias = Mapping[str, Any] | Sequence[Any]  # by name or by positi
 
 def arguments_of(start: Start) -> Arguments:
     """Return the arguments of a call: an object is by name, also as the only item of a list; a list is by position."""
-    match start.arguments:
-        case dict():
-            return cast("Mapping[str, JSON]", start.arguments)
-        case [dict() as only]:
-            return cast("Mapping[str, JSON]", only)
-        case list():
-            return cast("Sequence[JSON]", start.arguments)
-        case None:
-            return {}
-        case other:
-            return [other]
+    given: object = start.arguments
+    if isinstance(given, list):
+        items: list[JSON] = given
+        only: object = items[0] if len(items) == 1 else None
+        return cast("dict[str, JSON]", only) if isinstance(only, dict) else items
+    if isinstance(given, dict):
+        return cast("dict[str, JSON]", given)
+    return [] if given is None else [given]
+
+
+def split(arguments: Arguments) -> tuple[Sequence[Any], Mapping[str, Any]]:  # Any: see `Arguments`
+    """Return the arguments by position and by name."""
+    return ((), arguments) if isinstance(arguments, Mapping) else (arguments, dict[str, Any]())
 
 
 def typed(function: Callable[..., Any], arguments: Arguments) -> Arguments:
@@ -37,7 +39,7 @@ def typed(function: Callable[..., Any], arguments: Arguments) -> Arguments:
         EngineRefused: they do not fit.
     """
     signature = inspect.signature(function)
-    args, named = ((), arguments) if isinstance(arguments, Mapping) else (arguments, {})
+    args, named = split(arguments)
     try:
         bound = signature.bind(*args, **named)
     except TypeError as error:

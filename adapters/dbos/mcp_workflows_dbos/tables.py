@@ -26,8 +26,8 @@ _CONNECT_TIMEOUT: Final = 5  # seconds
 _READABLE: Final = frozenset({"portable_json", NAME})
 
 _STATUS: Final = """
-SELECT s.workflow_uuid, s.status, s.name, s.executor_id, s.created_at, s.updated_at, s.application_version, s.queue_name,
-       s.recovery_attempts, s.attributes, s.serialization, s.delay_until_epoch_ms,
+SELECT s.workflow_uuid, s.status, s.name, s.executor_id, s.created_at, s.updated_at, s.application_version,
+       s.queue_name, s.recovery_attempts, s.attributes, s.serialization, s.delay_until_epoch_ms,
        COALESCE(o.output, s.output) AS output, COALESCE(o.error, s.error) AS error
 FROM {schema}workflow_status s LEFT JOIN {schema}workflow_output o ON o.workflow_uuid = s.workflow_uuid
 WHERE s.workflow_uuid IN :ids
@@ -111,7 +111,7 @@ class Tables:
         with self._engine.connect() as connection:
             statuses = connection.execute(self._query(_STATUS), {"ids": ids}).mappings().all()
             alive = [row["workflow_uuid"] for row in statuses if row["status"] in {"PENDING", "ENQUEUED", "DELAYED"}]
-            progress, questions = self._told(connection, alive) if alive else ({}, {})
+            progress, questions = self._told(connection, alive)
             for row in statuses:
                 name = str(row["workflow_uuid"])
                 listed = self._steps(connection, name) if steps else ()
@@ -122,6 +122,8 @@ class Tables:
         self, connection: sa.Connection, ids: Sequence[str]
     ) -> tuple[Mapping[str, Mapping[str, JSON]], Mapping[str, Mapping[str, JSON]]]:
         """Return the last report of each execution, and its open questions by key."""
+        if not ids:
+            return {}, {}
         patterns = {"progress": PROGRESS, "question": f"{QUESTION}%"}
         events = connection.execute(self._query(_EVENTS), {"ids": ids, **patterns}).mappings().all()
         answers = connection.execute(self._query(_ANSWERS), {"ids": ids, "answer": f"{ANSWER}%"}).all()
@@ -193,13 +195,11 @@ def _by_number(item: tuple[str, JSON]) -> tuple[int, str]:
     return len(item[0]), item[0]
 
 
-def _row(
-    row: RowMapping, progress: Mapping[str, JSON], questions: Mapping[str, JSON], steps: Sequence[Step]
-) -> Row:
+def _row(row: RowMapping, progress: Mapping[str, JSON], questions: Mapping[str, JSON], steps: Sequence[Step]) -> Row:
     attributes: Any = row["attributes"]
     if isinstance(attributes, str):  # SQLite has JSON as text
         attributes = json.loads(attributes)
-    known = cast("Mapping[str, Any]", attributes) if isinstance(attributes, dict) else {}
+    known = cast("dict[str, Any]", attributes or {})
     return Row(
         id=row["workflow_uuid"],
         status=row["status"],

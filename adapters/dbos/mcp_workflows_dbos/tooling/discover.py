@@ -13,9 +13,11 @@ from mcp_workflows_dbos.tooling.schema import discovered
 
 def discover(executor: Executor | None, names: Sequence[tuple[str, int, int]]) -> Sequence[Discovered]:
     """Return the workflows, the most frequent first; `names` are those that have run: executions, last start in ms."""
-    known = {} if executor is None else {
-        name: discovered(executor.application.module, each) for name, each in executor.workflows.items()
-    }
+    known = (
+        {}
+        if executor is None
+        else {name: discovered(executor.application.module, each) for name, each in executor.workflows.items()}
+    )
     ran = {
         name: replace(
             known.get(name, Discovered(workflow=name)),
