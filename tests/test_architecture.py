@@ -88,6 +88,7 @@ CATCH_EVERYTHING = frozenset(
         f"{CORE}.sidecar.verify.run",
         f"{CORE}.tasks.authorization",
         f"{CORE}.tasks.maintenance",
+        f"{CORE}_dbos.module",
     }
 )
 """The boundaries of the process and of a request, as docs/decisions/0002 gives their reasons."""

@@ -1,1 +1,1 @@
-"""What people run before and beside the service: checks, explanations, drafts."""
+"""Tools for operators: `check`, `why`, `import`, and drafts from a Python file."""
