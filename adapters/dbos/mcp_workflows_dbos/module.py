@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ def load_module(name: str) -> ModuleType:
     Raises:
         ConfigError: it cannot be imported, it ends the process, or it launches DBOS by itself; with file and line.
     """
+    if name in sys.modules:
+        return sys.modules[name]
+    before = _instance()
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
@@ -43,8 +47,11 @@ def load_module(name: str) -> ModuleType:
         raise ConfigError(f"{_place(error)}: it exits while it is imported: put that under if __name__") from None
     except Exception as error:  # noqa: BLE001  # it is the user's code: anything may come
         raise ConfigError(_import_problem(name, error)) from None
-    if any(isinstance(each, DBOS) for each in vars(module).values()):
-        raise ConfigError(f"{module.__file__}: it makes a DBOS object: leave that out, or put it under if __name__")
+    if before is None and _instance() is not None:
+        DBOS.destroy()
+        del sys.modules[name]
+        text = "it makes a DBOS object: leave that out, or put it under if __name__; here the engine's settings count"
+        raise ConfigError(f"{module.__file__}: {text}")
     return module
 
 
@@ -67,6 +74,11 @@ def place_in(folder: Path, trace: TracebackType | None) -> str | None:
     """Return `file:line` of the innermost frame of a trace in this folder; None if there is none."""
     frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).resolve().is_relative_to(folder)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+
+
+def _instance() -> object:
+    """Return the DBOS object of this process, or None; DBOS (3.4) has no public way to ask for it."""
+    return getattr(sys.modules["dbos._dbos"], "_dbos_global_instance", None)
 
 
 def _workflow_name(value: object) -> str | None:

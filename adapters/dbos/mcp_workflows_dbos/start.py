@@ -19,7 +19,7 @@ def arguments_of(start: Start) -> Arguments:
     """Return the arguments of a call: an object is by name, also as the only item of a list; a list is by position."""
     given: object = start.arguments
     if isinstance(given, list):
-        items: list[JSON] = given
+        items: list[JSON] = list(start.arguments)
         only: object = items[0] if len(items) == 1 else None
         return cast("dict[str, JSON]", only) if isinstance(only, dict) else items
     if isinstance(given, dict):

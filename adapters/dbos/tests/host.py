@@ -1,6 +1,6 @@
 """A process that runs the workflows of a module until it is killed: `python -m adapters.dbos.tests.host MODULE URL`.
 
-Further arguments are keys with workflows, `KEY=WORKFLOW`, to be started at once; `version=V` is the version of the code.
+Further arguments are keys with workflows, `KEY=WORKFLOW`, to be started at once; `version=V` is that of the code.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from mcp_workflows_dbos import DbosAdapter, DbosSettings
 from mcp_workflows.adapter import Start
 
 
-async def main(module: str, url: str, *words: str) -> None:
+async def main(*words: str) -> None:
     """Run them for ever."""
-    given = dict(word.split("=", 1) for word in words)
+    module, url, *more = words
+    given = dict(word.split("=", 1) for word in more)
     settings = {"module": module, "database": url, "version": given.pop("version", None)}
     async with DbosAdapter(DbosSettings.model_validate(settings)) as adapter:
         for key, workflow in given.items():

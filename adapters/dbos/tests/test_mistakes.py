@@ -21,18 +21,41 @@ from mcp_workflows.errors import ConfigError, EngineRefused
 
 PATIENCE = 30  # seconds
 HEAD = "from dbos import DBOS\n"
+ENDLESS = """
+import sys, time
+@DBOS.workflow(name=__name__ + ".blocks")
+async def blocks():
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+@DBOS.workflow(name=__name__ + ".exits")
+async def exits():
+    sys.exit(3)
+@DBOS.workflow(name=__name__ + ".works")
+async def works(number: int):
+    return {"number": number}
+"""
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
-    """A file that Python has not imported yet."""
+    """A file with workflows that Python has not imported yet."""
     with ExitStack() as afterwards:
         path = tmp_path / f"app_{uuid.uuid4().hex}.py"
         sys.path.insert(0, str(tmp_path))
         afterwards.callback(sys.path.remove, str(tmp_path))
         afterwards.callback(sys.modules.pop, path.stem, None)
         importlib.invalidate_caches()
+        path.write_text(HEAD + ENDLESS)
         yield path
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Another file, without workflows."""
+    found = tmp_path / f"other_{uuid.uuid4().hex}.py"
+    found.write_text(HEAD)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -44,7 +67,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
         ("\nimport sys\nsys.exit(3)\n", 4, "it exits while it is imported"),
         ("@DBOS.workflow()\ndef one(*words: str) -> None: ...\n", None, "arguments are given by name"),
         ("@DBOS.workflow()\ndef other(word: 'Nobody') -> None: ...\n", 2, "its type hints cannot be read"),
-        ("DBOS(config={'name': 'mine'})\n", None, "no function in it has @DBOS.workflow()"),
+        ("DBOS(config={'name': 'mine'})\n", None, "it makes a DBOS object: leave that out"),
         ("", None, "no function in it has @DBOS.workflow()"),
     ],
 )
@@ -73,27 +96,8 @@ async def until(adapter: DbosAdapter, workflow: str, **arguments: object) -> Sta
     return seen.status
 
 
-ENDLESS = """
-import sys, time
-@DBOS.workflow(name=__name__ + ".blocks")
-async def blocks():
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        time.sleep(0.1)
-@DBOS.workflow(name=__name__ + ".exits")
-async def exits():
-    sys.exit(3)
-@DBOS.workflow(name=__name__ + ".works")
-async def works(number: int):
-    return {"number": number}
-"""
-
-
 @pytest.mark.anyio
-async def test_a_workflow_that_exits_is_told_and_the_others_go_on(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file.write_text(HEAD + ENDLESS)
+async def test_a_workflow_that_exits_is_told_and_the_others_go_on(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with adapter_of(file) as adapter:
         await adapter.start(order(f"{file.stem}.exits"))
         with anyio.fail_after(PATIENCE):
@@ -107,7 +111,6 @@ async def test_a_workflow_that_exits_is_told_and_the_others_go_on(
 @pytest.mark.anyio
 async def test_a_loop_that_is_blocked_is_told_with_its_line(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    file.write_text(HEAD + ENDLESS)
     async with adapter_of(file) as adapter:
         await adapter.check_engine()  # we go on while a workflow blocks
         async with anyio.create_task_group() as group:
@@ -119,7 +122,6 @@ async def test_a_loop_that_is_blocked_is_told_with_its_line(file: Path, caplog: 
 
 @pytest.mark.anyio
 async def test_arguments_that_do_not_fit_are_refused_before_anything_starts(file: Path) -> None:
-    file.write_text(HEAD + ENDLESS)
     async with adapter_of(file) as adapter:
         with pytest.raises(EngineRefused, match=r"works: number: Input should be a valid integer"):
             await adapter.start(order(f"{file.stem}.works", number="many"))
@@ -130,10 +132,7 @@ async def test_arguments_that_do_not_fit_are_refused_before_anything_starts(file
 
 
 @pytest.mark.anyio
-async def test_a_process_runs_the_workflows_of_one_module(file: Path, tmp_path: Path) -> None:
-    file.write_text(HEAD + ENDLESS)
-    other = tmp_path / f"other_{uuid.uuid4().hex}.py"
-    other.write_text(HEAD)
+async def test_a_process_runs_the_workflows_of_one_module(file: Path, other: Path) -> None:
     async with adapter_of(file):
         with pytest.raises(ConfigError, match="DBOS is one per process"):
             async with adapter_of(other):

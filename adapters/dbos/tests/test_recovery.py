@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,7 +71,7 @@ class Application:
         (self.folder / f"{self.name}.py").write_text(CODE.replace("STEPS", str(STEPS)) + more)
 
     @contextmanager
-    def host(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def host(self, *words: str) -> Generator[subprocess.Popen[str]]:
         """A process with the workflows; killed at the end, if not before."""
         command = [sys.executable, "-m", "adapters.dbos.tests.host", self.name, self.url, *words]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{self.folder}", "PYTHONDONTWRITEBYTECODE": "1"}

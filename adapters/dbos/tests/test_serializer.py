@@ -99,12 +99,11 @@ def test_what_cannot_come_back_is_refused_when_it_is_stored(value: object) -> No
     ],
 )
 def test_a_row_makes_nothing_but_values_and_errors(row: dict[str, Any]) -> None:
-    try:
-        back = SERIALIZER.deserialize(json.dumps(row))
-    except TypeError as refused:
-        assert "is not loaded, or is no type" in str(refused)
+    if row["$type"] == "builtins:BaseException":
+        assert type(SERIALIZER.deserialize(json.dumps(row))).__name__ == "RecordedError"
     else:
-        assert type(back).__name__ == "RecordedError"
+        with pytest.raises(TypeError, match="is not loaded, or is no type"):
+            SERIALIZER.deserialize(json.dumps(row))
 
 
 def test_callers_see_values_without_the_names_of_types() -> None:

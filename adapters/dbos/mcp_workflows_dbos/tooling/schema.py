@@ -115,7 +115,7 @@ def discovered(module: str, found: WorkflowFunction) -> Discovered:
     reference = f"{module}:{found.attribute}"
     return Discovered(
         workflow=found.name,
-        description=inspect.getdoc(found.function),
+        description=inspect.getdoc(found.function) or f"Runs the workflow {found.name}.",
         input=schema_of(found.function, reference).input,
         code=reference,
     )
