@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +43,7 @@ from mcp_workflows_dbos.tooling.schema import application_of, drafted, read_sche
 from mcp_workflows_dbos.workflow import ANSWER
 
 _CALLS: Final = 8  # at a time, each in a thread
+_TIMEOUT: Final = 8  # seconds for one of them; the core gives up after ten
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ class DbosAdapter:
                 raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
             arguments = typed(known.function, arguments)
         if executor is not None and executor.is_running and "queue" not in start.options:
-            with translated():
+            with translated(), _in_time():
                 await executor.begin(start.workflow, start.key, start.digest, arguments)
         else:
             await self._enqueue(start, arguments)
@@ -253,9 +254,20 @@ class DbosAdapter:
             with translated():
                 return function()
 
-        return await (await begin_call(call, self._limiter)).outcome()
+        with _in_time():
+            return await (await begin_call(call, self._limiter)).outcome()
 
     def _entered(self, opened: T | None) -> T:
         if opened is None:
             raise EngineUnavailable("the adapter is closed", sent=False)
         return opened
+
+
+@contextmanager
+def _in_time() -> Generator[None]:
+    """Bound one call to the database."""
+    try:
+        with anyio.fail_after(_TIMEOUT):
+            yield
+    except TimeoutError:
+        raise EngineUnavailable(f"the database of DBOS gave no answer within {_TIMEOUT} s") from None

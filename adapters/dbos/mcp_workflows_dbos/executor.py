@@ -112,7 +112,8 @@ class Executor:
         await self._there(partial(self._begin, self.workflows[workflow].function, key, digest, arguments))
 
     async def _there(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+        begun = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        return await asyncio.shield(asyncio.wrap_future(begun))  # half a start would wait for the next process
 
     async def _begin(self, function: Callable[..., Any], key: str, digest: str, arguments: Arguments) -> None:
         args, named = split(arguments)
