@@ -51,7 +51,7 @@ def postgres(programs: Path) -> Generator[str]:
             process = subprocess.Popen(run, stdout=log, stderr=log, **known)
         try:
             ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
-            while subprocess.run(ready, check=False, **known).returncode:
+            while subprocess.call(ready, **known):
                 assert process.poll() is None, (root / "log").read_text()
             yield f"postgresql://postgres@127.0.0.1:{port}"
         finally:
