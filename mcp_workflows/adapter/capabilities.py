@@ -578,6 +578,7 @@ class DraftedEngine:
 
     name: str  # as it calls itself
     settings: Mapping[str, JSON]
+    workflows: Sequence[Discovered] = ()  # those that become tools of their own in the draft
     advice: Sequence[str] = ()  # what people must look at, in a sentence each
 
 
