@@ -34,7 +34,7 @@ from mcp_workflows_dbos.executor import Application, Executor, running, unknown_
 from mcp_workflows_dbos.look import execution_of
 from mcp_workflows_dbos.serializer import TypedJsonSerializer
 from mcp_workflows_dbos.settings import DbosOptions, DbosSettings
-from mcp_workflows_dbos.start import Arguments, arguments_of, enqueue_options, split, typed
+from mcp_workflows_dbos.start import Arguments, arguments_of, enqueue_options, fitting, split, typed
 from mcp_workflows_dbos.tables import Row, Tables
 from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
 from mcp_workflows_dbos.tooling.discover import discover
@@ -103,7 +103,7 @@ class DbosAdapter:
             known = executor.workflows.get(start.workflow)
             if known is None:
                 raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
-            arguments = typed(known.function, arguments)
+            arguments = typed(known.function, fitting(known.function, start, arguments))
         if executor is not None and executor.is_running and "queue" not in start.options:
             with translated(), _in_time():
                 await executor.begin(start.workflow, start.key, start.digest, arguments)

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import Final, cast
 
 from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, InputRequest, Progress, Status
+from mcp_workflows_dbos.serializer import plain
 from mcp_workflows_dbos.tables import Row, Step, Unreadable
+from mcp_workflows_dbos.workflow import McpError
 
 _STATUSES: Final[Mapping[str, Status]] = {
     "ENQUEUED": Status.RUNNING,
@@ -57,7 +59,19 @@ def failure_of(row: Row) -> Failure:
         return Failure(text="it has failed; its error is pickled, which is not read here", kind=row.status)
     error = cast("dict[str, JSON]", stored)
     kind = str(error.get("name", row.status)).rpartition(":")[2]
-    return Failure(text=str(error.get("message") or kind), kind=kind)
+    code, data = _protocol_error(error) if kind == McpError.__name__ else (None, None)
+    return Failure(text=str(error.get("message") or kind), kind=kind, code=code, data=data)
+
+
+def _protocol_error(error: Mapping[str, JSON]) -> tuple[int | None, JSON]:
+    """Return code and data of an `McpError`, as this adapter or DBOS's portable JSON stores it."""
+    match error:
+        case {"args": [_, int(code), data]}:
+            return code, plain(data)
+        case {"code": int(code)}:
+            return code, error.get("data")
+        case _:
+            return None, None
 
 
 def _message(row: Row) -> str | None:

@@ -27,6 +27,16 @@ def arguments_of(start: Start) -> Arguments:
     return [] if given is None else [given]
 
 
+def fitting(function: Callable[..., Any], start: Start, arguments: Arguments) -> Arguments:
+    """Return the arguments by position if the only one is an object that does not name parameters of the function."""
+    if isinstance(start.arguments, list) and isinstance(arguments, Mapping):
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError:
+            return [arguments]
+    return arguments
+
+
 def split(arguments: Arguments) -> tuple[Sequence[Any], Mapping[str, Any]]:  # Any: see `Arguments`
     """Return the arguments by position and by name."""
     return ((), arguments) if isinstance(arguments, Mapping) else (arguments, dict[str, Any]())

@@ -18,7 +18,7 @@ from pydantic.errors import PydanticUserError
 
 from mcp_workflows_dbos.changes import CHANGES
 
-__all__ = ["ANSWER", "ASK", "PROGRESS", "QUESTION", "Answer", "ask", "progress"]
+__all__ = ["ANSWER", "ASK", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
 
 ASK: Final = "ask"  # the step of a question
 PROGRESS: Final = "mcp.progress"  # the event of the last report
@@ -40,6 +40,19 @@ class Answer:
     def accepted(self) -> bool:
         """True if the person filled in the form and sent it."""
         return self.action == "accept"
+
+
+class McpError(Exception):
+    """A JSON-RPC error for the client: a workflow that raises it fails as a protocol error (`code`, `data`)."""
+
+    def __init__(self, message: str, code: int, data: Any = None) -> None:  # Any: JSON
+        super().__init__(message, code, data)
+        self.message = message
+        self.code = code
+        self.data = data
+
+    def __str__(self) -> str:
+        return self.message
 
 
 async def ask(message: str, schema: Mapping[str, Any] | type | None = None) -> Answer:

@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,11 +17,11 @@ import pytest
 from mcp_workflows_dbos import DbosAdapter, DbosSettings
 from mcp_workflows_dbos.tooling.schema import drafted
 
-from mcp_workflows.adapter import Ref, Start, Status
+from mcp_workflows.adapter import Failure, Ref, Start, Status
 from mcp_workflows.errors import ConfigError, EngineRefused
 
 PATIENCE = 30  # seconds
-HEAD = "from dbos import DBOS\n"
+HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
 ENDLESS = """
 import sys, time
 @DBOS.workflow(name=__name__ + ".blocks")
@@ -34,6 +35,9 @@ async def exits():
 @DBOS.workflow(name=__name__ + ".works")
 async def works(number: int):
     return {"number": number}
+@DBOS.workflow(name=__name__ + ".breaks")
+async def breaks(value: dict):
+    raise McpError("it broke", -32603, {"value": value})
 """
 
 
@@ -129,6 +133,31 @@ async def test_arguments_that_do_not_fit_are_refused_before_anything_starts(file
             await adapter.start(order(f"{file.stem}.works", number=1, more=2))
         with pytest.raises(EngineRefused, match="has no workflow 'nobody'"):
             await adapter.start(order("nobody"))
+
+
+@pytest.mark.anyio
+async def test_a_workflow_can_fail_as_a_protocol_error(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        start = order(f"{file.stem}.breaks", value={"a": 1})
+        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+        with anyio.fail_after(PATIENCE):
+            while not (seen := await adapter.describe(ref)).terminal:
+                await anyio.sleep(0.02)
+    assert seen.failure == Failure(text="it broke", kind="McpError", code=-32603, data={"value": {"a": 1}})
+
+
+@pytest.mark.anyio
+async def test_a_single_object_that_names_no_parameter_is_the_first_argument(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        by_position = replace(order(f"{file.stem}.breaks"), arguments=[{"a": 1}])
+        by_name = replace(by_position, arguments=[{"value": {"a": 1}}], key=uuid.uuid4().hex)
+        for start in (by_position, by_name):
+            ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+            with anyio.fail_after(PATIENCE):
+                while not (seen := await adapter.describe(ref)).terminal:
+                    await anyio.sleep(0.02)
+            assert seen.failure
+            assert seen.failure.data == {"value": {"a": 1}}
 
 
 @pytest.mark.anyio
