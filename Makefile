@@ -60,7 +60,7 @@ format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write 
 	@$(RUN) ruff check --fix
 	@$(RUN) scripts.preset_pages
 
-conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal|stepfunctions|google [REQUIREMENTS=2025-11-25]
+conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=temporal|stepfunctions|google|dbos [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
 clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md

@@ -49,7 +49,8 @@ def samples(engine: str) -> list[str]:
     """The samples that can be served on this engine: those with a worker for it, unless it has its own."""
     if engine in CI:
         return sorted(sample.name for sample in (SAMPLES / "ci").iterdir() if folder(engine, sample.name).exists())
-    return sorted(sample.name for sample in SAMPLES.iterdir() if (folder(engine, sample.name) / "worker.py").exists())
+    worked = "workflows.yaml" if engine == "dbos" else "worker.py"
+    return sorted(sample.name for sample in SAMPLES.iterdir() if (folder(engine, sample.name) / worked).exists())
 
 
 class LocalEngine(Protocol):
@@ -67,8 +68,8 @@ class LocalEngine(Protocol):
 
     def __init__(self, state: Path) -> None: ...
 
-    def command(self) -> Command:
-        """What starts it."""
+    def command(self) -> Command | None:
+        """What starts it; None: it runs in the sidecar."""
         ...
 
     def environment(self) -> Mapping[str, str]:
@@ -320,12 +321,37 @@ class BuildbotLocal:
         return found
 
 
+class DbosInSidecar:
+    """DBOS in the process of the sidecar; its executions are in a file below `state`."""
+
+    ui = None
+
+    def __init__(self, state: Path) -> None:
+        self.address = f"sqlite:///{state / 'dbos.db'}"
+
+    def command(self) -> None:
+        """There is no process of its own."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Its database."""
+        return {"DBOS_SYSTEM_DATABASE_URL": self.address}
+
+    def answers(self) -> bool:
+        """The sidecar tells whether it does."""
+        return True
+
+    def has_worker(self, sample: str) -> bool:
+        """Whether the sidecar runs the workflows, which it does once it is ready."""
+        return bool(sample)
+
+
 CI = ("airflow", "buildbot")
 """Engines whose samples are pipelines; they have workers of their own."""
 
 ENGINES: Mapping[str, type[LocalEngine]] = {
     "airflow": AirflowLocal,
     "buildbot": BuildbotLocal,
+    "dbos": DbosInSidecar,
     "google": GoogleLocal,
     "stepfunctions": StepFunctionsLocal,
     "temporal": TemporalDevServer,

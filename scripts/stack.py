@@ -75,7 +75,8 @@ class Stack:
             child.check()
 
     def _start(self) -> None:
-        self._launch(self.engine.command())
+        if (command := self.engine.command()) is not None:
+            self._launch(command)
         self._until(self.engine.answers, "the engine does not answer")
         if (self._plan.folder / "worker.py").exists():
             self._launch(self._python("worker", sys.executable, "worker.py"))

@@ -24,6 +24,7 @@ from mcp_workflows.errors import ConfigError
 
 ENTRY_POINT_GROUP = "mcp_workflows.adapters"
 EXTRA_OF_ADAPTER: Mapping[str, str] = {
+    "dbos": "dbos",
     "google-workflows": "google",
     "http": "http",
     "mcp": "mcp",

@@ -553,6 +553,7 @@ class Discovered:
     title: str | None = None
     description: str | None = None
     input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: the engine knows none
+    code: str | None = None  # `module:attribute`, for `Schemas`: the schemas stay those of the code
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the options that a tool for it needs
     last_seen: datetime | None = None
     executions: int = 0  # of those looked at
@@ -577,6 +578,7 @@ class DraftedEngine:
 
     name: str  # as it calls itself
     settings: Mapping[str, JSON]
+    workflows: Sequence[Discovered] = ()  # those that become tools of their own in the draft
     advice: Sequence[str] = ()  # what people must look at, in a sentence each
 
 

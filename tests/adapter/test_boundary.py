@@ -54,7 +54,7 @@ def test_a_slip_or_an_extra_is_told_with_what_was_meant(
 def test_what_nobody_knows_is_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = said(monkeypatch, "airflow")
     assert "pip install" not in text
-    known = "google-workflows, http, mcp, stepfunctions, temporal"
+    known = "dbos, google-workflows, http, mcp, stepfunctions, temporal"
     assert text.endswith(f"there are: {known}; others come in packages of their own")
 
 

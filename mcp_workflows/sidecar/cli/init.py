@@ -17,11 +17,22 @@ from mcp_workflows.adapter import JSON, Adapter, Discovered, Discovers, first_se
 from mcp_workflows.errors import ConfigError, WorkflowsError
 from mcp_workflows.sidecar.cli.app import app, say
 from mcp_workflows.sidecar.cli.import_ import discover
-from mcp_workflows.sidecar.cli.options import ConfigArgument, ConfigInstead, LogLevel, command_line, either, load, log
+from mcp_workflows.sidecar.cli.options import (
+    DEFAULT_CONFIG,
+    ConfigArgument,
+    ConfigInstead,
+    LogLevel,
+    command_line,
+    either,
+    existing,
+    load,
+    log,
+)
 from mcp_workflows.sidecar.config.draft import draft, draft_engine
 from mcp_workflows.sidecar.config.load import load_engines
 from mcp_workflows.sidecar.config.models import Engine
 from mcp_workflows.sidecar.config.problems import did_you_mean
+from mcp_workflows.sidecar.config.python_file import draft_python, is_python
 
 MOST_LISTED = 20  # workflows that are listed to choose from
 
@@ -52,6 +63,9 @@ def init(
     """Write a first configuration: asks at a terminal for what the options leave open."""
     log(LogLevel.WARNING)
     path = either(config, option)
+    if is_python(path):
+        _init_python(path, force=force)
+        return
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already; name another with -c CONFIG, or overwrite it with --force")
     asks = sys.stdin.isatty() and sys.stderr.isatty() and not (engine and workflows)
@@ -67,6 +81,19 @@ def init(
         load(written)
     _write(path, text, force=force)
     typer.echo(NEXT_STEPS.format(path=path, check=command_line("check", config=path)), nl=False)
+
+
+def _init_python(file: Path, *, force: bool) -> None:
+    """Write the configuration beside a Python file that its tools have without one."""
+    path = file.with_name(DEFAULT_CONFIG.name)
+    if path.exists() and not force:
+        raise ConfigError(f"{path}: exists already; overwrite it with --force")
+    text = draft_python(existing(file)).splitlines()
+    with _beside(path, text) as written:
+        load(written)
+    _write(path, text, force=force)
+    shown = DEFAULT_CONFIG if path.resolve() == DEFAULT_CONFIG.resolve() else path
+    typer.echo(NEXT_STEPS.format(path=shown, check=command_line("check", config=shown)), nl=False)
 
 
 def _adapter(given: str | None, *, asks: bool) -> str:

@@ -18,12 +18,16 @@ from mcp_workflows.receiver.log_limits import LINES, escaped
 from mcp_workflows.sidecar import DISTRIBUTION
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import Config
+from mcp_workflows.sidecar.config.python_file import is_python, load_python
 
 DEFAULT_CONFIG = Path("workflows.yaml")
 _OPTION = typer.Option("--config", "-c", help=f"The configuration. Default: {DEFAULT_CONFIG}.", show_default=False)
 ConfigOption = Annotated[Path, _OPTION]
 """`-c CONFIG`, of every command that reads a configuration."""
-ConfigArgument = Annotated[Path | None, typer.Argument(help="The configuration, as with -c.", show_default=False)]
+ConfigArgument = Annotated[
+    Path | None,
+    typer.Argument(help="The configuration, as with -c; or a Python file with workflows.", show_default=False),
+]
 """`[CONFIG]`, of commands that take no other argument; goes with `ConfigInstead`, and both through `either`."""
 ConfigInstead = Annotated[Path | None, _OPTION]
 
@@ -63,14 +67,14 @@ def existing(config: Path) -> Path:
 
 
 def load(config: Path) -> Config:
-    """Load a configuration; modules beside it can be imported as `module:attribute`.
+    """Load a configuration, or that of a Python file with workflows; modules beside it can be imported by name.
 
     Raises:
         ConfigError: it does not exist, or something in it is wrong.
     """
     existing(config)
     sys.path.insert(0, str(config.parent.resolve()))
-    return load_config(config, os.environ)
+    return load_python(config, os.environ) if is_python(config) else load_config(config, os.environ)
 
 
 def command_line(*words: str, config: Path) -> str:

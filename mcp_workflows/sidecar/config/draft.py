@@ -94,7 +94,9 @@ def _entry(engine: str, found: Discovered) -> Iterator[str]:
     if found.title:
         yield f"title: {_scalar(found.title)}"
     yield f"description: {_scalar(found.description or 'TODO: what it does, and when a model should call it.')}"
-    if found.input is not None:
+    if found.code is not None:
+        yield f"input: {found.code}"
+    elif found.input is not None:
         yield f"input: {_scalar(found.input)}"
 
 

@@ -173,13 +173,15 @@ def is_schema_file(reference: str) -> bool:
     return reference.endswith(".json") or reference.startswith((".", "/"))
 
 
-def read_config(path: Path, environ: Mapping[str, str]) -> ComposedConfig:
+def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> ComposedConfig:
     """Read workflows.yaml and all that it includes; the problems of these files are among its problems.
+
+    With `text`, read that as if it were the file.
 
     Raises:
         ConfigError: one of the files cannot be read or parsed at all.
     """
-    source = read_source(path, ExternalValues(environ=environ))
+    source = read_source(path, ExternalValues(environ=environ), text=text)
     empty = [source.problem(where, text) for where, text in empty_guards(source.data)]
     source = replace(source, problems=[*source.problems, *empty])
     if not source.data.keys() & set(COMPOSED):

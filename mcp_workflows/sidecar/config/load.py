@@ -62,15 +62,15 @@ _SQLITE = "sqlite:///"
 _CANCEL_KEYS = known_keys(AfterCancel)
 
 
-def load_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """Read workflows.yaml; `${NAME}` comes from `environ`.
+def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> Config:
+    """Read workflows.yaml; `${NAME}` comes from `environ`. With `text`, read that as if it were the file.
 
     Workflows written as `module:attribute` are imported, so their folder must be on `sys.path`.
 
     Raises:
         ConfigError: one line for each problem: `file:line: path: text`.
     """
-    composed = read_config(path, environ)
+    composed = read_config(path, environ, text=text)
     source = composed.source
     report = Report(source)
     for key in source.data.keys() - set(SECTIONS):

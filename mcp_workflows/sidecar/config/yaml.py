@@ -190,14 +190,16 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: not UTF-8: byte 0x{raw[error.start]:02x}") from None
 
 
-def read_source(path: Path, external: ExternalValues, *, holds: str = "engines and tools") -> Source:
-    """Read workflows.yaml and fill in `${...}` from `external`.
+def read_source(
+    path: Path, external: ExternalValues, *, holds: str = "engines and tools", text: str | None = None
+) -> Source:
+    """Read workflows.yaml, or `text` in its place, and fill in `${...}` from `external`.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, is empty, is not a mapping or has far too much in it.
     """
     yaml = YAML(typ="safe", pure=True)
-    root = _compose(yaml, path, read_text(path))
+    root = _compose(yaml, path, read_text(path) if text is None else text)
     if root is None:
         raise ConfigError(f"{path}:1: the file is empty; it needs {holds}")
     if not isinstance(root, MappingNode):

@@ -1,0 +1,10 @@
+"""DBOS as an engine for mcp-workflows, and what its workflows import: `ask` and `progress`."""
+
+from __future__ import annotations
+
+from mcp_workflows_dbos.adapter import DbosAdapter
+from mcp_workflows_dbos.serializer import TypedJsonSerializer
+from mcp_workflows_dbos.settings import DbosOptions, DbosSettings
+from mcp_workflows_dbos.workflow import Answer, McpError, ask, progress
+
+__all__ = ["Answer", "DbosAdapter", "DbosOptions", "DbosSettings", "McpError", "TypedJsonSerializer", "ask", "progress"]

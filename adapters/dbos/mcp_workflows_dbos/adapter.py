@@ -1,0 +1,273 @@
+"""Adapter for DBOS: durable functions in this process, or in workers that share its database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, Self, TypeVar
+
+import anyio
+from dbos import DBOSClient, WorkflowSerializationFormat
+from pydantic import BaseModel
+
+from mcp_workflows.adapter import (
+    JSON,
+    Discovered,
+    DraftedEngine,
+    Execution,
+    Explanation,
+    Finding,
+    Ref,
+    Start,
+    StartGuarantee,
+    WorkflowSchema,
+    begin_call,
+)
+from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound, StartConflict
+from mcp_workflows_dbos.changes import CHANGES
+from mcp_workflows_dbos.error_translation import translated
+from mcp_workflows_dbos.executor import Application, Executor, running, unknown_workflow
+from mcp_workflows_dbos.look import execution_of
+from mcp_workflows_dbos.serializer import TypedJsonSerializer
+from mcp_workflows_dbos.settings import DbosOptions, DbosSettings
+from mcp_workflows_dbos.start import Arguments, arguments_of, enqueue_options, fitting, split, typed
+from mcp_workflows_dbos.tables import Row, Tables
+from mcp_workflows_dbos.tooling.check import check_engine, check_workflow
+from mcp_workflows_dbos.tooling.discover import discover
+from mcp_workflows_dbos.tooling.explain import explain
+from mcp_workflows_dbos.tooling.schema import application_of, drafted, read_schema
+from mcp_workflows_dbos.workflow import ANSWER
+
+_CALLS: Final = 8  # at a time, each in a thread
+_TIMEOUT: Final = 8  # seconds for one of them; the core gives up after ten
+_WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
+
+T = TypeVar("T")
+
+
+class DbosAdapter:
+    """Adapter for DBOS; satisfies `Adapter`."""
+
+    Settings: ClassVar[type[BaseModel]] = DbosSettings
+    Options: ClassVar[type[BaseModel]] = DbosOptions
+    starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED  # the key is the workflow id
+    start_options: ClassVar[frozenset[str]] = frozenset({"queue"})
+    first_settings: ClassVar[Mapping[str, str]] = {"module": "app"}
+
+    def __init__(self, settings: DbosSettings) -> None:
+        self._settings = settings
+        self._application: Application | None = None
+        self._executor: Executor | None = None
+        self._client: DBOSClient | None = None
+        self._open: Tables | None = None
+        self._limiter = anyio.CapacityLimiter(_CALLS)
+        self._exit = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Run the workflows, if they belong to this process; a database is asked with the first call."""
+        settings = self._settings
+        self._application = None if settings.module is None else application_of(settings)
+        if self._application is not None:
+            self._executor = await self._exit.enter_async_context(running(self._application))
+        url = self._application.url if self._application else settings.database.get_secret_value()  # type: ignore[union-attr]  # one of them is there
+        self._open = Tables(url)
+        self._client = DBOSClient(
+            system_database_url=url,
+            application_name=self._application.name if self._application else settings.application,
+            serializer=TypedJsonSerializer(),
+            lazy=True,
+            retry_connection_errors=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections; executions in this process go on with the next one."""
+        client, tables, self._client, self._open = self._client, self._open, None, None
+        await self._exit.aclose()
+        if client is not None:
+            client.destroy()
+        if tables is not None:
+            tables.close()
+
+    async def start(self, start: Start) -> str:
+        """Start it with the key as workflow id, and compare what has that id; see `Adapter.start`."""
+        executor = self._executor
+        arguments = arguments_of(start)
+        if executor is not None:
+            known = executor.workflows.get(start.workflow)
+            if known is None:
+                raise unknown_workflow(start.workflow, executor.workflows, executor.application.module)
+            arguments = typed(known.function, fitting(known.function, start, arguments))
+        if executor is not None and executor.is_running and "queue" not in start.options:
+            with translated(), _in_time():
+                await executor.begin(start.workflow, start.key, start.digest, arguments)
+        else:
+            await self._enqueue(start, arguments)
+        row = await self._row(start.key)
+        if row.workflow != start.workflow or row.digest != start.digest:
+            raise StartConflict("this key belongs to an execution of another workflow, or with another input")
+        return start.key
+
+    async def _enqueue(self, start: Start, arguments: Arguments) -> None:
+        queue = start.options.get("queue") or self._settings.queue
+        if queue is None and self._application is not None:
+            queue = self._application.queue
+        if queue is None:
+            raise EngineRefused("neither the tool nor the engine names a queue", final=True)
+        options = enqueue_options(start, queue, portable=self._application is None)
+        args, named = split(arguments)
+        client = self._entered(self._client)
+        await self._call(partial(client.enqueue, options, *args, **named))
+
+    async def describe(self, ref: Ref) -> Execution:
+        """Read its rows; see `Adapter.describe`."""
+        row = await self._row(ref.handle, steps=True)
+        return execution_of(row, self._note(row))
+
+    def _note(self, row: Row) -> str | None:
+        """Return why this process does not run an execution that has begun in it."""
+        executor = self._executor
+        if executor is None or row.status != "PENDING" or executor.version in (None, row.version):
+            return None
+        return f"waits for version {row.version} of the code: this process has {executor.version}"
+
+    async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
+        """Send answers to the questions that are open; DBOS drops a second message of one key. See `Adapter.answer`."""
+        row = await self._row(ref.handle)
+        for key in row.questions.keys() & responses.keys():
+            response = responses[key]
+            await self._send(ref.handle, key, {"action": response["action"], "content": response.get("content")})
+
+    async def _send(self, handle: str, key: str, message: Mapping[str, JSON]) -> None:
+        client = self._entered(self._client)
+        await self._call(
+            lambda: client.send(
+                handle,
+                dict(message),
+                topic=f"{ANSWER}{key}",
+                idempotency_key=f"{handle}:{key}",
+                serialization_type=WorkflowSerializationFormat.PORTABLE,
+            )
+        )
+
+    async def cancel(self, ref: Ref) -> None:
+        """Cancel it: it ends before its next step, and its questions are withdrawn; see `Adapter.cancel`."""
+        row = await self._row(ref.handle)
+        if execution_of(row).terminal:
+            return
+        client = self._entered(self._client)
+        await self._call(lambda: client.cancel_workflow(ref.handle))
+        for key in row.questions:  # what waits for an answer wakes up, and ends
+            await self._send(ref.handle, key, _WITHDRAWN)
+        CHANGES.tell(ref.handle)
+
+    # --- further capabilities
+
+    async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
+        """Read the rows of all in three queries; see `Sweeps.describe_many`."""
+        tables = self._entered(self._open)
+        rows = await self._call(lambda: tables.rows([ref.handle for ref in refs]))
+        return {name: execution_of(row, self._note(row)) for name, row in rows.items()}
+
+    async def adopt(self, execution_id: str) -> Ref:
+        """Return the execution of a workflow id; see `Adopts.adopt`."""
+        row = await self._row(execution_id)
+        return Ref(workflow=row.workflow, handle=row.id)
+
+    async def hints(self, changed: Callable[[str], None]) -> None:
+        """Tell of changes of the workflows in this process; see `Hints.hints`."""
+        if self._executor is None:
+            return
+        loop = asyncio.get_running_loop()  # DBOS runs on asyncio alone
+
+        def listen(workflow_id: str) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(changed, workflow_id)
+
+        CHANGES.add(listen)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            CHANGES.remove(listen)
+
+    async def explain(self, ref: Ref) -> Explanation:
+        """Explain the state of an execution; see `Explains.explain`."""
+        row = await self._row(ref.handle, steps=True)
+        tables = self._entered(self._open)
+        latest = await self._call(tables.latest_version)
+        return explain(row, self._executor, latest)
+
+    async def check_engine(self) -> Finding:
+        """Check that the database answers and the workflows run; see `Checks.check_engine`."""
+        tables = self._entered(self._open)
+        try:
+            queues = await self._call(tables.queues)
+        except EngineError as error:
+            return Finding(ok=False, text=str(error), hint="set database, or launch the application once")
+        return check_engine(self._settings, self._executor, queues)
+
+    async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
+        """Check that a workflow is there; see `Checks.check`."""
+        tables = self._entered(self._open)
+        try:
+            names, queues = await self._call(lambda: (tables.names(), tables.queues()))
+        except EngineError as error:
+            return Finding(ok=False, text=str(error), hint="set database, or launch the application once")
+        queue = str(options.get("queue") or self._settings.queue or "")
+        return check_workflow(workflow, self._executor, [name for name, *_ in names], queue, queues)
+
+    async def discover(self) -> Sequence[Discovered]:
+        """Return the workflows of the module, and those that have run; see `Discovers.discover`."""
+        tables = self._entered(self._open)
+        names = await self._call(tables.names)
+        return discover(self._executor, names)
+
+    @staticmethod
+    def schema(reference: str) -> WorkflowSchema:
+        """Read the type hints of a workflow; see `Schemas.schema`."""
+        return read_schema(reference)
+
+    @staticmethod
+    async def draft(address: str, start: str | None) -> DraftedEngine:
+        """Return a draft for a Python file; see `Drafts.draft`."""
+        return drafted(Path(address), start)
+
+    # --- calls
+
+    async def _row(self, handle: str, *, steps: bool = False) -> Row:
+        tables = self._entered(self._open)
+        rows = await self._call(lambda: tables.rows([handle], steps=steps))
+        if handle not in rows:
+            raise ExecutionNotFound(f"DBOS has no workflow {handle}")
+        return rows[handle]
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        """Call a function that blocks in a thread, and translate its errors."""
+
+        def call() -> T:
+            with translated():
+                return function()
+
+        with _in_time():
+            return await (await begin_call(call, self._limiter)).outcome()
+
+    def _entered(self, opened: T | None) -> T:
+        if opened is None:
+            raise EngineUnavailable("the adapter is closed", sent=False)
+        return opened
+
+
+@contextmanager
+def _in_time() -> Generator[None]:
+    """Bound one call to the database."""
+    try:
+        with anyio.fail_after(_TIMEOUT):
+            yield
+    except TimeoutError:
+        raise EngineUnavailable(f"the database of DBOS gave no answer within {_TIMEOUT} s") from None

@@ -1,0 +1,274 @@
+"""The workflows of a module, run by DBOS in this process, on an event loop and a thread of their own.
+
+A blocked loop in a workflow blocks the other workflows and not the server. DBOS is one per process, so adapters with
+the same settings share one executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from dbos import DBOS, SetWorkflowAttributes, SetWorkflowID
+from dbos import error as dbos_error
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from mcp_workflows.errors import ConfigError, EngineRefused
+from mcp_workflows_dbos.changes import CHANGES
+from mcp_workflows_dbos.executor_lock import lock_for
+from mcp_workflows_dbos.module import WorkflowFunction, folder_of, load_module, place_in, workflows_in
+from mcp_workflows_dbos.serializer import TypedJsonSerializer
+from mcp_workflows_dbos.start import Arguments, split
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timing:
+    """The constants of the executor, in seconds."""
+
+    retry: float = 1.0  # after the lock was taken or the database was away
+    notice: float = 0.25  # DBOS's look for answers, on SQLite: one query for each open question
+    queue: float = 1.0  # DBOS's look for executions that other processes have enqueued
+    blocked: float = 3.0  # a loop that does nothing for so long is blocked
+    end: float = 10.0  # for the thread to end
+
+
+_TIMING: Final = _Timing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """A module and the database of its executions."""
+
+    module: str
+    name: str
+    url: str
+    version: str | None
+
+    @property
+    def queue(self) -> str:
+        """The queue of executions that other processes enqueue."""
+        return f"{self.name}-queue"
+
+
+class Executor:
+    """The executor of one application in this process."""
+
+    def __init__(self, application: Application) -> None:
+        """Import the module.
+
+        Raises:
+            ConfigError: see `load_module`.
+        """
+        self.application = application
+        self._module = load_module(application.module)
+        self.workflows: Mapping[str, WorkflowFunction] = workflows_in(self._module)
+        self.version: str | None = None  # once it runs
+        self.problem: str | None = None  # why it does not run, or what is wrong with a workflow
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._begun = threading.Event()
+        self._lock = lock_for(application.url, application.name)
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"workflows of {application.module}")
+        self._watch = threading.Thread(target=self._watch_loop, daemon=True, name="watch of the workflows")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the module."""
+        return folder_of(self._module)
+
+    @property
+    def is_running(self) -> bool:
+        """True if this process runs the workflows; otherwise another one does, or nobody can now."""
+        return self.version is not None
+
+    def start(self) -> None:
+        """Start the thread, and wait until it runs the workflows or has failed to once."""
+        self._thread.start()
+        self._watch.start()
+        self._begun.wait()
+
+    def stop(self) -> None:
+        """End it. Executions that run go on when the next process begins."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(_TIMING.end)
+
+    async def begin(self, workflow: str, key: str, digest: str, arguments: Arguments) -> None:
+        """Start a workflow under this key; with a key that is taken nothing is started."""
+        await self._there(partial(self._begin, self.workflows[workflow].function, key, digest, arguments))
+
+    async def _there(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        begun = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        return await asyncio.shield(asyncio.wrap_future(begun))  # half a start would wait for the next process
+
+    async def _begin(self, function: Callable[..., Any], key: str, digest: str, arguments: Arguments) -> None:
+        args, named = split(arguments)
+        with SetWorkflowID(key), SetWorkflowAttributes({"mcp_digest": digest}):
+            if inspect.iscoroutinefunction(function):
+                handle: Any = await DBOS.start_workflow_async(function, *args, **named)
+                ended = getattr(handle, "task", None)  # if it was started now
+            else:
+                handle = await asyncio.to_thread(DBOS.start_workflow, function, *args, **named)
+                ended = getattr(handle, "future", None)
+        if ended is not None:
+            ended.add_done_callback(partial(_tell_end, key))
+
+    # --- the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        main = self._loop.create_task(self._serve())
+        while not main.done():
+            try:
+                self._loop.run_until_complete(main)
+            except SystemExit as error:
+                place = place_in(self.folder, error.__traceback__) or self.application.module
+                self._tell(f"{place}: a workflow called exit: raise an exception instead, and it fails")
+            finally:
+                self._begun.set()
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        """Run the workflows whenever no other process does, until it is stopped."""
+        while not self._stopping.is_set():
+            try:
+                if self._lock.acquire():
+                    await self._launched_until_stopped()
+                    return
+                self.problem = None
+            except (dbos_error.DBOSException, SQLAlchemyError, OSError) as error:
+                self._tell(f"the workflows of {self.application.module} do not run: {type(error).__name__}")
+                self._lock.release()
+            self._begun.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _TIMING.retry)
+
+    async def _launched_until_stopped(self) -> None:
+        application = self.application
+        DBOS(
+            config={
+                "name": application.name,
+                "system_database_url": application.url,
+                "application_version": application.version,
+                "serializer": TypedJsonSerializer(),
+                "notification_listener_polling_interval_sec": _TIMING.notice,
+                "log_level": "WARNING",
+            }
+        )
+        DBOS.launch()
+        await DBOS.register_queue_async(
+            application.queue, polling_interval_sec=_TIMING.queue, on_conflict="always_update"
+        )
+        self.version, self.problem = DBOS.application_version, None
+        self._begun.set()
+        try:
+            await self._stopping.wait()
+        finally:
+            self.version = None
+            running = asyncio.all_tasks() - {task for task in (asyncio.current_task(),) if task}
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.to_thread(DBOS.destroy)
+            self._lock.release()
+
+    def _tell(self, problem: str) -> None:
+        if problem != self.problem:
+            logger.error("%s", problem)
+        self.problem = problem
+
+    # --- a loop that is blocked
+
+    def _watch_loop(self) -> None:
+        """Log where a workflow blocks the loop; `async` code must not wait without `await`."""
+        while self._thread.is_alive():
+            turned = threading.Event()
+            try:
+                self._loop.call_soon_threadsafe(turned.set)
+            except RuntimeError:  # closed
+                return
+            if not turned.wait(_TIMING.blocked) and (place := self._place()):
+                self._tell(f"{place}: this blocks all workflows: await it, or make a step without async of it")
+                while self._thread.is_alive() and not turned.wait(_TIMING.blocked):
+                    pass
+                self.problem = None
+            self._thread.join(_TIMING.blocked / 3)
+
+    def _place(self) -> str | None:
+        """Return where in the user's folder the thread of the loop is."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
+        found = [each for each in traceback.extract_stack(frame) if Path(each.filename).is_relative_to(self.folder)]
+        return f"{found[-1].filename}:{found[-1].lineno}" if found else None
+
+
+def _tell_end(workflow_id: str, _: object) -> None:
+    CHANGES.tell(workflow_id)
+
+
+_SHARED: Final[dict[Application, tuple[Executor, int]]] = {}
+_GUARD: Final = threading.Lock()
+
+
+@asynccontextmanager
+async def running(application: Application) -> AsyncGenerator[Executor]:
+    """Run the workflows of this application for as long as anybody in this process needs them.
+
+    Raises:
+        ConfigError: the module is wrong, or this process runs the workflows of another one.
+    """
+    executor = await asyncio.to_thread(_join, application)
+    try:
+        yield executor
+    finally:
+        await asyncio.shield(asyncio.to_thread(_leave, application))
+
+
+def _join(application: Application) -> Executor:
+    with _GUARD:
+        if others := [each.module for each in _SHARED if each != application]:
+            raise ConfigError(
+                f"this process runs the workflows of {others[0]} already: DBOS is one per process, so put both into "
+                "one module, or serve the other one by itself"
+            )
+        executor, users = _SHARED.get(application) or (_started(application), 0)
+        _SHARED[application] = executor, users + 1
+        return executor
+
+
+def _started(application: Application) -> Executor:
+    executor = Executor(application)
+    executor.start()
+    return executor
+
+
+def _leave(application: Application) -> None:
+    with _GUARD:
+        executor, users = _SHARED.pop(application)
+        if users > 1:
+            _SHARED[application] = executor, users - 1
+            return
+        executor.stop()
+
+
+def unknown_workflow(workflow: str, known: Mapping[str, WorkflowFunction], module: str) -> EngineRefused:
+    """Return the refusal of a workflow that the module does not have."""
+    return EngineRefused(f"{module} has no workflow {workflow!r} (it has {', '.join(known) or 'none'})", final=True)
+
+
+def is_sqlite(url: str) -> bool:
+    """True if the database is a file."""
+    return make_url(url).get_backend_name() == "sqlite"

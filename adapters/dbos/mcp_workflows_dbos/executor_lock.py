@@ -1,0 +1,89 @@
+"""The lock that makes one process the executor of an application: DBOS would recover what another one still runs.
+
+The lock ends with its process, however that ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from contextlib import closing, suppress
+from typing import Final, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+_CONNECT_TIMEOUT: Final = 5  # seconds
+
+
+class ExecutorLock(Protocol):
+    """A lock on the executions of an application. All methods block."""
+
+    def acquire(self) -> bool:
+        """Take the lock; False if another process has it."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+def lock_for(url: str, application: str) -> ExecutorLock:
+    """Return the lock for an application on this database."""
+    parsed = make_url(url)
+    return (
+        _FileLock(f"{parsed.database}-executor")
+        if parsed.get_backend_name() == "sqlite"
+        else _Lock(parsed, application)
+    )
+
+
+class _FileLock:
+    """An exclusive transaction on a file of its own beside the database: the same on every platform."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._held: sqlite3.Connection | None = None
+
+    def acquire(self) -> bool:
+        connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            connection.close()
+            return False
+        self._held = connection
+        return True
+
+    def release(self) -> None:
+        if self._held is not None:
+            with closing(self._held):
+                self._held.execute("ROLLBACK")
+            self._held = None
+
+
+class _Lock:
+    """An advisory lock of PostgreSQL, on a connection of its own."""
+
+    def __init__(self, url: URL, application: str) -> None:
+        arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows executor"}
+        there = url.set(drivername="postgresql+psycopg")
+        self._engine = sa.create_engine(there, poolclass=sa.NullPool, connect_args=arguments)
+        name = hashlib.sha256(f"mcp-workflows {application}".encode()).digest()[:8]
+        self._number = int.from_bytes(name, "big", signed=True)
+        self._held: sa.Connection | None = None
+
+    def acquire(self) -> bool:
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        if connection.execute(sa.text("SELECT pg_try_advisory_lock(:n)"), {"n": self._number}).scalar():
+            self._held = connection
+            return True
+        connection.close()
+        return False
+
+    def release(self) -> None:
+        if self._held is not None:
+            with suppress(SQLAlchemyError):
+                self._held.close()
+            self._held = None

@@ -1,0 +1,101 @@
+"""The state of an execution, as its rows in DBOS's tables tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, cast
+
+from mcp_workflows.adapter import JSON, Execution, ExecutionStep, Failure, InputRequest, Progress, Status
+from mcp_workflows_dbos.serializer import plain
+from mcp_workflows_dbos.tables import Row, Step, Unreadable
+from mcp_workflows_dbos.workflow import McpError
+
+_STATUSES: Final[Mapping[str, Status]] = {
+    "ENQUEUED": Status.RUNNING,
+    "DELAYED": Status.RUNNING,
+    "PENDING": Status.RUNNING,
+    "SUCCESS": Status.SUCCEEDED,
+    "ERROR": Status.FAILED,
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": Status.FAILED,
+    "CANCELLED": Status.CANCELLED,
+}
+_GIVEN_UP: Final = "the process ended too often while it ran (MAX_RECOVERY_ATTEMPTS_EXCEEDED)"
+
+
+def execution_of(row: Row, note: str | None = None) -> Execution:
+    """Return the execution of a row; `note` is what to tell people while it waits for this process."""
+    status = _STATUSES.get(row.status)
+    steps = tuple(_step(step) for step in row.steps)
+    if status is None:
+        text = f"DBOS says {row.status}, which this version of mcp-workflows does not know"
+        return Execution(status=Status.RUNNING, execution_id=row.id, message=text, is_unmapped=True)
+    if status is Status.FAILED:
+        return Execution(status=status, execution_id=row.id, failure=failure_of(row), steps=steps)
+    if status is Status.SUCCEEDED and isinstance(row.output, Unreadable):
+        text = "it has succeeded; its result is pickled, which is not read here"
+        return Execution(status=status, execution_id=row.id, message=text, steps=steps)
+    if status is Status.SUCCEEDED:
+        return Execution(status=status, execution_id=row.id, output=row.output, steps=steps)
+    if status is Status.CANCELLED:
+        return Execution(status=status, execution_id=row.id, message="cancelled in DBOS", steps=steps)
+    requests = {key: _request(cast("Mapping[str, JSON]", asked)) for key, asked in row.questions.items()}
+    return Execution(
+        status=Status.INPUT_REQUIRED if requests else Status.RUNNING,
+        execution_id=row.id,
+        message=note or _message(row),
+        progress=_progress(row.progress),
+        requests=requests,
+        steps=steps,
+    )
+
+
+def failure_of(row: Row) -> Failure:
+    """Return the failure of an execution that has failed, without a stack trace."""
+    if row.status != "ERROR":
+        return Failure(text=_GIVEN_UP, kind=row.status)
+    stored: object = row.error
+    if not isinstance(stored, dict):
+        return Failure(text="it has failed; its error is pickled, which is not read here", kind=row.status)
+    error = cast("dict[str, JSON]", stored)
+    kind = str(error.get("name", row.status)).rpartition(":")[2]
+    code, data = _protocol_error(error) if kind == McpError.__name__ else (None, None)
+    return Failure(text=str(error.get("message") or kind), kind=kind, code=code, data=data)
+
+
+def _protocol_error(error: Mapping[str, JSON]) -> tuple[int | None, JSON]:
+    """Return code and data of an `McpError`, as this adapter or DBOS's portable JSON stores it."""
+    match error:
+        case {"args": [_, int(code), data]}:
+            return code, plain(data)
+        case {"code": int(code)}:
+            return code, error.get("data")
+        case _:
+            return None, None
+
+
+def _message(row: Row) -> str | None:
+    if row.status == "ENQUEUED":
+        return f"waits in the queue {row.queue}"
+    if row.status == "DELAYED" and row.delayed_until:
+        return f"begins at {_time(row.delayed_until):%Y-%m-%d %H:%M:%S} UTC"
+    return cast("str | None", row.progress.get("message"))
+
+
+def _progress(told: Mapping[str, JSON]) -> Progress | None:
+    value, total = told.get("value"), told.get("total")
+    return None if value is None else Progress(value=value, total=total)
+
+
+def _request(asked: Mapping[str, JSON]) -> InputRequest:
+    return InputRequest(method="elicitation/create", params=dict(asked))
+
+
+def _step(step: Step) -> ExecutionStep:
+    status = Status.FAILED if step.failed else Status.SUCCEEDED if step.completed_at else Status.RUNNING
+    at = step.completed_at or step.started_at
+    return ExecutionStep(name=step.name, status=status, at=_time(at) if at else None)
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

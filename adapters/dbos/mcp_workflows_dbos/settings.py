@@ -1,0 +1,73 @@
+"""The settings of a DBOS engine: the functions that run in this process, or the database of workers elsewhere."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+_MODEL = ConfigDict(extra="forbid", frozen=True)
+_DIALECTS = frozenset({"sqlite", "postgresql"})
+
+
+class DbosSettings(BaseModel):
+    """Settings of an engine with `adapter: dbos`."""
+
+    model_config = _MODEL
+
+    module: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$",
+        description="The Python module with the workflows, run in this process: `app` is app.py beside this file. "
+        "Default: workers in other processes run them, and take them from `queue`.",
+    )
+    database: SecretStr | None = Field(
+        default=None,
+        description="The system database of DBOS: sqlite:////srv/app.db or postgresql://user@host/name. "
+        "Default: an SQLite file beside `module`, named after it.",
+    )
+    queue: str | None = Field(default=None, min_length=1, description="The queue of tools that name none.")
+    application: str | None = Field(
+        default=None,
+        min_length=3,
+        description="The name of the DBOS application. Workers that share a database with other applications have one; "
+        "default with `module`: a name made of it.",
+    )
+    version: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The version of the code in `module`. Default: a hash that DBOS makes of the workflows' source.",
+    )
+
+    @field_validator("database")
+    @classmethod
+    def _is_a_database(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None:
+            return None
+        try:
+            name = make_url(value.get_secret_value()).get_backend_name()
+        except ArgumentError:
+            name = ""
+        if name not in _DIALECTS:
+            raise ValueError("must be the URL of an SQLite or a PostgreSQL database")
+        return value
+
+    @model_validator(mode="after")
+    def _has_workers(self) -> Self:
+        if self.module is None and self.database is None:
+            raise ValueError("needs `module` (workflows in this process) or `database` (workers in other processes)")
+        if self.module is None and self.version is not None:
+            raise ValueError("`version` is that of the code in `module`: workers in other processes set their own")
+        return self
+
+
+class DbosOptions(BaseModel):
+    """Options of a tool on an engine with `adapter: dbos`."""
+
+    model_config = _MODEL
+
+    queue: str | None = Field(
+        default=None, min_length=1, description="The queue for its executions; default: that of the engine."
+    )

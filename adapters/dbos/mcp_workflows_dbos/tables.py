@@ -1,0 +1,226 @@
+"""Queries of DBOS's tables: what several executions have, in one query each.
+
+DBOS documents its tables (docs.dbos.dev, "DBOS System Tables") and has no public call that reads events of many
+workflows. Nothing is written here, and no pickle is read: values that are not JSON stay `Unreadable`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Engine, RowMapping, make_url
+
+from mcp_workflows.adapter import JSON, MAX_STEPS
+from mcp_workflows_dbos.serializer import NAME, plain
+from mcp_workflows_dbos.workflow import ANSWER, ASK, PROGRESS, QUESTION
+
+__all__ = ["Row", "Step", "Tables", "Unreadable"]
+
+_SCHEMA: Final = "dbos"  # of PostgreSQL
+_CONNECT_TIMEOUT: Final = 5  # seconds
+_READABLE: Final = frozenset({"portable_json", NAME})
+
+_STATUS: Final = """
+SELECT s.workflow_uuid, s.status, s.name, s.executor_id, s.created_at, s.updated_at, s.application_version,
+       s.queue_name, s.recovery_attempts, s.attributes, s.serialization, s.delay_until_epoch_ms,
+       COALESCE(o.output, s.output) AS output, COALESCE(o.error, s.error) AS error
+FROM {schema}workflow_status s LEFT JOIN {schema}workflow_output o ON o.workflow_uuid = s.workflow_uuid
+WHERE s.workflow_uuid IN :ids
+"""
+_EVENTS: Final = """
+SELECT workflow_uuid, key, value, serialization FROM {schema}workflow_events
+WHERE workflow_uuid IN :ids AND (key = :progress OR key LIKE :question)
+"""
+_ANSWERS: Final = """
+SELECT destination_uuid, topic FROM {schema}notifications WHERE destination_uuid IN :ids AND topic LIKE :answer
+"""
+_STEPS: Final = """
+SELECT function_id, function_name, error IS NOT NULL AS failed, started_at_epoch_ms, completed_at_epoch_ms
+FROM {schema}operation_outputs
+WHERE workflow_uuid = :id AND function_name NOT LIKE 'DBOS.%' AND function_name <> :ask
+ORDER BY function_id DESC LIMIT :most
+"""
+_NAMES: Final = """
+SELECT name, COUNT(*) AS executions, MAX(created_at) AS last FROM {schema}workflow_status
+WHERE parent_workflow_id IS NULL AND name NOT LIKE '<temp>.%' GROUP BY name ORDER BY executions DESC LIMIT 200
+"""
+_VERSIONS: Final = "SELECT version_name FROM {schema}application_versions ORDER BY version_timestamp DESC LIMIT 1"
+_QUEUES: Final = "SELECT name FROM {schema}queues ORDER BY name"
+_WAITING: Final = """
+SELECT COUNT(*) FROM {schema}workflow_status WHERE queue_name = :queue AND status = 'ENQUEUED' AND created_at < :before
+"""
+
+
+class Unreadable:
+    """A value in a format that is not read here: a pickle, or that of the application's own serializer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A row of the step table."""
+
+    name: str
+    failed: bool
+    started_at: int | None  # ms since 1970
+    completed_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An execution, as the tables have it."""
+
+    id: str
+    status: str
+    workflow: str
+    version: str | None
+    queue: str | None
+    executor: str | None
+    attempts: int
+    created_at: int  # ms since 1970
+    updated_at: int
+    delayed_until: int | None
+    digest: str | None  # of the input, if it was started here
+    output: JSON | Unreadable = None
+    error: JSON | Unreadable = None
+    progress: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    questions: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # the open ones, by key
+    steps: Sequence[Step] = ()
+
+
+class Tables:
+    """The tables of one system database. All methods block."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = _engine(make_url(url))
+        self._schema = f"{_SCHEMA}." if self._engine.dialect.name == "postgresql" else ""
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def rows(self, ids: Sequence[str], *, steps: bool = False) -> Mapping[str, Row]:
+        """Return the executions by id; `steps`: with their steps, which takes a query for each."""
+        if not ids:
+            return {}
+        found: dict[str, Row] = {}
+        with self._engine.connect() as connection:
+            statuses = connection.execute(self._query(_STATUS), {"ids": ids}).mappings().all()
+            alive = [row["workflow_uuid"] for row in statuses if row["status"] in {"PENDING", "ENQUEUED", "DELAYED"}]
+            progress, questions = self._told(connection, alive)
+            for row in statuses:
+                name = str(row["workflow_uuid"])
+                listed = self._steps(connection, name) if steps else ()
+                found[name] = _row(row, progress.get(name, {}), questions.get(name, {}), listed)
+        return found
+
+    def _told(
+        self, connection: sa.Connection, ids: Sequence[str]
+    ) -> tuple[Mapping[str, Mapping[str, JSON]], Mapping[str, Mapping[str, JSON]]]:
+        """Return the last report of each execution, and its open questions by key."""
+        if not ids:
+            return {}, {}
+        patterns = {"progress": PROGRESS, "question": f"{QUESTION}%"}
+        events = connection.execute(self._query(_EVENTS), {"ids": ids, **patterns}).mappings().all()
+        answers = connection.execute(self._query(_ANSWERS), {"ids": ids, "answer": f"{ANSWER}%"}).all()
+        answered = {(name, topic.removeprefix(ANSWER)) for name, topic in answers}
+        progress: dict[str, Mapping[str, JSON]] = {}
+        questions: defaultdict[str, dict[str, JSON]] = defaultdict(dict)
+        for row in events:
+            value = _value(row["value"], row["serialization"])
+            name, key = row["workflow_uuid"], row["key"].removeprefix(QUESTION)
+            if isinstance(value, Unreadable):
+                continue
+            if row["key"] == PROGRESS:
+                progress[name] = value
+            elif (name, key) not in answered:
+                questions[name][key] = value
+        return progress, {name: dict(sorted(asked.items(), key=_by_number)) for name, asked in questions.items()}
+
+    def _steps(self, connection: sa.Connection, name: str) -> Sequence[Step]:
+        bound = {"id": name, "ask": ASK, "most": MAX_STEPS}
+        listed = connection.execute(self._query(_STEPS, many=False), bound).mappings().all()
+        return [
+            Step(
+                name=row["function_name"],
+                failed=bool(row["failed"]),
+                started_at=row["started_at_epoch_ms"],
+                completed_at=row["completed_at_epoch_ms"],
+            )
+            for row in reversed(listed)
+        ]
+
+    def names(self) -> Sequence[tuple[str, int, int]]:
+        """Return the workflows that have run: name, executions and the last start in ms, the most frequent first."""
+        with self._engine.connect() as connection:
+            listed = connection.execute(self._query(_NAMES, many=False)).all()
+        return [(str(name), int(count), int(last)) for name, count, last in listed]
+
+    def latest_version(self) -> str | None:
+        """Return the version of the application that was launched last."""
+        with self._engine.connect() as connection:
+            return connection.execute(self._query(_VERSIONS, many=False)).scalar()
+
+    def queues(self) -> Sequence[str]:
+        """Return the queues that applications have registered."""
+        with self._engine.connect() as connection:
+            return [str(name) for name in connection.execute(self._query(_QUEUES, many=False)).scalars()]
+
+    def waiting(self, queue: str, *, before: int) -> int:
+        """Return how many executions wait in a queue since before this time, in ms since 1970."""
+        with self._engine.connect() as connection:
+            bound = {"queue": queue, "before": before}
+            return int(connection.execute(self._query(_WAITING, many=False), bound).scalar() or 0)
+
+    def _query(self, text: str, *, many: bool = True) -> sa.TextClause:
+        found = sa.text(text.format(schema=self._schema))
+        return found.bindparams(sa.bindparam("ids", expanding=True)) if many else found
+
+
+def _engine(url: URL) -> Engine:
+    """Return an engine for reading; a file that is not there is not made."""
+    if url.get_backend_name() == "sqlite":
+        file = url.set(database=f"file:{url.database}", query={"mode": "ro", "uri": "true"})
+        return sa.create_engine(file, poolclass=sa.NullPool, connect_args={"timeout": _CONNECT_TIMEOUT})
+    there = url.set(drivername="postgresql+psycopg")
+    arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows"}
+    return sa.create_engine(there, pool_size=4, pool_pre_ping=True, connect_args=arguments)
+
+
+def _by_number(item: tuple[str, JSON]) -> tuple[int, str]:
+    return len(item[0]), item[0]
+
+
+def _row(row: RowMapping, progress: Mapping[str, JSON], questions: Mapping[str, JSON], steps: Sequence[Step]) -> Row:
+    attributes: Any = row["attributes"]
+    if isinstance(attributes, str):  # SQLite has JSON as text
+        attributes = json.loads(attributes)
+    known = cast("dict[str, Any]", attributes or {})
+    return Row(
+        id=row["workflow_uuid"],
+        status=row["status"],
+        workflow=row["name"],
+        version=row["application_version"],
+        queue=row["queue_name"],
+        executor=row["executor_id"],
+        attempts=row["recovery_attempts"] or 0,
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        delayed_until=row["delay_until_epoch_ms"],
+        digest=known.get("mcp_digest"),
+        output=_value(row["output"], row["serialization"]),
+        error=_value(row["error"], row["serialization"]),
+        progress=progress,
+        questions=questions,
+        steps=steps,
+    )
+
+
+def _value(text: str | None, serialization: str | None) -> JSON | Unreadable:
+    if text is None:
+        return None
+    return plain(json.loads(text)) if serialization in _READABLE else Unreadable()

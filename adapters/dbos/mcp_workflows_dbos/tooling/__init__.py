@@ -1,0 +1,1 @@
+"""Tools for operators: `check`, `why`, `import`, and drafts from a Python file."""

@@ -1,0 +1,45 @@
+"""Checks of a DBOS engine: do the workflows run, and who runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_workflows.adapter import Finding, closest
+from mcp_workflows_dbos.executor import Executor, is_sqlite
+from mcp_workflows_dbos.settings import DbosSettings
+
+
+def check_engine(settings: DbosSettings, executor: Executor | None, queues: Sequence[str]) -> Finding:
+    """Return whether the workflows of the engine run; the database has answered."""
+    if executor is None:
+        names = ", ".join(queue for queue in queues) or "none"
+        if settings.queue is not None and settings.queue not in queues:
+            return Finding(ok=False, text=f"no worker has registered the queue {settings.queue} (there are: {names})")
+        return Finding(ok=True, text=f"the database answers; workers elsewhere have the queues {names}")
+    if executor.problem is not None:
+        return Finding(ok=False, text=executor.problem, hint="correct the module, and start again")
+    if not executor.is_running:
+        return Finding(ok=True, text="another process runs the workflows; this one hands executions over to it")
+    kept = "an SQLite file" if is_sqlite(executor.application.url) else "PostgreSQL"
+    text = f"this process runs {len(executor.workflows)} workflows of {executor.application.module}"
+    return Finding(ok=True, text=f"{text}, version {executor.version}, kept in {kept}")
+
+
+def check_workflow(
+    workflow: str, executor: Executor | None, ran: Sequence[str], queue: str, queues: Sequence[str]
+) -> Finding:
+    """Return whether a workflow is in the module, or has run in a worker."""
+    if executor is not None:
+        if workflow in executor.workflows:
+            return Finding(ok=True, text=f"workflow {workflow} is in {executor.application.module}")
+        near = closest(workflow, executor.workflows)
+        hint = f"did you mean {near}?" if near else f"it has {', '.join(executor.workflows) or 'none'}"
+        return Finding(ok=False, text=f"{executor.application.module} has no workflow {workflow}", hint=hint)
+    if not queue:
+        return Finding(ok=False, text=f"workflow {workflow} has no queue", hint="set queue at the tool or the engine")
+    if queue not in queues:
+        return Finding(ok=False, text=f"workflow {workflow}: no worker has registered the queue {queue}")
+    if workflow in ran:
+        return Finding(ok=True, text=f"workflow {workflow} has run before; it goes to the queue {queue}")
+    hint = f"did you mean {near}?" if (near := closest(workflow, ran)) else "DBOS keeps no list of functions"
+    return Finding(ok=None, text=f"workflow {workflow} has never run on this database", hint=hint)

@@ -1,0 +1,144 @@
+"""The tools of a module: schemas from type hints and defaults, descriptions from docstrings, and where its data is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from sqlalchemy.engine import URL
+
+from mcp_workflows.adapter import Discovered, DraftedEngine, WorkflowSchema
+from mcp_workflows.errors import ConfigError
+from mcp_workflows_dbos.executor import Application
+from mcp_workflows_dbos.module import WorkflowFunction, load_module, workflows_in
+from mcp_workflows_dbos.settings import DbosSettings
+
+Schema = dict[str, Any]  # a JSON Schema
+
+_NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")
+
+
+def application_of(settings: DbosSettings) -> Application:
+    """Return the application of an engine with `module`.
+
+    Raises:
+        ConfigError: the module cannot be imported.
+    """
+    name = settings.module or ""
+    module = load_module(name)
+    file = Path(module.__file__ or name).resolve()
+    beside = URL.create("sqlite", database=str(file.with_suffix(".db"))).render_as_string(hide_password=False)
+    url = beside if settings.database is None else settings.database.get_secret_value()
+    named = settings.application or f"mcp-{_NO_NAME.sub('-', name.lower())}"
+    return Application(module=name, name=named, url=url, version=settings.version)
+
+
+def read_schema(reference: str) -> WorkflowSchema:
+    """Return the schemas of `module:function`.
+
+    Raises:
+        ConfigError: it cannot be imported, is no workflow, or its hints give no JSON Schema.
+    """
+    module_name, _, attribute = reference.partition(":")
+    known = workflows_in(load_module(module_name))
+    found = next((each for each in known.values() if each.attribute == attribute), None)
+    if found is None:
+        raise ConfigError(f"{reference}: {module_name} has no such function with @DBOS.workflow()")
+    return schema_of(found.function, reference)
+
+
+def schema_of(function: Callable[..., Any], reference: str) -> WorkflowSchema:
+    """Return the schemas of a workflow; `reference` stands in errors.
+
+    Raises:
+        ConfigError: its hints give no JSON Schema.
+    """
+    plain = inspect.unwrap(function)
+    try:
+        hints = get_type_hints(plain, include_extras=True)
+        parameters = _parameters(plain, reference)
+        output = _object_schema(hints["return"]) if hints.get("return") else None
+        return WorkflowSchema(input=_properties(parameters, hints), output=output, args="{{args}}")
+    except PydanticUserError as error:
+        raise ConfigError(f"{_where(plain)}: no JSON Schema for a type hint: {error.message}") from None
+    except (NameError, TypeError, PydanticSerializationError) as error:
+        raise ConfigError(f"{_where(plain)}: its type hints cannot be read: {error}") from None
+
+
+def _where(function: Callable[..., Any]) -> str:
+    code = function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}: {function.__name__}"
+
+
+def _parameters(function: Callable[..., Any], reference: str) -> Mapping[str, inspect.Parameter]:
+    found = inspect.signature(function).parameters
+    for parameter in found.values():
+        if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise ConfigError(f"{reference}: arguments are given by name, so {parameter} cannot be given")
+    return found
+
+
+def _properties(parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> Schema:  # Any: type hints
+    """Return an object schema with a property for each parameter, and shared definitions at the root."""
+    adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [  # Any: the types of the hints
+        (name, "validation", TypeAdapter(hints.get(name, Any))) for name in parameters
+    ]
+    schemas, shared = TypeAdapter.json_schemas(adapters)
+    found: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    for name, parameter in parameters.items():
+        default = {} if parameter.default is parameter.empty else {"default": to_jsonable_python(parameter.default)}
+        found["properties"][name] = {**schemas[(name, "validation")], **default}
+    if needed := [name for name, parameter in parameters.items() if parameter.default is parameter.empty]:
+        found["required"] = needed
+    return {**found, "$defs": shared["$defs"]} if "$defs" in shared else found
+
+
+def _object_schema(hint: Any) -> Schema | None:  # Any: a type hint
+    """Return the schema of a result if it is one of an object; resolve a recursive model's reference at the root."""
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
+    schema = adapter.json_schema(mode="serialization")
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix("#/$defs/")
+        schema = {**schema["$defs"][name], "$defs": schema["$defs"]}
+    return schema if schema.get("type") == "object" else None
+
+
+def discovered(module: str, found: WorkflowFunction) -> Discovered:
+    """Return the draft of a tool for a workflow of the module."""
+    reference = f"{module}:{found.attribute}"
+    return Discovered(
+        workflow=found.name,
+        description=inspect.getdoc(found.function) or f"Runs the workflow {found.name}.",
+        input=schema_of(found.function, reference).input,
+        code=reference,
+    )
+
+
+def drafted(file: Path, start: str | None) -> DraftedEngine:
+    """Return the engine and the tools of a Python file; `start` names the only workflow to offer.
+
+    Raises:
+        ConfigError: the file cannot be imported, is not the module of its name, or has no workflows.
+    """
+    file = file.resolve()
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such file")
+    if not file.stem.isidentifier():
+        raise ConfigError(f"{file.name}: give it a name that Python can import: letters, digits and underscores")
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    module = load_module(file.stem)
+    if Path(module.__file__ or "").resolve() != file:
+        raise ConfigError(f"{file.name}: Python finds {module.__file__} under this name: rename the file")
+    workflows = [each for each in workflows_in(module).values() if start in (None, each.name)]
+    if not workflows:
+        raise ConfigError(f"{file.name}: no function in it has @DBOS.workflow()")
+    found = [discovered(file.stem, each) for each in workflows]
+    return DraftedEngine(name=file.stem, settings={"module": file.stem}, workflows=found)

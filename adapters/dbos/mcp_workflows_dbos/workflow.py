@@ -1,0 +1,116 @@
+"""`ask` asks a person and `progress` reports how far the work is; for functions with `@DBOS.workflow()`.
+
+A question is one step, so the step table keeps it, and its key is the id of that step: the same on recovery, and never
+that of another question. The answer is a message on a topic of this key. Step ids are drawn before anything is awaited,
+so several questions may be asked at once: `await asyncio.gather(ask(...), ask(...))`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+
+from dbos import DBOS
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from mcp_workflows_dbos.changes import CHANGES
+
+__all__ = ["ANSWER", "ASK", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
+
+ASK: Final = "ask"  # the step of a question
+PROGRESS: Final = "mcp.progress"  # the event of the last report
+QUESTION: Final = "mcp.question."  # the event of a question, before its key
+ANSWER: Final = "mcp.answer."  # the topic of its answer, before its key
+
+_FOREVER: Final = 100 * 365 * 86400.0  # seconds
+_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of a person to a question (MCP `ElicitResult`)."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON by the schema; empty if not accepted
+
+    @property
+    def accepted(self) -> bool:
+        """True if the person filled in the form and sent it."""
+        return self.action == "accept"
+
+
+class McpError(Exception):
+    """A JSON-RPC error for the client: a workflow that raises it fails as a protocol error (`code`, `data`)."""
+
+    def __init__(self, message: str, code: int, data: Any = None) -> None:  # Any: JSON
+        super().__init__(message, code, data)
+        self.message = message
+        self.code = code
+        self.data = data
+
+    def __str__(self) -> str:
+        return self.message
+
+
+async def ask(message: str, schema: Mapping[str, Any] | type | None = None) -> Answer:
+    """Ask the person behind the task and wait for the answer without a time limit.
+
+    `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or dataclass that gives one
+    (MCP elicitation, form mode). Without it the person can only accept or decline.
+
+    Raises:
+        ValueError: MCP clients cannot show the schema as a form.
+    """
+    question = {"mode": "form", "message": message, "requestedSchema": _form(schema)}
+    reserved = DBOS.reserve_step()  # before the first await: recovery draws the same ids
+    key = str(reserved.step_id)
+    answer = asyncio.ensure_future(DBOS.recv_async(f"{ANSWER}{key}", _FOREVER))
+
+    async def publish() -> str:
+        await DBOS.set_event_async(f"{QUESTION}{key}", question)
+        return key
+
+    try:
+        await reserved.run_async({"name": ASK}, publish)
+        CHANGES.tell(DBOS.workflow_id)
+        response = await answer
+    finally:
+        answer.cancel()
+    content = cast("Mapping[str, Any]", response.get("content") or {})
+    return Answer(action=response["action"], content=content if response["action"] == "accept" else {})
+
+
+async def progress(message: str, value: float | None = None, total: float | None = None) -> None:
+    """Report the current step, and that `value` of `total` units are done; the unit is yours to choose.
+
+    Each report is a row of the step table: report steps, not bytes.
+    """
+    await DBOS.set_event_async(PROGRESS, {"message": message, "value": value, "total": total})
+    CHANGES.tell(DBOS.workflow_id)
+
+
+def _form(schema: Mapping[str, Any] | type | None) -> dict[str, Any]:
+    """Return the flat JSON Schema of an object, from such a schema or from a class.
+
+    Raises:
+        ValueError: the schema is not flat, or not of an object; the message says where.
+    """
+    if schema is None:
+        return {"type": "object", "properties": {}}
+    found = _from_class(schema) if isinstance(schema, type) else dict(schema)
+    if found.get("type") != "object":
+        raise ValueError("a question needs the schema of an object: {'type': 'object', 'properties': {...}}")
+    for name, rules in found.get("properties", {}).items():
+        if not isinstance(rules, Mapping) or cast("Mapping[str, Any]", rules).get("type") not in _TYPES:
+            raise ValueError(f"property {name!r} of a question must have one type of {', '.join(sorted(_TYPES))}")
+    return found
+
+
+def _from_class(cls: type) -> dict[str, Any]:
+    try:
+        return TypeAdapter(cls).json_schema()
+    except PydanticUserError as error:
+        raise ValueError(f"no form can be made of {cls.__name__}: {error.message}") from None

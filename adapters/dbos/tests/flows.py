@@ -1,0 +1,83 @@
+"""Workflows of the tests: what the contract of adapters asks for, and what users write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dbos import DBOS
+from mcp_workflows_dbos import ask, progress
+from pydantic import BaseModel
+
+FORM = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+
+
+class CardError(Exception):
+    """The card was declined."""
+
+
+class Receipt(BaseModel):
+    """What the customer gets."""
+
+    order_id: str
+    amount: int
+    paid: bool = True
+
+
+@DBOS.workflow()
+async def echo(text: str) -> dict[str, str]:
+    """Return the text."""
+    return {"text": text}
+
+
+@DBOS.workflow()
+def echo_without_async(text: str) -> dict[str, str]:
+    """Return the text, in a thread."""
+    return {"text": text}
+
+
+@DBOS.step()
+async def charge(amount: int) -> int:
+    """Charge the card."""
+    if amount < 0:
+        raise CardError("the card was declined")
+    return amount
+
+
+@DBOS.workflow()
+async def declines() -> None:
+    """Fail."""
+    await charge(-1)
+
+
+@DBOS.workflow()
+async def forever() -> None:
+    """Never end."""
+    await DBOS.sleep_async(10_000_000)
+
+
+@DBOS.workflow()
+async def approve() -> dict[str, Any]:
+    """Ask one question."""
+    answer = await ask("Ship it?", FORM)
+    return {"answers": [answer.content]}
+
+
+@DBOS.workflow()
+async def approve_twice() -> dict[str, Any]:
+    """Ask two questions at once."""
+    await charge(1)
+    answers = await asyncio.gather(ask("Ship it?", FORM), ask("Wrap it?", FORM))
+    return {"answers": [answer.content for answer in answers]}
+
+
+@DBOS.workflow()
+async def buy(order_id: str, amount: int = 3) -> Receipt:
+    """Charge a card and return a receipt.
+
+    A second paragraph.
+    """
+    await progress("charging", 1, 2)
+    charged = await charge(amount)
+    await progress("packing", 2, 2)
+    return Receipt(order_id=order_id, amount=charged)

@@ -1,0 +1,67 @@
+"""A PostgreSQL server for the tests, as a process of its own; it and its data go when the tests end."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from scripts.processes import free_port
+
+OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=64MB", "max_connections=200", "jit=off")
+
+
+def binaries() -> Path | None:
+    """Return the folder of the server's programs; None: it is not installed here."""
+    found = [Path(path).resolve().parent for path in (shutil.which("initdb"),) if path]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return found[-1] if found else None
+
+
+def _nobody() -> dict[str, Any]:
+    """Return whom the server runs as, for `subprocess`: it refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+@contextmanager
+def postgres(programs: Path) -> Generator[str]:
+    """Yield the URL of a server without its database: `postgresql://postgres@127.0.0.1:PORT`."""
+    with tempfile.TemporaryDirectory(prefix="mcp-workflows-pg-") as folder:
+        root, port, who = Path(folder), free_port(), _nobody()
+        if who:
+            os.chown(root, who["user"], who["group"])
+        known: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.defpath, "HOME": folder, "LC_ALL": "C.UTF-8"}, **who}
+        make = [programs / "initdb", "-D", root / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
+        subprocess.run(make, stdout=subprocess.DEVNULL, check=True, **known)
+        given = [part for option in (*OPTIONS, "listen_addresses=127.0.0.1", f"port={port}") for part in ("-c", option)]
+        with (root / "log").open("w") as log:
+            run = [programs / "postgres", "-D", root / "data", "-k", root, *given]
+            process = subprocess.Popen(run, stdout=log, stderr=log, **known)
+        try:
+            ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+            while subprocess.call(ready, **known):
+                assert process.poll() is None, (root / "log").read_text()
+            yield f"postgresql://postgres@127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def new_database(url: str) -> str:
+    """Return the URL of a new database on a server."""
+    name = f"flows_{uuid.uuid4().hex}"
+    with psycopg.connect(f"{url}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return f"{url}/{name}"

@@ -1,0 +1,142 @@
+"""`mcp-workflows dev app.py`: a file of plain functions is served, and started again when it is saved."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types as types
+import pytest
+from mcp.client import Client, ClientRequestContext
+
+from mcp_workflows.client import TasksClient
+from mcp_workflows.sidecar.config.load import load_config
+from scripts.processes import free_port
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("processes")]
+
+PAGE = Path(__file__).parents[3] / "docs" / "dbos.md"
+CODE = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+YAML = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PATIENCE = 60  # seconds
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The file of the quick start."""
+    found = tmp_path / "app.py"
+    found.write_text(CODE[0])
+    return found
+
+
+def command(file: Path, *words: str) -> Sequence[str]:
+    return [sys.executable, "-m", "mcp_workflows", words[0], file.name, *words[1:]]
+
+
+@contextmanager
+def developing(file: Path) -> Generator[str]:
+    """`dev` for this file; yields its URL."""
+    port = free_port()
+    words = command(file, "dev", "--http", f"127.0.0.1:{port}")
+    with (file.parent / "log").open("w") as log, subprocess.Popen(words, cwd=file.parent, stderr=log) as process:
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.terminate()
+
+
+async def tools(url: str) -> dict[str, Any]:
+    """The tools that are listed now, by name; none while nothing is served."""
+    try:
+        async with httpx2.AsyncClient() as http:
+            await http.get(url.removesuffix("/mcp") + "/readyz")
+    except httpx2.TransportError:
+        return {}
+    async with Client(url) as client:
+        return {tool.name: tool for tool in (await client.list_tools()).tools}
+
+
+async def until_offered(url: str, *names: str) -> dict[str, Any]:
+    with anyio.fail_after(PATIENCE):
+        while not (found := await tools(url)).keys() >= set(names):
+            await anyio.sleep(0.1)
+    return found
+
+
+async def test_a_file_is_served_with_schemas_and_a_question_is_answered(file: Path) -> None:
+    with developing(file) as url:
+        order = (await until_offered(url, "order"))["order"]
+        assert order.description == "Charge a card for an order, once a person agrees."
+        assert order.input_schema["required"] == ["order_id"]
+        assert order.input_schema["properties"]["amount"] == {"type": "integer", "default": 20}
+        asked: list[str] = []
+
+        async def accept(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+            asked.append(params.message)
+            return types.ElicitResult(action="accept", content={})
+
+        tasks = TasksClient(on_elicitation=accept)
+        async with Client(url, extensions=[tasks]) as client:
+            [listed] = (await client.list_tools()).tools
+            assert listed.output_schema == {"type": "object", "additionalProperties": {"type": "string"}}
+            result = await client.call_tool("order", {"order_id": "A-1"})
+        assert result.structured_content == {"charged": "receipt of 20 for A-1"}
+        assert asked == ["Charge 20 for order A-1?"]
+
+
+async def test_saving_starts_another_process_and_a_mistake_is_told(file: Path) -> None:
+    with developing(file) as url:
+        await until_offered(url, "order")
+        save(file, "import nobody_wrote_this\n")
+        with anyio.fail_after(PATIENCE):
+            while f"{file}:1: ModuleNotFoundError" not in log_of(file):
+                await anyio.sleep(0.1)
+        save(file, CODE[0].replace("async def order", "async def reorder"))
+        assert "order" not in await until_offered(url, "reorder")
+
+
+def save(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def log_of(file: Path) -> str:
+    return (file.parent / "log").read_text()
+
+
+def test_init_writes_the_configuration_that_the_file_has_without_one(file: Path) -> None:
+    done = subprocess.run(command(file, "init"), cwd=file.parent, capture_output=True, text=True, check=True)
+    assert "workflows.yaml: written" in done.stdout
+    checked = [sys.executable, "-m", "mcp_workflows", "check"]
+    assert (
+        "everything is fine"
+        in subprocess.run(checked, cwd=file.parent, capture_output=True, text=True, check=True).stdout
+    )
+    again = subprocess.run(command(file, "init"), cwd=file.parent, capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+
+
+@pytest.mark.parametrize("block", YAML)
+def test_a_block_of_the_page_is_a_configuration(file: Path, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "input: app:order" in block:  # another module `app` may be loaded in this process
+        block = re.sub(r"\bapp:order", "page_app:order", block).replace("module: app", "module: page_app")
+        (file.parent / "page_app.py").write_text(CODE[0])
+        monkeypatch.setattr(sys, "path", [str(file.parent), *sys.path])
+    config = file.parent / "workflows.yaml"
+    config.write_text(block)
+    loaded = load_config(config, {"DBOS_SYSTEM_DATABASE_URL": "postgresql://me@127.0.0.1/dbos"})
+    assert [tool.name for tool in loaded.tools] == ["order"]
+
+
+def test_the_other_code_of_the_page_is_a_file_of_workflows(tmp_path: Path) -> None:
+    file = tmp_path / "approval.py"
+    file.write_text(CODE[1])
+    done = subprocess.run(command(file, "check"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,168 @@
+"""Mistakes in the user's module are told with file and line, and the other workflows go on."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp_workflows_dbos import DbosAdapter, DbosSettings
+from mcp_workflows_dbos.tooling.schema import drafted
+
+from mcp_workflows.adapter import Failure, Ref, Start, Status
+from mcp_workflows.errors import ConfigError, EngineRefused
+
+PATIENCE = 30  # seconds
+HEAD = "from dbos import DBOS; from mcp_workflows_dbos import McpError\n"
+ENDLESS = """
+import sys, time
+@DBOS.workflow(name=__name__ + ".blocks")
+async def blocks():
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+@DBOS.workflow(name=__name__ + ".exits")
+async def exits():
+    sys.exit(3)
+@DBOS.workflow(name=__name__ + ".works")
+async def works(number: int):
+    return {"number": number}
+@DBOS.workflow(name=__name__ + ".breaks")
+async def breaks(value: dict):
+    raise McpError("it broke", -32603, {"value": value})
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    """A file with workflows that Python has not imported yet."""
+    with ExitStack() as afterwards:
+        path = tmp_path / f"app_{uuid.uuid4().hex}.py"
+        sys.path.insert(0, str(tmp_path))
+        afterwards.callback(sys.path.remove, str(tmp_path))
+        afterwards.callback(sys.modules.pop, path.stem, None)
+        importlib.invalidate_caches()
+        path.write_text(HEAD + ENDLESS)
+        yield path
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Another file, without workflows."""
+    found = tmp_path / f"other_{uuid.uuid4().hex}.py"
+    found.write_text(HEAD)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("import nobody_wrote_this\n", 2, "ModuleNotFoundError: No module named 'nobody_wrote_this'"),
+        ("\n\nraise ValueError('no')\n", 4, "ValueError: no"),
+        ("def broken(:\n", 2, "invalid syntax"),
+        ("\nimport sys\nsys.exit(3)\n", 4, "it exits while it is imported"),
+        ("@DBOS.workflow()\ndef one(*words: str) -> None: ...\n", None, "arguments are given by name"),
+        ("@DBOS.workflow()\ndef other(word: 'Nobody') -> None: ...\n", 2, "its type hints cannot be read"),
+        ("DBOS(config={'name': 'mine'})\n", None, "it makes a DBOS object: leave that out"),
+        ("", None, "no function in it has @DBOS.workflow()"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_line(file: Path, text: str, line: int | None, said: str) -> None:
+    file.write_text(HEAD + text)
+    with pytest.raises(ConfigError, match=None) as refused:
+        drafted(file, None)
+    assert said in str(refused.value)
+    assert line is None or f"{file}:{line}" in str(refused.value)
+
+
+def adapter_of(file: Path) -> DbosAdapter:
+    return DbosAdapter(DbosSettings.model_validate({"module": file.stem}))
+
+
+def order(workflow: str, **arguments: object) -> Start:
+    return Start(workflow=workflow, arguments=arguments, key=uuid.uuid4().hex, created=datetime.now(UTC))
+
+
+async def until(adapter: DbosAdapter, workflow: str, **arguments: object) -> Status:
+    start = order(workflow, **arguments)
+    ref = Ref(workflow=workflow, handle=await adapter.start(start))
+    with anyio.fail_after(PATIENCE):
+        while not (seen := await adapter.describe(ref)).terminal:
+            await anyio.sleep(0.02)
+    return seen.status
+
+
+@pytest.mark.anyio
+async def test_a_workflow_that_exits_is_told_and_the_others_go_on(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with adapter_of(file) as adapter:
+        await adapter.start(order(f"{file.stem}.exits"))
+        with anyio.fail_after(PATIENCE):
+            while (found := await adapter.check_engine()).ok:
+                await anyio.sleep(0.02)
+        assert f"{file}:11: a workflow called exit" in found.text
+        assert await until(adapter, f"{file.stem}.works", number=1) is Status.SUCCEEDED
+    assert any("called exit" in record.message for record in caplog.records)
+
+
+@pytest.mark.anyio
+async def test_a_loop_that_is_blocked_is_told_with_its_line(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    async with adapter_of(file) as adapter:
+        await adapter.check_engine()  # we go on while a workflow blocks
+        async with anyio.create_task_group() as group:
+            group.start_soon(until, adapter, f"{file.stem}.blocks")
+            with anyio.fail_after(PATIENCE):
+                while not any(f"{file}:8: this blocks all workflows" in each.message for each in caplog.records):
+                    await anyio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_arguments_that_do_not_fit_are_refused_before_anything_starts(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        with pytest.raises(EngineRefused, match=r"works: number: Input should be a valid integer"):
+            await adapter.start(order(f"{file.stem}.works", number="many"))
+        with pytest.raises(EngineRefused, match="unexpected keyword argument"):
+            await adapter.start(order(f"{file.stem}.works", number=1, more=2))
+        with pytest.raises(EngineRefused, match="has no workflow 'nobody'"):
+            await adapter.start(order("nobody"))
+
+
+@pytest.mark.anyio
+async def test_a_workflow_can_fail_as_a_protocol_error(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        start = order(f"{file.stem}.breaks", value={"a": 1})
+        ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+        with anyio.fail_after(PATIENCE):
+            while not (seen := await adapter.describe(ref)).terminal:
+                await anyio.sleep(0.02)
+    assert seen.failure == Failure(text="it broke", kind="McpError", code=-32603, data={"value": {"a": 1}})
+
+
+@pytest.mark.anyio
+async def test_a_single_object_that_names_no_parameter_is_the_first_argument(file: Path) -> None:
+    async with adapter_of(file) as adapter:
+        by_position = replace(order(f"{file.stem}.breaks"), arguments=[{"a": 1}])
+        by_name = replace(by_position, arguments=[{"value": {"a": 1}}], key=uuid.uuid4().hex)
+        for start in (by_position, by_name):
+            ref = Ref(workflow=start.workflow, handle=await adapter.start(start))
+            with anyio.fail_after(PATIENCE):
+                while not (seen := await adapter.describe(ref)).terminal:
+                    await anyio.sleep(0.02)
+            assert seen.failure
+            assert seen.failure.data == {"value": {"a": 1}}
+
+
+@pytest.mark.anyio
+async def test_a_process_runs_the_workflows_of_one_module(file: Path, other: Path) -> None:
+    async with adapter_of(file):
+        with pytest.raises(ConfigError, match="DBOS is one per process"):
+            async with adapter_of(other):
+                pass

@@ -1,0 +1,59 @@
+"""A task of a workflow in this process: its result as JSON, its steps, its schemas; with `async` and without."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp_workflows_dbos import DbosAdapter
+
+from adapters.dbos.tests.test_contract import FLOWS, in_process
+from mcp_workflows.adapter import Execution, Ref, Start, Status
+
+PATIENCE = 30  # seconds
+
+
+async def ended(folder: Path, workflow: str, **arguments: object) -> Execution:
+    async with in_process(f"sqlite:///{folder}/flows.db") as adapter:
+        start = Start(workflow=workflow, arguments=arguments, key=uuid.uuid4().hex, created=datetime.now(UTC))
+        ref = Ref(workflow=workflow, handle=await adapter.start(start))
+        with anyio.fail_after(PATIENCE):
+            while not (seen := await adapter.describe(ref)).terminal:
+                await anyio.sleep(0.02)
+        return seen
+
+
+@pytest.mark.anyio
+async def test_a_model_is_a_result_as_json_and_steps_have_their_names(tmp_path: Path) -> None:
+    seen = await ended(tmp_path, "buy", order_id="A-1")
+    assert seen.output == {"order_id": "A-1", "amount": 3, "paid": True}
+    assert [(step.name, step.status) for step in seen.steps] == [("charge", Status.SUCCEEDED)]
+
+
+@pytest.mark.anyio
+async def test_a_workflow_without_async_runs_in_a_thread(tmp_path: Path) -> None:
+    assert (await ended(tmp_path, "echo_without_async", text="hi")).output == {"text": "hi"}
+
+
+@pytest.mark.anyio
+async def test_what_can_be_imported_are_the_workflows_of_the_module(tmp_path: Path) -> None:
+    async with in_process(f"sqlite:///{tmp_path}/flows.db") as adapter:
+        found = {each.workflow: each for each in await adapter.discover()}
+    assert found.keys() >= {"echo", "buy", "approve"}
+    assert found["buy"].code == f"{FLOWS}:buy"
+    assert found["buy"].description == "Charge a card and return a receipt.\n\nA second paragraph."
+
+
+def test_schemas_come_from_type_hints_and_defaults() -> None:
+    schema = DbosAdapter.schema(f"{FLOWS}:buy")
+    assert schema.input == {
+        "type": "object",
+        "properties": {"order_id": {"type": "string"}, "amount": {"type": "integer", "default": 3}},
+        "additionalProperties": False,
+        "required": ["order_id"],
+    }
+    assert schema.output is not None
+    assert schema.output["properties"].keys() == {"order_id", "amount", "paid"}

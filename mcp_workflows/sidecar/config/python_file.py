@@ -1,0 +1,48 @@
+"""The configuration of a Python file with workflows, as `init` would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from mcp_workflows.adapter import Drafts, load_adapter
+from mcp_workflows.errors import ConfigError
+from mcp_workflows.sidecar.config.draft import draft, draft_engine
+from mcp_workflows.sidecar.config.load import load_config
+from mcp_workflows.sidecar.config.models import Config
+
+_ADAPTER: Final = "dbos"  # the adapter whose workflows are functions in a file
+
+
+def is_python(path: Path) -> bool:
+    """True if a path is that of a Python file, and not of a configuration."""
+    return path.suffix == ".py"
+
+
+def draft_python(path: Path) -> str:
+    """Return the configuration of a Python file: one engine, and a tool for each of its workflows.
+
+    Raises:
+        ConfigError: the adapter is not installed, or the file cannot be used; with file and line.
+    """
+    kind = load_adapter(_ADAPTER)
+    if not issubclass(kind, Drafts):
+        raise ConfigError(f"the adapter {_ADAPTER!r} that is installed cannot read Python files")
+    drafted = anyio.run(kind.draft, str(path), None)
+    lines = [
+        *draft_engine(_ADAPTER, drafted.settings, name=drafted.name),
+        *draft(drafted.name, drafted.workflows, configured={}, taken=(), chosen=drafted.workflows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def load_python(path: Path, environ: Mapping[str, str]) -> Config:
+    """Load the configuration of a Python file.
+
+    Raises:
+        ConfigError: see `draft_python` and `load_config`.
+    """
+    return load_config(path, environ, text=draft_python(path))
