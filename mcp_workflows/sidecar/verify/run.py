@@ -176,6 +176,9 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
             except (EngineError, TimeoutError) as error:
                 why = str(error) or "it did not end in time"
                 tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.BROKEN, seen=why))
+            except Exception as error:  # noqa: BLE001  # the findings are kept, whatever an adapter raises
+                why = f"{type(error).__name__}: {error}"
+                tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.BROKEN, seen=why))
         found.measured, found.is_complete = seen.measured(), True
 
 
@@ -218,12 +221,13 @@ def _of_errors(errors: Sequence[str], secrets: Sequence[str]) -> Promise:
 
 
 def _secrets(settings: object) -> Sequence[str]:
-    """Return the secrets in the settings of an engine."""
+    """Return the secrets in the settings of an engine: `SecretStr`, and the texts of fields that `repr` leaves out."""
     if isinstance(settings, SecretStr):
         return [settings.get_secret_value()] if settings.get_secret_value() else []
     inside: Iterable[object] = ()
     if isinstance(settings, BaseModel):
-        inside = [value for _, value in settings]
+        hidden = {name for name, each in type(settings).model_fields.items() if not each.repr}
+        inside = [SecretStr(value) if name in hidden and isinstance(value, str) else value for name, value in settings]
     elif isinstance(settings, Mapping):
         inside = cast("Mapping[object, object]", settings).values()
     elif isinstance(settings, list | tuple):
