@@ -67,6 +67,7 @@ HOSTILE: Mapping[str, tuple[Any, str]] = {
     "an address of IPv6": ("connect to 10.1.2.3:443 and fd12:3456:789a::1", "fd12"),
     "a subscription of Azure": ("/subscriptions/8a1f0b54-1111-4222-8333-944455556666/x", "8a1f0b54"),
     "a hash as a token": ("key 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+    "the lines of a stack trace": ({"Cause": json.dumps({"stackTrace": ["File /app/x.py"]})}, "/app/x.py"),
     "places in files": ({"failure": {"stackTrace": 'File "/app/x.py"'}}, "/app/x.py"),
 }
 

@@ -91,7 +91,7 @@ def _read(path: Path) -> Any:  # Any: JSON
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise ConfigError(f"{where}: not JSON: {error.msg}; export the history as JSON") from None
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path}: not JSON ({type(error).__name__})") from None
 
 

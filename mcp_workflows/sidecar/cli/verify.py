@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import shlex
 import socket
 import sys
@@ -87,6 +88,8 @@ def verify(
         raise ConfigError(no_engine(engine, loaded.engines))
     if record is not None and not record.parent.is_dir():
         raise ConfigError(f"--record {record}: there is no such folder")
+    if record is not None and (record.is_dir() or not os.access(record if record.exists() else record.parent, os.W_OK)):
+        raise ConfigError(f"--record {record}: it cannot be written")
     parts = {"finishes": finishes, "other": other, "fails": fails, "endless": endless, "asks": asks}
     try:
         plan = _plan(
@@ -107,23 +110,31 @@ def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
     """Run it, print what is found and return the exit code."""
     found = Verification()
     if not anyio.run(run_until_interrupted, plan, found, _silent if as_json else _Lines()):
-        say("interrupted; what was started has been ended, and what was created is removed", err=True)
+        rest = "but for what is named below" if found.left else "and what was created is removed"
+        say(f"interrupted; what was started has been ended, {rest}", err=True)
         _report_left(found)
         return INTERRUPTED
     recording = _sanitized(found.recording(plan.engine.adapter), found.private)
+    unwritten = None
     if record is not None:
-        record.write_text(f"{json.dumps(recording, indent=1, ensure_ascii=False)}\n", "utf-8")
+        try:
+            record.write_text(f"{json.dumps(recording, indent=1)}\n", "utf-8")
+        except OSError as error:
+            unwritten = f"--record {record}: {error.strerror}"
     if as_json:
         typer.echo(json.dumps(recording, indent=1, ensure_ascii=False))
     else:
         _summary(found)
-        if record is not None:
+        if record is not None and unwritten is None:
             say(f"wrote {record}; read it before you give it to anybody: a sanitizer knows no company's own names")
     if issubclass(plan.engine.kind, Replays):
         for difference in replay_differences(plan.engine.kind, Recording.model_validate(recording)):
             say(f"the recording does not replay as it was seen, which is worth an issue: {difference}", err=True)
     _report_left(found)
-    return 1 if found.count(Verdict.BROKEN) or not found.count(Verdict.HELD) or found.left else 0
+    if unwritten is not None:
+        say(unwritten, err=True)
+    is_bad = found.count(Verdict.BROKEN) or not found.count(Verdict.HELD) or found.left or unwritten
+    return 1 if is_bad else 0
 
 
 class _Lines:

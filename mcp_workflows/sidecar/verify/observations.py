@@ -83,6 +83,8 @@ class Observations:
                             asked.add(handle)
                     except EngineError as error:
                         left[handle] = str(error)
+                    except Exception as error:  # noqa: BLE001  # the others are ended, whatever an adapter raises
+                        left[handle] = type(error).__name__
                 if left:
                     await anyio.sleep(_AGAIN)
         unknown = [f"key {start.key}: it is not known whether it was started" for start in self.unheard.values()]
@@ -95,7 +97,7 @@ class Observations:
                 await adapter.start(start)
             elif isinstance(adapter, Finds) and await adapter.find(start) is None:
                 self.unheard.pop(start.key, None)
-        except EngineError:
+        except Exception:  # noqa: BLE001, S110  # whatever an adapter raises
             pass  # it stays unknown, and is reported
 
 

@@ -99,24 +99,25 @@ async def run_until_interrupted(plan: Plan, found: Verification, told: Callable[
     Raises:
         EngineError: see `run`; in a group.
     """
+    scope = anyio.CancelScope()
     async with anyio.create_task_group() as group:
-        group.start_soon(_cancel_on_signal, group.cancel_scope)
+        group.start_soon(_cancel_on_signals, scope)
         try:
-            await run(plan, found, told)
+            with scope:
+                await run(plan, found, told)
         except EngineError as error:
             if not found.is_complete:
                 raise
             found.left = [*found.left, str(error)]  # what was created could not be removed
         group.cancel_scope.cancel()
-        return True
-    return False
+    return not scope.cancelled_caught
 
 
-async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
+async def _cancel_on_signals(scope: anyio.CancelScope) -> None:
+    """Cancel at the first signal; further ones must not stop what cleans up."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             scope.cancel()
-            return
 
 
 async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) -> None:
@@ -161,8 +162,9 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
             subject = replace(subject, gaps={**subject.gaps, lost: _ONCE})
 
         def tell(promise: Promise) -> None:
-            found.promises.append(promise)
-            told(promise)
+            shown = promise.model_copy(update={"seen": _masked(promise.seen, engine.settings)})
+            found.promises.append(shown)
+            told(shown)
 
         for law in LAWS:
             tell(await _of_law(law, subject, adapter))
@@ -173,8 +175,14 @@ async def run(plan: Plan, found: Verification, told: Callable[[Promise], None]) 
         for part, role in _parts(subject) if plan.with_executions else ():
             try:
                 found.executions.append(await _executed(subject, adapter, part, role))
+            except EngineUnavailable as error:
+                why = f"no answer: {error}"
+                tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.NOT_TRIED, seen=why))
             except (EngineError, TimeoutError) as error:
                 why = str(error) or "it did not end in time"
+                tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.BROKEN, seen=why))
+            except Exception as error:  # noqa: BLE001  # the findings are kept, whatever an adapter raises
+                why = f"{type(error).__name__}: {error}"
                 tell(Promise(promise=f"One execution can be recorded ({part}).", verdict=Verdict.BROKEN, seen=why))
         found.measured, found.is_complete = seen.measured(), True
 
@@ -217,13 +225,21 @@ def _of_errors(errors: Sequence[str], secrets: Sequence[str]) -> Promise:
     )
 
 
+def _masked(text: str, settings: object) -> str:
+    """Return a text for the terminal without the secrets of the settings."""
+    for secret in _secrets(settings):
+        text = text.replace(secret, "***")
+    return text
+
+
 def _secrets(settings: object) -> Sequence[str]:
-    """Return the secrets in the settings of an engine."""
+    """Return the secrets in the settings of an engine: `SecretStr`, and the texts of fields that `repr` leaves out."""
     if isinstance(settings, SecretStr):
         return [settings.get_secret_value()] if settings.get_secret_value() else []
     inside: Iterable[object] = ()
     if isinstance(settings, BaseModel):
-        inside = [value for _, value in settings]
+        hidden = {name for name, each in type(settings).model_fields.items() if not each.repr}
+        inside = [SecretStr(value) if name in hidden and isinstance(value, str) else value for name, value in settings]
     elif isinstance(settings, Mapping):
         inside = cast("Mapping[object, object]", settings).values()
     elif isinstance(settings, list | tuple):

@@ -136,8 +136,8 @@ class Sanitizer:
         found: dict[str, JSON] = {}
         for key, each in value.items():
             name = self._text(key, 0)
-            if _DROPPED_KEY.fullmatch(key) and isinstance(each, str):
-                found[name] = ""
+            if _DROPPED_KEY.fullmatch(key) and isinstance(each, str | list):
+                found[name] = "" if isinstance(each, str) else []
             else:
                 found[name] = self._value(each, is_secret=is_secret or _SECRET_KEY.search(key) is not None)
         return found

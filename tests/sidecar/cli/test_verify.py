@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from mcp_workflows.adapter import JSON, Fixtures, Ref, Start
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
@@ -100,6 +100,7 @@ def test_a_promise_that_is_broken_is_an_exit_code_of_1(
         (["memory", "-y", "--finishes", "echo txt=1"], 2, "there is no argument 'txt'"),
         (["memory", "-y", "--finishes", "echo 'x"], 2, "No closing quotation"),
         (["memory", "-y", "--record", "/nowhere/x.json"], 1, "--record /nowhere/x.json: there is no such folder"),
+        (["memory", "-y", "--record", "/tmp"], 1, "--record /tmp: it cannot be written"),
         (["aws", "-y"], 2, "--set role: Field required\nthere are:\n--set role=...: The ARN of the IAM role"),
         (["aws", "-y", "--set", "rule=x"], 2, "--set rule: Extra inputs are not permitted"),
     ],
@@ -157,6 +158,23 @@ class Sticky(MemoryAdapter):
         raise EngineRefused("could not be removed: echo")
 
 
+class Broken(MemoryAdapter):
+    """Cancels nothing, with an error of its own."""
+
+    async def cancel(self, ref: Ref) -> None:
+        raise ZeroDivisionError
+
+
+class HiddenSettings(MemorySettings):
+    api_key: str = Field(repr=False)
+
+
+class Talkative(MemoryAdapter):
+    """Has a secret that is a plain text, and a recording with it."""
+
+    Settings = HiddenSettings
+
+
 async def verified(kind: type[MemoryAdapter], settings: MemorySettings, patience: float = 1) -> Verification:
     found, told = Verification(), list[Promise]()
     engine = Engine(name="memory", adapter="memory", kind=kind, settings=settings)
@@ -199,6 +217,29 @@ async def test_an_execution_that_does_not_end_is_told() -> None:
     assert "not seen within 0.3 s" in verdicts(found, Verdict.BROKEN)["One key starts one execution."]
     assert {each.partition("-")[0] for each in found.left} == {"memory"}
     assert {each.rpartition(": ")[2] for each in found.left} == {"it runs"}
+
+
+@pytest.mark.anyio
+async def test_the_findings_are_kept_when_an_execution_cannot_be_cancelled_for_a_defect() -> None:
+    found = await verified(Broken, MemorySettings(name=uuid.uuid4().hex), patience=0.3)
+    assert found.is_complete
+    assert {each.rpartition(": ")[2] for each in found.left} == {"ZeroDivisionError"}
+
+
+@pytest.mark.anyio
+async def test_a_setting_that_repr_leaves_out_is_private() -> None:
+    found = await verified(Talkative, HiddenSettings(name=uuid.uuid4().hex, api_key="sup3r-s3cret"))
+    assert found.private["sup3r-s3cret"] == "secret"
+
+
+def test_findings_are_shown_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(tmp_path, monkeypatch, "memory", "--yes", "--record", "/dev/full") == 1
+    said = capsys.readouterr()
+    assert "21 held" in said.out
+    assert "--record /dev/full: No space left on device" in said.err
+    assert "wrote" not in said.out
 
 
 @pytest.mark.anyio
