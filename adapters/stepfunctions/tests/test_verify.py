@@ -63,7 +63,7 @@ def test_an_interruption_removes_what_was_created_however_often_it_comes(own_ste
     while "held" not in said.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert machines(engine)
-    for _ in range(3):  # a person who is in a hurry
+    for _ in range(2):  # a person who is in a hurry
         process.send_signal(signal.SIGINT)
         time.sleep(0.05)
     assert process.wait(60) == 130

@@ -109,7 +109,11 @@ def verify(
 def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
     """Run it, print what is found and return the exit code."""
     found = Verification()
-    if not anyio.run(run_until_interrupted, plan, found, _silent if as_json else _Lines()):
+    try:
+        is_whole = anyio.run(run_until_interrupted, plan, found, _silent if as_json else _Lines())
+    except KeyboardInterrupt:  # once more, when all was ended and removed
+        is_whole = False
+    if not is_whole:
         rest = "but for what is named below" if found.left else "and what was created is removed"
         say(f"interrupted; what was started has been ended, {rest}", err=True)
         _report_left(found)
