@@ -55,7 +55,9 @@ def test_all_promises_hold_on_the_local_engine_and_nothing_stays_behind(
 
 
 @pytest.mark.slow
-def test_an_interruption_removes_what_was_created_however_often_it_comes(own_stepfunctions: StepFunctions, tmp_path: Path) -> None:
+def test_an_interruption_removes_what_was_created_however_often_it_comes(
+    own_stepfunctions: StepFunctions, tmp_path: Path
+) -> None:
     engine, said = own_stepfunctions, tmp_path / "said.txt"
     with said.open("wb") as out:
         process = start(command(tmp_path, engine), env=environ(engine), stdout=out, stderr=out)
@@ -66,7 +68,7 @@ def test_an_interruption_removes_what_was_created_however_often_it_comes(own_ste
     for _ in range(2):  # a person who is in a hurry
         process.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    assert process.wait(60) == 130
+    assert process.wait(60) == 130, said.read_text()
     assert "interrupted; what was started has been ended" in said.read_text()
     assert machines(engine) == []
 

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,7 @@ def _verified(plan: Plan, record: Path | None, *, as_json: bool) -> int:
     except KeyboardInterrupt:  # once more, when all was ended and removed
         is_whole = False
     if not is_whole:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done by now, and the exit code says how
         rest = "but for what is named below" if found.left else "and what was created is removed"
         say(f"interrupted; what was started has been ended, {rest}", err=True)
         _report_left(found)
