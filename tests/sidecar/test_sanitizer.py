@@ -7,9 +7,11 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
+from mcp_workflows.sidecar.verify.forms import Forms
 from mcp_workflows.sidecar.verify.sanitizer import NotSanitizedError, Sanitizer
 
 
@@ -69,6 +71,38 @@ HOSTILE: Mapping[str, tuple[Any, str]] = {
     "a hash as a token": ("key 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
     "the lines of a stack trace": ({"Cause": json.dumps({"stackTrace": ["File /app/x.py"]})}, "/app/x.py"),
     "places in files": ({"failure": {"stackTrace": 'File "/app/x.py"'}}, "/app/x.py"),
+    "a header as a pair of keys": ([{"name": "Authorization", "value": "zz-top-1"}], "zz-top-1"),
+    "a variable as a pair of keys": ({"Key": "DB_PASSWORD", "Value": "swordfish"}, "swordfish"),
+    "a header as a list": ({"headers": [["Cookie", "sid=abc"]]}, "abc"),
+    "a key auth": ({"auth": "swordfish"}, "swordfish"),
+    "a key bearer": ({"x-bearer": "swordfish"}, "swordfish"),
+    "a key pwd": ({"dbpwd": "swordfish"}, "swordfish"),
+    "a key pin": ({"userPin": ["swordfish"]}, "swordfish"),
+    "a number under a secret key": ({"pin": 4711, "secrets": [{"n": 4711}]}, "4711"),
+    "an account as a number": ({"owner": 424242424242}, "424242424242"),
+    "an account after an underscore": ("no acct_424242424242.", "424242424242"),
+    "JSON after a blank": ({"input": ' {"token": {"a": "swordfish"}}'}, "swordfish"),
+    "JSON in an error": ('refused: {"name": "Authorization", "value": "swordfish"} (400)', "swordfish"),
+    "escaped JSON in an error": (r"refused: {\"password\": \"swordfish\"}", "swordfish"),
+    "an e-mail address in base64": (encoded("jane@acme.com"), "jane"),
+    "an e-mail address in base64 in prose": (f"no user {encoded('jane@acme.com')} here", "jane"),
+    "a bare host": ("db01.acme.com is down", "acme"),
+    "a bare host of a country": ("asked db.acme.co.uk, then eu.db.acme.io.", "acme"),
+    "a folder of an image": ("in /app/acme/main.py", "acme"),
+    "a file of settings": ("in /etc/acme/x.conf", "acme"),
+    "a volume": ("in /Volumes/acme/x", "acme"),
+    "a drive": (r"in D:\projects\acme\x.py", "acme"),
+    "a drive with slashes": ("in D:/projects/acme/x.py", "acme"),
+    "an e-mail address in an encoded URL": ("/users?to=%2Fx%3Fmail%3Djane%2540acme.com", "jane%"),
+    "percent-encoded JSON": ("/a?b=%7B%22password%22%3A%22swordfish%22%7D", "swordfish"),
+    "a key of Stripe": ("key " + "sk_" + "live_swordfish1", "swordfish"),
+    "a secret of Stripe's webhooks": ("whsec_swordfish1", "swordfish"),
+    "a key in PEM that is cut": ("-----BEGIN RSA PRIVATE KEY-----\nMIIEswordfish", "MIIE"),
+    "a short hash as a token": ("key 0123456789abcdef0123456789abcdef", "0123456789abcdef"),
+    "a project at the end": ("denied for projects/acme-prod", "acme"),
+    "a person with two names": ("in /Users/jane doe/app and C:\\Users\\jane doe\\x", "doe"),
+    "a person with two names at the end": ("in /Users/jane doe", "doe"),
+    "a person in a query": ("GET https://x.example.org/a?user=jane&x=1", "jane"),
 }
 
 
@@ -78,6 +112,80 @@ def test_nothing_private_is_left(value: Any, private: str) -> None:
     assert private not in found
     wrapped = [base64.b64decode(each) for each in found.split('"') if len(each) % 4 == 0 and BASE64.fullmatch(each)]
     assert not [each for each in wrapped if private.encode() in each]
+
+
+SECRET = "s3cr3t/pass wörd"
+FORMS: Mapping[str, Any] = {
+    "plain": f"a {SECRET} b",
+    "next to letters": f"x{SECRET}y9",
+    "in capitals": SECRET.upper(),
+    "as a key": {SECRET: 1},
+    "percent-encoded": quote(SECRET),
+    "percent-encoded with its slash": f"?a={quote(SECRET, safe='')}&b",
+    "percent-encoded as a form": quote_plus(SECRET),
+    "percent-encoded twice": quote(quote(SECRET, safe=""), safe=""),
+    "escaped": json.dumps(json.dumps(f"a\n{SECRET}"))[1:],
+    "with an escaped letter": r"\u00733cr3t/pass wörd",
+    "after an escaped new line": rf"a\n{SECRET}",
+    "in base64": encoded(SECRET),
+    "in base64 in prose": f"header {encoded('user:' + SECRET)} refused",
+    "in base64 as a key": {encoded(SECRET): 1},
+    "in base64 of base64": encoded(f"a {encoded(SECRET)}"),
+    "in base64 for URLs": base64.urlsafe_b64encode(f"??{SECRET}??".encode()).decode().rstrip("="),
+    **{
+        f"in base64 of bytes, after {n}": base64.b64encode(b"\xff" * n + SECRET.encode() + b"\xfe").decode()
+        for n in range(3)
+    },
+    "in hex": SECRET.encode().hex(),
+    "in hex, in capitals": f"x{SECRET.encode().hex().upper()}f",
+}
+
+
+@pytest.mark.parametrize("value", FORMS.values(), ids=FORMS)
+def test_a_known_secret_is_found_in_every_form(value: Any) -> None:
+    found = json.dumps(Sanitizer({SECRET: "secret"}).sanitize(value), ensure_ascii=False)
+    assert "secret-1" in found or encoded("secret-1").rstrip("=") in found or "secret-1" in "".join(unwrapped(found))
+    assert not Forms.of(SECRET, is_word=False).search("".join([found, *unwrapped(found)]))
+
+
+def unwrapped(text: str) -> list[str]:
+    """What is in base64 in a text, also in base64 there."""
+    runs = [each for each in BASE64.findall(text) if len(each) > 7]
+    inner = [base64.b64decode(each + "==", altchars=b"-_").decode("utf-8", "replace") for each in runs]
+    return [*inner, *(deeper for each in inner for deeper in unwrapped(each))]
+
+
+@pytest.mark.parametrize("value", FORMS.values(), ids=FORMS)
+def test_a_recording_with_a_known_secret_in_any_form_is_not_written(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unchanged(_: Sanitizer, value: Any, **__: Any) -> Any:  # a defect
+        return value
+
+    monkeypatch.setattr(Sanitizer, "_value", unchanged)
+    with pytest.raises(NotSanitizedError, match=r"private \(secret\)"):
+        Sanitizer({SECRET: "secret"}).sanitize(value)
+
+
+def test_a_known_secret_that_is_a_word_of_placeholders_is_replaced() -> None:
+    assert sanitized(["the secret", "a host"], secret="secret", host="host") == ["the secret-1", "a host-1.example"]
+
+
+def test_two_keys_with_one_placeholder_keep_both_entries() -> None:
+    found = Sanitizer({"hunter22": "secret"}).sanitize({"hunter22": 1, "HUNTER22": 2, "Hunter22": 3})
+    assert found == {"secret-1": 1, "secret-1 (2)": 2, "secret-1 (3)": 3}
+
+
+def test_what_is_no_json_becomes_a_text_that_says_so() -> None:
+    found = sanitized({"a": object(), "b": b"\xffabc", "c": "x\ud800", "d": float("nan"), "e": (1,), 2: "\udfff"})
+    assert found == {
+        "a": "(not JSON: object)",
+        "b": "(not JSON: 4 bytes)",
+        "c": r"(not valid Unicode) x\ud800",
+        "d": "(not JSON: float)",
+        "e": [1],
+        "2": r"(not valid Unicode) \udfff",
+    }
 
 
 def test_a_text_has_one_placeholder_everywhere() -> None:
@@ -116,6 +224,10 @@ def test_a_recording_that_keeps_what_is_private_is_not_written() -> None:
         {"metadata": {"encoding": encoded("json/plain")}, "data": encoded('{"text":"hi"}')},
         {"type": "TaskStateEntered", "input": '{"text": "hi"}', "duration": "12:30:45"},
         {"message": "the card was declined", "url": "https://json-schema.org/draft/2020-12/schema"},
+        {"a": "reply.body is not java.net.UnknownHostException", "b": "pydantic 2.12.4, asyncio.run, app.main:main"},
+        {"type": "io.temporal.Failure", "@type": "type.googleapis.com/google.protobuf.Struct", "s": "{{ x.acme.com }}"},
+        {"resource": "arn:aws:states:::aws-sdk:eventbridge:putEvents", "name": "pin the token", "value": "2"[:0]},
+        {"required": ["token", "text"], "pinned": "yes", "author": "nobody", "n": 1764060049207, "x": 0.123456789012},
         {"status": "{{reply.body.state}}", "token": "{{reply.body.next}}", "taskToken.$": "$$.Task.Token"},
     ],
 )

@@ -180,7 +180,7 @@ def _report_left(found: Verification) -> None:
 def _sanitized(recording: Recording, private: Mapping[str, str]) -> Any:  # Any: JSON
     machine = {socket.gethostname(): "host", getpass.getuser(): "user"}
     own = {name: kind for name, kind in machine.items() if len(name) >= _SHORTEST and name not in _PUBLIC_NAMES}
-    return Sanitizer({**own, **private}).sanitize(recording.model_dump(mode="json"))
+    return Sanitizer({**own, **private}).sanitize(recording.model_dump())
 
 
 # --- the workflows
