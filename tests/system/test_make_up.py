@@ -216,7 +216,7 @@ def test_a_taken_port_is_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"engine": "steam"}, "no engine 'steam'; there is: airflow, buildbot, google, stepfunctions, temporal"),
+        ({"engine": "steam"}, "no engine 'steam'; there is: airflow, buildbot, dbos, google, stepfunctions, temporal"),
         ({"sample": "nothing"}, "no sample 'nothing'; there is: conformance, orders"),
         ({"engine": "stepfunctions", "sample": "custom-adapter"}, "no sample 'custom-adapter'; there is: conformance,"),
     ],

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 import anyio
+import anyio.to_thread
 import httpx2
 import mcp_types as types
 from anyio.abc import TaskGroup
@@ -63,6 +64,7 @@ _LONGEST_PAUSE: Final = 30.0  # seconds between two attempts
 _SILENT: Final = 3  # calls in a row without an answer, after which the connection is given up
 _SILENT_SECONDS: Final = 600.0  # without any answer, after which it is given up though an open call is lost with it
 _LONGEST_LINE: Final = 400  # characters of a line of a program's standard error that are kept
+_LAST_WORDS_SECONDS: Final = 1.0  # for the rest of it, once the program has ended
 _READ_AT_A_TIME: Final = 8192  # bytes of such a line
 _MOST_PAGES: Final = 100  # of a list of tools
 _MOST_TOOLS: Final = 10_000
@@ -234,7 +236,7 @@ class Upstream:
             except EngineError:
                 raise
             except _BREAKS as error:
-                raise connection_error(error, stderr.last, self.masked) from None
+                raise connection_error(error, await stderr.last_line(), self.masked) from None
 
     def _client(self, tasks: TasksClient, answer: ElicitationFnT, stderr: _Stderr, over: anyio.Event) -> Client:
         how = self._settings
@@ -482,7 +484,8 @@ class _Stderr:
                     self._lines.append(text)
                     logger.debug("a program says: %s", text)
 
-    @property
-    def last(self) -> str:
-        """The last line so far; empty if there is none."""
+    async def last_line(self) -> str:
+        """Return the last line of a program that has ended; empty if there is none."""
+        self.file.close()
+        await anyio.to_thread.run_sync(self._thread.join, _LAST_WORDS_SECONDS)
         return self._lines[-1] if self._lines else ""
