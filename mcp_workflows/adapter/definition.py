@@ -7,6 +7,7 @@ request, a tool of an MCP server) is for the adapter to add.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias, TypeVar
 
@@ -14,8 +15,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mcp_workflows.adapter.boundary import StartGuarantee, Status
 from mcp_workflows.adapter.expressions import Text, Value, as_list
+from mcp_workflows.units import Duration
 
 T = TypeVar("T")
+_LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
 MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
 
 
@@ -44,6 +47,16 @@ Words = Annotated[
 
 
 ENDS_OR_RUNS: Final = (Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
+
+
+def _short(timeout: timedelta) -> timedelta:
+    if timeout > _LONGEST_CALL:
+        raise ValueError(f"at most {_LONGEST_CALL.total_seconds():g}s: a call to an engine ends after 10 s")
+    return timeout
+
+
+CallTimeout = Annotated[Duration, AfterValidator(_short)]
+"""The time limit of one verb, with all its requests."""
 
 
 def promise_of(starts: StartGuarantee) -> str:

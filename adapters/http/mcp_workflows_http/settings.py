@@ -24,13 +24,12 @@ from pydantic import (
 
 from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.definition import MODEL
+from mcp_workflows.adapter.definition import MODEL, CallTimeout
 from mcp_workflows_http.definition import HEADER, ApiDefinition
 from mcp_workflows_http.presets import with_places_in_preset, with_preset
 
 _NOT_OF_A_TASK: Final = {"workflows", "check", "webhook"}
 _LIBRARIES: Final = {"google": "google.auth", "azure": "azure.identity"}
-_LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
 
 
 def _one_line(secret: SecretStr | None) -> SecretStr | None:
@@ -223,7 +222,7 @@ class HttpSettings(ApiDefinition):
     )
     vars: Mapping[str, str] = Field(default={}, description="Values for expressions: {{vars.owner}}.")
     headers: Mapping[str, str] = Field(default={}, description="Headers of all requests; no secrets.")
-    timeout: Duration = Field(default=timedelta(seconds=8), description="Of one look or start, all its requests.")
+    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, all its requests.")
     max_reply: ByteSize = Field(default=ByteSize(5_000_000), description="Bytes of a reply that are read.")
     proxy: SecretStr | None = Field(
         default=None, description="An HTTP(S) proxy, http://USER:PASSWORD@HOST:PORT. Default: HTTPS_PROXY and NO_PROXY."
@@ -268,13 +267,6 @@ class HttpSettings(ApiDefinition):
         if url is not None and (parts.scheme not in {"http", "https"} or not parts.hostname):
             raise ValueError("write the URL of a proxy: http://proxy.example.com:3128")
         return url
-
-    @field_validator("timeout")
-    @classmethod
-    def _timeout_is_short(cls, timeout: timedelta) -> timedelta:
-        if timeout > _LONGEST_CALL:
-            raise ValueError(f"at most {_LONGEST_CALL.total_seconds():g}s: a call to an engine ends after 10 s")
-        return timeout
 
     @property
     def definition(self) -> Mapping[str, JSON]:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from mcp_workflows import Duration
 from mcp_workflows.adapter import JSON
-from mcp_workflows.adapter.definition import MODEL
+from mcp_workflows.adapter.definition import MODEL, CallTimeout
 from mcp_workflows_mcp.definition import ToolsDefinition
-
-_LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
 
 
 class ClientCredentials(BaseModel):
@@ -99,7 +96,7 @@ class McpSettings(ToolsDefinition):
     expose: tuple[str, ...] = Field(
         default=(), description="Tools of the server that are offered here as they are described there."
     )
-    timeout: Duration = Field(default=timedelta(seconds=8), description="Of one look or start, all its calls.")
+    timeout: CallTimeout = Field(default=timedelta(seconds=8), description="Of one look or start, all its calls.")
     looks_per_second: float = Field(default=10.0, gt=0, description="Looks at executions in a second, at most.")
 
     @model_validator(mode="after")
@@ -124,13 +121,6 @@ class McpSettings(ToolsDefinition):
             if not name.replace("-", "").isalnum() or not (name + text).isascii() or not text.isprintable():
                 raise ValueError(f"{name}: a header is a name without spaces, and one line of ASCII")
         return headers
-
-    @field_validator("timeout")
-    @classmethod
-    def _timeout_is_short(cls, timeout: timedelta) -> timedelta:
-        if timeout > _LONGEST_CALL:
-            raise ValueError(f"at most {_LONGEST_CALL.total_seconds():g}s: a call to an engine ends after 10 s")
-        return timeout
 
     @property
     def definition(self) -> Mapping[str, JSON]:

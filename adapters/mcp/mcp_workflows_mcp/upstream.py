@@ -100,9 +100,10 @@ class Connection:
         declared = self.client.server_capabilities.extensions or {}
         return self.in_core is None and TasksClient.identifier in declared
 
-    def task_requests(self, patience: float) -> TaskRequests:
-        """Return the requests about tasks of the extension."""
-        return TaskRequests(session=self.client.session, patience=patience)
+    @property
+    def task_requests(self) -> TaskRequests:
+        """The requests about tasks of the extension; none is sent again, as the poller looks again."""
+        return TaskRequests(session=self.client.session, patience=0.0)
 
     async def tools(self) -> Mapping[str, types.Tool]:
         """Return the tools of the server, by name, as they are now; of a list that never ends, the first ones.

@@ -21,7 +21,6 @@ from mcp_workflows_mcp.reply import text_of
 from mcp_workflows_mcp.upstream import Connection, Upstream
 
 _RELATED: Final = "io.modelcontextprotocol/related-task"
-_PATIENCE: Final = 0.0  # seconds: the poller looks again
 _STATUS: Final[Mapping[str, Status]] = {
     "working": Status.RUNNING,
     "input_required": Status.INPUT_REQUIRED,
@@ -57,7 +56,7 @@ class UpstreamTasks:
         connection = await self._upstream.connection()
         async with self._upstream.translated():
             if connection.in_core is None:
-                state = await connection.task_requests(_PATIENCE).look(task_id)
+                state = await connection.task_requests.look(task_id)
                 execution = self._execution(state, self._requests(state))
             else:
                 state = await connection.in_core.look(task_id)
@@ -138,7 +137,7 @@ class UpstreamTasks:
             return
         written = {key: _response(response) for key, response in responses.items()}
         async with self._upstream.translated():
-            await connection.task_requests(_PATIENCE).answer(task_id, written)
+            await connection.task_requests.answer(task_id, written)
 
     async def cancel(self, task_id: str) -> None:
         """Ask to cancel it; nothing happens if it has ended.
@@ -149,7 +148,7 @@ class UpstreamTasks:
         connection = await self._upstream.connection()
         async with self._upstream.translated():
             if connection.in_core is None:
-                await connection.task_requests(_PATIENCE).cancel(task_id)
+                await connection.task_requests.cancel(task_id)
             elif not (await connection.in_core.look(task_id)).ended:
                 await connection.in_core.cancel(task_id)
 
