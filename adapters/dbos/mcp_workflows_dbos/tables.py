@@ -49,7 +49,7 @@ _NAMES: Final = """
 SELECT name, COUNT(*) AS executions, MAX(created_at) AS last FROM {schema}workflow_status
 WHERE parent_workflow_id IS NULL AND name NOT LIKE '<temp>.%' GROUP BY name ORDER BY executions DESC LIMIT 200
 """
-_VERSIONS: Final = "SELECT version_name FROM {schema}application_versions ORDER BY version_timestamp DESC LIMIT 1"
+_VERSIONS: Final = "SELECT version_name FROM {schema}application_versions ORDER BY version_timestamp DESC{tie} LIMIT 1"
 _QUEUES: Final = "SELECT name FROM {schema}queues ORDER BY name"
 _WAITING: Final = """
 SELECT COUNT(*) FROM {schema}workflow_status WHERE queue_name = :queue AND status = 'ENQUEUED' AND created_at < :before
@@ -97,7 +97,11 @@ class Tables:
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(make_url(url))
-        self._schema = f"{_SCHEMA}." if self._engine.dialect.name == "postgresql" else ""
+        is_postgres = self._engine.dialect.name == "postgresql"
+        self._names = {
+            "schema": f"{_SCHEMA}." if is_postgres else "",
+            "tie": "" if is_postgres else ", rowid DESC",  # with Python 3.11, its times on SQLite are whole seconds
+        }
 
     def close(self) -> None:
         """Close all connections."""
@@ -177,7 +181,7 @@ class Tables:
             return int(connection.execute(self._query(_WAITING, many=False), bound).scalar() or 0)
 
     def _query(self, text: str, *, many: bool = True) -> sa.TextClause:
-        found = sa.text(text.format(schema=self._schema))
+        found = sa.text(text.format(**self._names))
         return found.bindparams(sa.bindparam("ids", expanding=True)) if many else found
 
 
