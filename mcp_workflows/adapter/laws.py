@@ -5,15 +5,17 @@ A law that does not hold raises `LawBroken`; one that cannot be tried here raise
 
 from __future__ import annotations
 
+import time
 import unittest
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import anyio
+import anyio.from_thread
 
 from mcp_workflows.adapter.boundary import JSON, Adapter, Execution, Ref, Start, StartGuarantee, Status
 from mcp_workflows.adapter.capabilities import Finds, Fixtures, Role
@@ -22,6 +24,7 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, 
 STACK_TRACES: Final = ("Traceback (most recent call last)", 'File "', "\n    at ")
 _FIRST_PAUSE: Final = 0.05  # seconds
 _LONGEST_PAUSE: Final = 1.0
+_PATIENCE: Final = 30.0  # until an execution has come to where it should
 STARTS_ONCE_PER_KEY: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
 
 
@@ -59,6 +62,22 @@ UNKNOWN: Final = _Unknown()
 """In a subject: an `output` that nobody can tell beforehand, or `other_arguments` that nobody knows."""
 
 Law: TypeAlias = Callable[[Subject, Adapter], Awaitable[None]]
+T = TypeVar("T")
+
+
+def until_found(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:
+    """Look, in a worker thread, until there is something, and return it; `patience` in seconds.
+
+    Raises:
+        NotTried: there was nothing in time.
+    """
+    deadline = time.monotonic() + patience
+    while (found := look()) is None:
+        anyio.from_thread.check_cancelled()
+        if time.monotonic() > deadline:
+            raise NotTried(f"not seen within {patience:g} s: {what}")
+        time.sleep(0.1)
+    return found
 
 
 def new_start(role: Role) -> Start:

@@ -79,7 +79,7 @@ class Elicitations:
             given = as_object(responses[key]) or {}
             try:
                 question.response = types.ElicitResult.model_validate(
-                    {name: given[name] for name in ("action", "content") if given.get(name)}
+                    {name: given[name] for name in ("action", "content") if given.get(name) is not None}
                 )
             except ValidationError:
                 continue

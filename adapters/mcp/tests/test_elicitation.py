@@ -45,6 +45,7 @@ async def approving(adapter: McpAdapter, name: str) -> Ref:
     ("response", "answered"),
     [
         (YES, 'accept {"approved": true}'),
+        ({"action": "accept", "content": {}}, "accept {}"),
         ({"action": "decline"}, "decline null"),
         ({"action": "cancel"}, "cancel null"),
     ],

@@ -13,9 +13,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import anyio.from_thread
 import grpc
 import httpx2
 from google.api_core.client_options import ClientOptions
@@ -26,7 +25,7 @@ from google.cloud.workflows_v1 import Workflow, WorkflowsClient
 from google.cloud.workflows_v1.services.workflows.transports import WorkflowsGrpcTransport
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows.adapter.laws import until_found
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_google.channels import workflows_host
 from mcp_workflows_google.credentials import load, refreshed
@@ -34,11 +33,9 @@ from mcp_workflows_google.rest import rest_url
 from mcp_workflows_google.settings import GOOGLE, GoogleSettings
 
 PREFIX: Final = "mcp-workflows-verify"
-_PATIENCE: Final = 30.0  # seconds for an execution to come to where it should
 _CALL: Final = 20.0  # seconds of one call
 _DEPLOY: Final = 120.0  # seconds until a workflow is deployed
 _ENDED: Final = frozenset({Execution.State.SUCCEEDED, Execution.State.FAILED, Execution.State.CANCELLED})
-T = TypeVar("T")
 
 
 class FixtureSettings(BaseModel):
@@ -127,7 +124,7 @@ class Deployment:
 
     def ended(self, name: str) -> Execution:
         """Return the execution once it has ended."""
-        return until(lambda: found if (found := self.get(name)).state in _ENDED else None, f"the end of {name}")
+        return until_found(lambda: found if (found := self.get(name)).state in _ENDED else None, f"the end of {name}")
 
     def listed(self, workflow: str, only: str = "", *, full: bool = False) -> Sequence[Execution]:
         """Return the executions of a workflow that fit a filter, as they are listed."""
@@ -148,7 +145,7 @@ class Deployment:
 
     def waiting(self, name: str) -> Mapping[str, Any]:
         """Return its first callback, once it has one."""
-        return until(lambda: next(iter(self.callbacks(name)), None), f"a callback of {name}")
+        return until_found(lambda: next(iter(self.callbacks(name)), None), f"a callback of {name}")
 
     def deliver(self, path: str, body: object, method: str = "POST") -> int:
         """Send a request to a callback; return its HTTP status."""
@@ -179,21 +176,6 @@ class Deployment:
         self.http.close()
         if left:
             raise EngineRefused(f"could not be removed: {', '.join(left)}")
-
-
-def until(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:
-    """Return what a look finds, once it finds something; `patience` in seconds.
-
-    Raises:
-        NotTried: it finds nothing.
-    """
-    deadline = time.monotonic() + patience
-    while (found := look()) is None:
-        anyio.from_thread.check_cancelled()
-        if time.monotonic() > deadline:
-            raise NotTried(f"not seen within {patience:g} s: {what}")
-        time.sleep(0.1)
-    return found
 
 
 def code(error: GoogleAPICallError) -> str:

@@ -21,9 +21,9 @@ from typing import Final, cast
 from google.cloud.workflows.executions_v1 import Execution
 
 from mcp_workflows.adapter import Observation
-from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows.adapter.laws import NotTried, until_found
 from mcp_workflows_google.names import KEY_LABEL as KEY
-from mcp_workflows_google.tooling.deployment import PREFIX, Deployment, answer, seconds, until
+from mcp_workflows_google.tooling.deployment import PREFIX, Deployment, answer, seconds
 
 LARGEST: Final = 32 * 1024  # bytes of an argument
 LISTED: Final = 180.0  # seconds until something that is there is listed
@@ -126,7 +126,7 @@ def starts_again(at: Deployment) -> Iterator[Observation]:
     began = time.monotonic()
     two = {at.start(workflow, "1", mcp_workflows_key=key) for _ in range(2)}
     yield _same("2 executions", f"{len(two)} executions")
-    until(lambda: {row.name for row in at.listed(workflow)} >= two or None, "both in the list", LISTED)
+    until_found(lambda: {row.name for row in at.listed(workflow)} >= two or None, "both in the list", LISTED)
     lag = time.monotonic() - began
     yield Observation(expected=f"listed within {SETTLE:g} s", seen=f"after {lag:.1f} s", ok=lag < SETTLE)
     rows = [row for row in at.listed(workflow, full=True) if row.name in two]
@@ -140,7 +140,7 @@ def filters_labels(at: Deployment) -> Iterator[Observation]:
     workflow, key = at.workflow(ECHO), uuid.uuid4().hex
     mine = at.start(workflow, "1", mcp_workflows_key=key)
     at.start(workflow, "1", mcp_workflows_key="another")
-    until(lambda: len(at.listed(workflow)) > 1 or None, "both in the list", LISTED)
+    until_found(lambda: len(at.listed(workflow)) > 1 or None, "both in the list", LISTED)
     for number, spelling in enumerate(_LABELLED):
         only = spelling.format(key=KEY, value=key)
         found: list[str] = []
@@ -156,7 +156,7 @@ def filters_states(at: Deployment) -> Iterator[Observation]:
     first, second = at.start(workflow, "1"), at.start(workflow, "2")
     for name in (first, second):
         at.ended(name)
-    until(lambda: len(at.listed(workflow)) > 1 or None, "both in the list", LISTED)
+    until_found(lambda: len(at.listed(workflow)) > 1 or None, "both in the list", LISTED)
     for state, rows in (("SUCCEEDED", "2 rows"), ("ACTIVE", "0 rows"), ("QUEUED", "0 rows")):
         yield _same(f"{state}: {rows}", f"{state}: {len(at.listed(workflow, _STATE.format(state)))} rows")
     for since, rows in ((timedelta(minutes=5), "2 rows"), (-timedelta(minutes=5), "0 rows")):
@@ -214,7 +214,7 @@ def _keys(payload: str) -> str:
 def cancels(at: Deployment) -> Iterator[Observation]:
     """A cancellation: the time until it shows, its error, and another one after the end."""
     name = at.start(at.workflow(SLEEP))
-    until(lambda: at.get(name).status.current_steps or None, "a step")
+    until_found(lambda: at.get(name).status.current_steps or None, "a step")
     steps = [(step.routine, step.step) for step in at.get(name).status.current_steps]
     yield _same("[('nap', 'napping')]", steps)
     began = time.monotonic()
@@ -233,7 +233,9 @@ def cancels(at: Deployment) -> Iterator[Observation]:
 def derives_callbacks(at: Deployment) -> Iterator[Observation]:
     """The URL of a callback follows from its name in the list, takes an OAuth token, and the workflow knows it."""
     name = at.start(at.workflow(WAITS))
-    callback = until(lambda: next((row for row in at.callbacks(name) if int(row.get("waiters", 0))), None), "a waiter")
+    callback = until_found(
+        lambda: next((row for row in at.callbacks(name) if int(row.get("waiters", 0))), None), "a waiter"
+    )
     identity = str(callback["name"]).rpartition("/")[2]
     yield _noted(f"name ends in /{str(callback['name']).rsplit('/', 2)[1]}/ID, waiters {callback.get('waiters')!r}")
     path = f"/v1/{name}/callbacks/{identity}"
@@ -267,10 +269,10 @@ def keeps_payloads(at: Deployment) -> Iterator[Observation]:
 def shows_who_waits(at: Deployment) -> Iterator[Observation]:
     """The list shows who awaits a callback, also once its request was taken."""
     name = at.start(at.workflow(TAKES))
-    awaited = until(lambda: _awaited(at, name), f"a callback of {name} that is awaited", LISTED)
+    awaited = until_found(lambda: _awaited(at, name), f"a callback of {name} that is awaited", LISTED)
     identity = str(awaited[0]["name"]).rpartition("/")[2]
     yield _same("200", at.deliver(f"/v1/{name}/callbacks/{identity}", {}))
-    until(lambda: "after" in [each.step for each in at.get(name).status.current_steps], f"{name} after its wait")
+    until_found(lambda: "after" in [each.step for each in at.get(name).status.current_steps], f"{name} after its wait")
     listed, left = len(at.callbacks(name)), len(_awaited(at, name))
     yield Observation(expected="nobody waits", seen=f"{listed} listed, {left} of them awaited", ok=not left)
 
@@ -295,7 +297,7 @@ def labels(at: Deployment) -> Iterator[Observation]:
     """A labelled workflow in the list: its filter, its source, and the labels of its executions."""
     value = uuid.uuid4().hex
     workflow = at.workflow(ECHO, labels={"mcp-tool": value}, description="Verify.")
-    rows = until(
+    rows = until_found(
         lambda: [row for row in at.deployed() if row.labels.get("mcp-tool") == value], "it in the list", LISTED
     )
     yield _noted("the list has its source" if rows[0].source_contents else "the list has no source")

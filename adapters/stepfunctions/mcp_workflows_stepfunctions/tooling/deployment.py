@@ -9,28 +9,24 @@ All of it blocks, and runs in a thread. A cancelled run ends with the next look.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import anyio.from_thread
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_workflows.adapter.laws import NotTried
+from mcp_workflows.adapter.laws import until_found
 from mcp_workflows.errors import EngineRefused
 from mcp_workflows_stepfunctions.boto3_clients import Boto3Clients, open_boto3_clients
 from mcp_workflows_stepfunctions.settings import Discover, Events, StepFunctionsSettings
 
 PREFIX: Final = "mcp-workflows-verify"
-_PATIENCE: Final = 30.0  # seconds for an execution to come to where it should
 
 Definition = Mapping[str, Any]  # Any: JSON
-T = TypeVar("T")
 
 
 class FixtureSettings(BaseModel):
@@ -92,7 +88,7 @@ class Deployment:
 
     def until(self, arn: str, status: str) -> Mapping[str, Any]:
         """Return the execution once it has this status."""
-        return until(lambda: self._with_status(arn, status), f"{status} of {arn}")
+        return until_found(lambda: self._with_status(arn, status), f"{status} of {arn}")
 
     def _with_status(self, arn: str, status: str) -> Mapping[str, Any] | None:
         try:
@@ -103,7 +99,7 @@ class Deployment:
 
     def waiting(self, arn: str) -> Mapping[str, Any]:
         """Return the TaskScheduled event of an execution that waits for a task token."""
-        return until(lambda: self._event(arn, "TaskSubmitted", "TaskScheduled"), f"a task token of {arn}")
+        return until_found(lambda: self._event(arn, "TaskSubmitted", "TaskScheduled"), f"a task token of {arn}")
 
     def _event(self, arn: str, there: str, wanted: str) -> Mapping[str, Any] | None:
         try:
@@ -166,21 +162,6 @@ class Deployment:
         self.clients.close()
         if left:
             raise EngineRefused(f"could not be removed: {', '.join(left)}")
-
-
-def until(look: Callable[[], T | None], what: str, patience: float = _PATIENCE) -> T:
-    """Return what a look finds, once it finds something; `patience` in seconds.
-
-    Raises:
-        NotTried: it finds nothing.
-    """
-    deadline = time.monotonic() + patience
-    while (found := look()) is None:
-        anyio.from_thread.check_cancelled()
-        if time.monotonic() > deadline:
-            raise NotTried(f"not seen within {patience:g} s: {what}")
-        time.sleep(0.1)
-    return found
 
 
 def token(parameters: str) -> str:

@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any, Final
 
 from mcp_workflows.adapter import Observation
-from mcp_workflows.adapter.laws import NotTried
-from mcp_workflows_stepfunctions.tooling.deployment import Definition, Deployment, answer, until
+from mcp_workflows.adapter.laws import NotTried, until_found
+from mcp_workflows_stepfunctions.tooling.deployment import Definition, Deployment, answer
 
 LARGEST: Final = 262_144  # bytes
 
@@ -110,7 +110,7 @@ def qualified_arns(at: Deployment) -> Iterator[Observation]:
         said = answer(lambda: at.client.start_execution(stateMachineArn=machine, name="a", input='{"b":1}'))
         yield _expect(f"unqualified, with the alias's name: {said}", "unqualified, with the alias's name: " + _TAKEN)
         began = time.monotonic()
-        until(lambda: _listed(at, machine, {"v", "a"}), "the list of executions")
+        until_found(lambda: _listed(at, machine, {"v", "a"}), "the list of executions")
         yield _seen(f"listed after {time.monotonic() - began:.1f} s", ok=True)
     finally:
         at.client.delete_state_machine_alias(stateMachineAliasArn=alias)
@@ -204,7 +204,7 @@ def redrives(at: Deployment) -> Iterator[Observation]:
     at.until(arn, "FAILED")
     before = max(event["id"] for event in at.client.get_execution_history(executionArn=arn)["events"])
     at.client.redrive_execution(executionArn=arn)
-    again = until(
+    again = until_found(
         lambda: next((e for e in _history(at, arn) if e["type"] == "ExecutionRedriven"), None), "ExecutionRedriven"
     )
     yield _seen(f"ExecutionRedriven is event {again['id']} after {before}", ok=again["id"] > before)
@@ -245,7 +245,7 @@ def tags(at: Deployment) -> Iterator[Observation]:
     value = uuid.uuid4().hex
     machine = at.machine(ECHO, tags=[{"key": "mcp:verify", "value": value}])
     began = time.monotonic()
-    until(lambda: _tagged(at, machine, value), f"{machine} by its tag")
+    until_found(lambda: _tagged(at, machine, value), f"{machine} by its tag")
     yield _seen(f"after {time.monotonic() - began:.1f} s", ok=True)
 
 
@@ -281,7 +281,7 @@ def event_sizes(at: Deployment) -> Iterator[Observation]:
         raise NotTried("name a queue (`mcp-workflows docs stepfunctions-events`): --set queue_url=URL")
     arn = at.start(at.machine(ECHO), given=json.dumps("x" * 200_000))
     began = time.monotonic()
-    detail = until(lambda: at.event_of(arn), f"an event of {arn}")
+    detail = until_found(lambda: at.event_of(arn), f"an event of {arn}")
     kept = "kept" if detail.get("input") else "left out"
     text = f"after {time.monotonic() - began:.1f} s, input {kept}, inputDetails {detail.get('inputDetails')}"
     yield _seen(text, ok=True)
