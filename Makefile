@@ -69,8 +69,9 @@ clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on al
 bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http [ONLY=a,c] [STRICT=1] [KEEP=1]
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)
 
-pictures: $(PYTHON_READY)  ## draw what `make bench KEEP=1` has kept in docs/benchmarks
-	@exec $(RUN) scripts.pictures
+pictures: $(PYTHON_READY)  ## draw what `make bench KEEP=1` has kept in docs/benchmarks, and the diagrams of docs/pictures
+	@$(RUN) scripts.pictures
+	@$(RUN) scripts.diagrams
 
 clean:  ## remove what was installed, built and kept here
 	@rm -rf .venv node_modules .cache .mypy_cache .ruff_cache .pytest_cache
