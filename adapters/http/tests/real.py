@@ -31,5 +31,6 @@ async def subject_of(url: str, roles: dict[str, Any], **settings: Any) -> AsyncG
             unreachable=lambda: adapter_of(url="http://127.0.0.1:1", auth={"bearer": "s3cret"}, **settings),
             secret="s3cret",
             losing_replies=losing_replies,
+            patience=90,  # these engines start processes
             **roles,
         )

@@ -87,12 +87,12 @@ async def test_what_is_throttled_halves_our_rate_for_a_while(
     async def plain(client: Peer) -> None:
         await client.call("it", capabilities=PLAIN)
 
-    async def looks(wanted: float) -> int:
+    async def rate_of_looks() -> float:
         before = server.counts["DescribeExecution"]
         with stopwatch() as seconds:
-            while seconds() < wanted:  # it is a rate that is measured
+            while seconds() < 1.5:  # it is a rate that is measured
                 await anyio.sleep(0.05)
-        return server.counts["DescribeExecution"] - before
+            return (server.counts["DescribeExecution"] - before) / seconds()
 
     async with client_of(config) as client, anyio.create_task_group() as group:
         for _ in range(18):
@@ -100,13 +100,14 @@ async def test_what_is_throttled_halves_our_rate_for_a_while(
         with anyio.fail_after(10):
             while server.counts["DescribeExecution"] < 18:
                 await anyio.sleep(0.01)
-        usual = await looks(1.5)
-        assert usual >= 15
+        with anyio.fail_after(60):
+            while await rate_of_looks() < 11:  # a busy machine may be slower than the limit
+                pass
         server.tell("DescribeExecution", THROTTLED, execution())
         with caplog.at_level(logging.WARNING), anyio.fail_after(10):
             while "AWS throttles describe_execution: 8 calls per second" not in caplog.text:
                 await anyio.sleep(0.01)
-        assert await looks(1.5) <= 0.7 * usual
+        assert await rate_of_looks() <= 8 + 2 / 1.5  # and what its bucket holds
         group.cancel_scope.cancel()
 
 
