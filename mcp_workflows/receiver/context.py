@@ -20,6 +20,7 @@ from mcp_workflows.access.authn.identity import Identity, moment
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError
+from mcp_workflows.receiver.card.page import shows_cards
 from mcp_workflows.receiver.tool_list import Viewer
 from mcp_workflows.receiver.v2025_11_25.session import session_of
 from mcp_workflows.tools.tool import Tool
@@ -58,8 +59,11 @@ class Callers:
         """Return the caller as a viewer of the tool list."""
         identified = self.principal(ctx).identified
         if is_modern(ctx):
-            return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks)
-        return Viewer(identified=identified, takes_tasks=session_of(ctx).augmented, in_core=is_in_core(ctx))
+            return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks, shows_cards=shows_cards(ctx))
+        augmented = session_of(ctx).augmented
+        return Viewer(
+            identified=identified, takes_tasks=augmented, in_core=is_in_core(ctx), shows_cards=shows_cards(ctx)
+        )
 
 
 class Admitted(AccessToken):

@@ -21,6 +21,8 @@ from pydantic import ValidationError
 from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
+from mcp_workflows.receiver.card.page import page_at, shows_cards
+from mcp_workflows.receiver.card.page import with_extension as with_apps
 from mcp_workflows.receiver.companions.definitions import Companion, Name
 from mcp_workflows.receiver.companions.handlers import Companions
 from mcp_workflows.receiver.companions.text import outcome_in_text
@@ -43,6 +45,7 @@ from mcp_workflows.receiver.tool_list import Offer, Viewer
 from mcp_workflows.receiver.v2025_11_25.session import connection_of
 from mcp_workflows.receiver.v2025_11_25.tasks import METHODS, InCoreTasks, asks_forms
 from mcp_workflows.tasks.results import limit_result, read_of
+from mcp_workflows.tools.tool import Card
 from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
@@ -130,8 +133,11 @@ class Middleware:
         return in_core.with_tasks(result, lists=lists, tools_change=self.offer.hands_over)
 
     async def _discover(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        result = plain(await call_next(ctx))
-        return wire.with_extension(result)
+        result = wire.with_extension(plain(await call_next(ctx)))
+        return with_apps(result) if self._has_cards(ctx) else result
+
+    def _has_cards(self, ctx: Context) -> bool:
+        return self.offer.has_cards and shows_cards(ctx)
 
     async def _list(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """List the server's own tools first, then ours in the order of the configuration, on the last page."""
@@ -153,19 +159,21 @@ class Middleware:
     async def _call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         state = current_call() or await self._current(ctx)
         if not state.is_offered:
-            if companion := state.offer.companion(name_of(ctx)):
+            if companion := state.offer.companion(name_of(ctx), shows_cards=shows_cards(ctx)):
                 return await self._companion(ctx, state, companion)
             return await self._call_own(ctx, call_next, state)
         if not is_modern(ctx):
             return await self._call_2025(ctx, state)
         check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
-        params = ctx.params or {}
+        params, card = ctx.params or {}, state.offer.card_of(str(name_of(ctx)), shows_cards=shows_cards(ctx))
         call = replace(
-            wire.parse_call(params, wire.client_of(params), self.callers.key_paths), state=state.request_state
+            wire.parse_call(params, wire.client_of(params), self.callers.key_paths),
+            state=state.request_state,
+            shows_card=card is not Card.OFF,
         )
         report = ProgressReports(ctx.session.report_progress).report
         outcome = await state.offer.task_service.calls.call(call, state.principal, report)
-        rendered = wire.render(outcome_in_text(outcome))
+        rendered = wire.render(outcome_in_text(outcome, card))
         state.request_state = rendered.get("requestState")
         return self._envelope.around(ctx, rendered)
 
@@ -198,6 +206,7 @@ class Middleware:
             principal=principal,
             tell=ProgressReports(ctx.session.report_progress).tell,
             final=is_in_core(ctx),
+            card_of=partial(state.offer.card_of, shows_cards=shows_cards(ctx)),
         )
         arguments = mapping_of(ctx.params or {}, "arguments", default={})
         try:
@@ -218,12 +227,14 @@ class Middleware:
             key_paths=self.callers.key_paths,
         )
         tool = offer.tools[call.tool]
+        card = offer.card_of(tool.name, shows_cards=shows_cards(ctx))
+        call = replace(call, shows_card=card is not Card.OFF)
         tasks = self._tasks_2025(offer)
         serve = partial(tasks.call, ctx, call, principal, patience=tool.wait if tool.hands_over else None)
         outcome = await until_disconnected(ctx, serve, needed=tool.cancel_on_disconnect)
         if isinstance(outcome, Created):
             await tasks.accompany(ctx, outcome.task.task_id, principal, tools_change=offer.hands_over)
-        return in_core.render(outcome_in_text(outcome), wants_task=call.wants_task)
+        return in_core.render(outcome_in_text(outcome, card), wants_task=call.wants_task)
 
     async def _task_request(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if is_in_core(ctx):
@@ -274,6 +285,9 @@ class Middleware:
 
     async def _read(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
+        if self._has_cards(ctx) and (page := page_at(uri)):
+            self._meters.count_poll(self.callers.principal(ctx))
+            return self._envelope.around(ctx, _render(ctx, page))
         command = read_of(uri) if isinstance(uri, str) else None
         if command is None:
             return await call_next(ctx)

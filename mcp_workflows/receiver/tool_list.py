@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_workflows.errors import INTERNAL_ERROR, RequestError
+from mcp_workflows.receiver.card.page import page_uri
 from mcp_workflows.receiver.companions.definitions import (
+    DECISIONS,
     FOR_APPROVERS,
+    FOR_CARDS,
     FOR_OWN,
     Companion,
     Name,
@@ -17,7 +20,7 @@ from mcp_workflows.receiver.companions.definitions import (
     offered,
 )
 from mcp_workflows.tasks.service import TaskService
-from mcp_workflows.tools.tool import Kind, TaskSupport, Tool
+from mcp_workflows.tools.tool import Card, Kind, TaskSupport, Tool
 
 _DOES = {
     Kind.START: "Runs the workflow {workflow}.",
@@ -32,6 +35,7 @@ class Viewer:
     identified: bool
     takes_tasks: bool  # declares the extension (2026-07-28), or has asked for a task in this session (2025-11-25)
     in_core: bool = False  # speaks 2025-11-25: its tool list includes `taskSupport`
+    shows_cards: bool = False  # declares MCP Apps
     offered: frozenset[str] | None = None  # the tools that the rules let it call; None: all
     approves: bool = False  # tasks of others may wait for its answer
 
@@ -50,6 +54,16 @@ class Offer:
         return any(tool.hands_over for tool in self.tools.values())
 
     @property
+    def has_cards(self) -> bool:
+        """True if hosts that show pages get the run card of a tool."""
+        return any(tool.listed and tool.shown_by is not Card.OFF for tool in self.tools.values())
+
+    def card_of(self, name: str, *, shows_cards: bool) -> Card:
+        """Return the card of a tool's tasks for a client that shows cards or does not."""
+        tool = self.tools.get(name) if shows_cards else None
+        return tool.shown_by if tool and tool.listed else Card.OFF
+
+    @property
     def task_service(self) -> TaskService:
         """The task service.
 
@@ -64,35 +78,61 @@ class Offer:
         """Return True if clients can call a tool of that name."""
         return isinstance(name, str) and name in self.tools and self.tools[name].listed
 
-    def companion(self, name: object) -> Companion | None:
-        """Return the companion tool of that name; if there are any, each caller may call them, listed or not."""
+    def companion(self, name: object, *, shows_cards: bool = False) -> Companion | None:
+        """Return the companion tool of that name; if there are any, each caller may call them, listed or not.
+
+        Those of the card alone are for clients that show cards.
+        """
         found = companion(name)
-        return found if found and offered(self.tools.values(), my_tasks=self.my_tasks) else None
+        if found is None or not offered(self.tools.values(), my_tasks=self.my_tasks):
+            return None
+        return None if found.name is Name.FIND and not (shows_cards and self.has_cards) else found
 
     def listed(self, viewer: Viewer) -> Sequence[Mapping[str, Any]]:  # Any: any JSON value
         """Return the tools for `tools/list` of this client, with the companion tools that it may need."""
         theirs = self.tools if viewer.offered is None else viewer.offered
         shown = (tool for name, tool in self.tools.items() if tool.listed and name in theirs)
-        ours = [_listed(tool, viewer) for tool in shown if viewer.identified or tool.kind is Kind.START]
+        cards = viewer.shows_cards and self.has_cards
+        ours = [_listed(tool, viewer, cards=cards) for tool in shown if viewer.identified or tool.kind is Kind.START]
         names = self.companions(viewer)
-        return [*ours, *(dict(companion.listed) for companion in companions() if companion.name in names)]
+        return [*ours, *(self._companion(each, viewer, cards=cards) for each in companions() if each.name in names)]
+
+    def _companion(self, companion: Companion, viewer: Viewer, *, cards: bool) -> dict[str, Any]:
+        """Return a companion tool for `tools/list`, and with cards also for whom it is; never with the page itself.
+
+        Hosts make a new card of each call of a tool with a page.
+        """
+        if not cards:
+            return dict(companion.listed)
+        decides = companion.name in DECISIONS and any(
+            tool.shown_by is Card.ANSWERS_ONLY for tool in self.tools.values()
+        )
+        model = [] if decides or companion.name not in self._for_model(viewer) else ["model"]
+        app = ["app"] if companion.name in FOR_CARDS else []
+        return {**companion.listed, "_meta": {"ui": {"visibility": [*model, *app]}}}
 
     def companions(self, viewer: Viewer) -> frozenset[str]:
-        """Return the names of the companion tools that this client may need."""
-        wanted: set[Name] = set()
-        if self.hands_over and not viewer.takes_tasks:
-            wanted |= FOR_OWN
-        if self.my_tasks:
-            wanted |= {Name.LIST}
-        if viewer.approves:
-            wanted |= FOR_APPROVERS
+        """Return the names of the companion tools that this client may need, or its cards."""
+        wanted = self._for_model(viewer) | (FOR_CARDS if viewer.shows_cards and self.has_cards else frozenset[Name]())
         return frozenset(
             each.name for each in companions() if each.name in wanted and (viewer.identified or not each.lists)
         )
 
+    def _for_model(self, viewer: Viewer) -> frozenset[Name]:
+        wanted: frozenset[Name] = frozenset()
+        if self.hands_over and not viewer.takes_tasks:
+            wanted |= FOR_OWN
+        if self.my_tasks:
+            wanted |= {Name.LIST}
+        return wanted | FOR_APPROVERS if viewer.approves else wanted
 
-def _listed(tool: Tool, viewer: Viewer) -> Mapping[str, Any]:
-    """Return a tool for `tools/list`; without output schema if a task id may be returned: SDKs validate results."""
+
+def _listed(tool: Tool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
+    """Return a tool for `tools/list`; without output schema if a task id may be returned: SDKs validate results.
+
+    With `cards` no page may call it, and one that hands over names the page.
+    """
+    page = {} if tool.shown_by is Card.OFF else {"resourceUri": page_uri()}
     promised = not tool.hands_over or (viewer.takes_tasks and not viewer.in_core)
     support = TaskSupport.REQUIRED if tool.needs_tasks else tool.tasks
     found: dict[str, Any] = {
@@ -103,5 +143,6 @@ def _listed(tool: Tool, viewer: Viewer) -> Mapping[str, Any]:
         "outputSchema": tool.output if promised else None,
         "annotations": tool.annotations and tool.annotations.model_dump(exclude_none=True),
         "execution": {"taskSupport": support.value} if viewer.in_core else None,
+        "_meta": {"ui": {**page, "visibility": ["model"]}} if cards else None,
     }
     return {key: value for key, value in found.items() if value is not None}

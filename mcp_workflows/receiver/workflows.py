@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
@@ -47,7 +48,8 @@ LONGEST_LOOK = 120.0  # seconds for all marked workflows of an engine: page by p
 DIALOGUE_SECONDS = 24 * 3600.0  # how long a person may take to answer the questions before a start
 _SEALING_KEY = "request-state"  # its name in the store
 _EVERYBODY = [
-    Viewer(identified=True, takes_tasks=takes, in_core=in_core) for takes in (True, False) for in_core in (True, False)
+    Viewer(identified=True, takes_tasks=takes, in_core=in_core, shows_cards=shows)
+    for takes, in_core, shows in product((True, False), repeat=3)
 ]
 
 

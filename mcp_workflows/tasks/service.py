@@ -12,7 +12,7 @@ from mcp_workflows.access import Principal, Verb
 from mcp_workflows.access.audit import Audit, Event, silent
 from mcp_workflows.access.limit_settings import UNLIMITED, Limits
 from mcp_workflows.access.rate_limits import RateLimits
-from mcp_workflows.adapter import Status
+from mcp_workflows.adapter import Status, digest
 from mcp_workflows.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.authorization import NO_RIGHTS, Authorization, Rights, TaskAccess, not_found
@@ -25,6 +25,7 @@ from mcp_workflows.wire.commands import (
     Cancel,
     Described,
     Document,
+    Find,
     Get,
     List,
     Listed,
@@ -82,6 +83,19 @@ class TaskService:
         if found is None:
             raise not_found()
         return found
+
+    async def find(self, command: Find, principal: Principal) -> Described:
+        """Return the caller's own newest task of a call with these arguments, as `get` does.
+
+        Raises:
+            RequestError: there is none among its latest ones, it may not be seen, or the caller is anonymous.
+        """
+        if not principal.identified:
+            raise not_found()
+        found = await self._repository.newest(principal.id, command.tool, digest(command.arguments))
+        if found is None:
+            raise not_found()
+        return await self.get(Get(task_id=found.id), principal)
 
     async def answered(self, command: Get, principal: Principal) -> Described | None:
         """Return the task after the principal's own answer, or None if the principal may see no more of it.

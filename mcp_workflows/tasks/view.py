@@ -24,6 +24,7 @@ from mcp_workflows.wire.commands import Document, Part, ProtocolError, TaskView
 META_PREFIX = "mcp-workflows/"
 META_STEPS = f"{META_PREFIX}steps"
 META_LOG = f"{META_PREFIX}log"
+META_URL = f"{META_PREFIX}url"
 
 
 def view(task: Task, pace: timedelta) -> TaskView:
@@ -46,6 +47,7 @@ def view(task: Task, pace: timedelta) -> TaskView:
         cancelled=task.cancelled is not None,
         meta=_meta(task, seen),
         only_question=task.only_question,
+        waits_for_others=not task.may_answer and task.execution.status is Status.INPUT_REQUIRED,
     )
 
 

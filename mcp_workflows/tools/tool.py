@@ -76,6 +76,14 @@ class Fallback(StrEnum):
     REFUSE = "refuse"
 
 
+class Card(StrEnum):
+    """The run card of a tool's tasks, in hosts that show pages of MCP Apps."""
+
+    ON = "on"
+    OFF = "off"
+    ANSWERS_ONLY = "answers_only"
+
+
 class Kind(StrEnum):
     """The kind of a call: it starts an execution, or watches one that somebody else started."""
 
@@ -159,6 +167,12 @@ class Tool(BaseModel):
         description="With `fallback: tools`: how long a call waits for the workflow; hosts give up after about 60s.",
         examples=["30s"],
     )
+    card: Card = Field(
+        default=Card.ON,
+        description="With `fallback: tools`: whether hosts that show pages (MCP Apps) show the task as a card, with "
+        "steps, questions and result: `on`; `off`; or `answers_only`, where only the card answers and cancels, and the "
+        "model does not. See `mcp-workflows docs card`.",
+    )
     adaptive: Duration | None = Field(
         default=None,
         description="How long a call that may become a task waits first: what ends by then is no task, but its result. "
@@ -238,8 +252,8 @@ class Tool(BaseModel):
         given, optional = self.model_fields_set, self.tasks is TaskSupport.OPTIONAL
         useless = {
             "kind: watch": {"allow_answer", "allow_cancel"} if self.kind is Kind.START else set[str](),
-            "tasks: optional": set[str]() if optional else {"fallback", "wait"},
-            "fallback: tools": {"wait"} if optional and self.fallback is not Fallback.TOOLS else set[str](),
+            "tasks: optional": set[str]() if optional else {"fallback", "wait", "card"},
+            "fallback: tools": {"wait", "card"} if optional and self.fallback is not Fallback.TOOLS else set[str](),
             "tasks that are not forbidden": {"adaptive"} if self.tasks is TaskSupport.FORBIDDEN else set[str](),
         }
         for without, names in useless.items():
@@ -256,6 +270,12 @@ class Tool(BaseModel):
         if self.kind is Kind.WATCH and not self.allow_cancel and (name := self._cancels_by()):
             raise ValueError(f"{name}: with kind: watch only together with allow_cancel: true")
         return self
+
+    @field_validator("card", mode="before")
+    @classmethod
+    def _on_or_off(cls, value: Any) -> Any:  # any: the rest is pydantic's to refuse
+        """Take a boolean, too: `on` and `off` are booleans in YAML 1.1, and so in files that other programs write."""
+        return (Card.ON if value else Card.OFF) if isinstance(value, bool) else value
 
     @field_validator("input", "output")
     @classmethod
@@ -332,6 +352,11 @@ class Tool(BaseModel):
     def hands_over(self) -> bool:
         """True if a client without tasks may get a handle for the companion tools instead of the result."""
         return self.tasks is TaskSupport.OPTIONAL and self.fallback is Fallback.TOOLS
+
+    @property
+    def shown_by(self) -> Card:
+        """The card of its tasks; `off` for a tool that hands nothing over that a card could follow."""
+        return self.card if self.hands_over else Card.OFF
 
     @property
     def needs_tasks(self) -> bool:

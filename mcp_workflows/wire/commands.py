@@ -22,6 +22,7 @@ class Call:
     waited: timedelta = timedelta()  # in earlier rounds of the same request
     ttl_ms: int | None = None  # the requested time to live of the task, from its creation; None: not given
     takes_questions: bool  # True if this client can elicit
+    shows_card: bool = False  # the client shows the task as a card, if the tool has one and the call makes no task
     idempotency_key: str | None = None  # made for us
     host_key: Sequence[str] | None = None  # of its host, which wins: its place in `_meta`, and the key
     unusable_keys: Sequence[str] = ()  # the places of a host's values that can be no key
@@ -50,6 +51,14 @@ class Cancel:
     """`tasks/cancel`."""
 
     task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Find:
+    """The newest task of the caller from a call of this tool with these arguments."""
+
+    tool: str
+    arguments: Mapping[str, JSON]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +126,7 @@ class TaskView:
     meta: Mapping[str, JSON]
     started_by: str | None = None  # the subject of its owner, for others than the owner
     only_question: str | None = None  # the key of the open question, if it has never asked another one
+    waits_for_others: bool = False  # it has a question that is somebody else's to answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +180,8 @@ class Document:
     uri: str
     mime_type: str
     text: str
+    meta: Mapping[str, JSON] | None = None
+    ttl_ms: int = 0  # how long clients may keep it
 
 
 class Capability(StrEnum):

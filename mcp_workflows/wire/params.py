@@ -11,6 +11,7 @@ from typing import Final, TypeAlias, TypeGuard, cast
 from mcp_workflows.adapter import JSON, Progress, Status
 from mcp_workflows.adapter.display_text import number_text
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
+from mcp_workflows.wire.commands import Document
 
 Params: TypeAlias = Mapping[str, JSON]
 
@@ -186,3 +187,9 @@ def progress_text(progress: Progress) -> str:
     """Return the progress as text: "2 of 5"."""
     done = number_text(progress.value)
     return done if progress.total is None else f"{done} of {number_text(progress.total)}"
+
+
+def contents_of(document: Document) -> dict[str, JSON]:
+    """Return a resource as one of the `contents` of `resources/read`."""
+    found: dict[str, JSON] = {"uri": document.uri, "mimeType": document.mime_type, "text": document.text}
+    return found if document.meta is None else {**found, "_meta": dict(document.meta)}

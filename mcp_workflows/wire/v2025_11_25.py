@@ -31,6 +31,7 @@ from mcp_workflows.wire.params import (
     STATUS,
     KeyPath,
     Params,
+    contents_of,
     keys_of,
     mapping_of,
     object_of,
@@ -130,8 +131,8 @@ def render(outcome: Outcome, *, wants_task: bool = False) -> dict[str, Any]:
             raise RequestError(INVALID_PARAMS, text_in(result) or "the call was refused; nothing was started")
         case Finished(result=result):
             return dict(result)
-        case Document(uri=uri, mime_type=mime_type, text=text):
-            return {"contents": [{"uri": uri, "mimeType": mime_type, "text": text}]}
+        case Document():
+            return {"contents": [contents_of(outcome)]}
         case CapabilityNeeded(capability=Capability.TASKS, message=message):
             raise RequestError(METHOD_NOT_FOUND, f"{message}, and a call with params.task (MCP {PROTOCOL_VERSION})")
         case CapabilityNeeded(message=message):

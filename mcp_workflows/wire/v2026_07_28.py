@@ -34,6 +34,7 @@ from mcp_workflows.wire.params import (
     KeyPath,
     Params,
     checked,
+    contents_of,
     is_object,
     keys_of,
     mapping_of,
@@ -183,9 +184,9 @@ def render(outcome: Outcome) -> dict[str, Any]:
             return {"resultType": "complete"}
         case Questions(requests=requests, state=state):
             return {"resultType": "input_required", "inputRequests": _requests(requests), "requestState": state}
-        case Document(uri=uri, mime_type=mime_type, text=text):
-            contents = [{"uri": uri, "mimeType": mime_type, "text": text}]
-            return {"resultType": "complete", "contents": contents, "ttlMs": 0, "cacheScope": "private"}
+        case Document(ttl_ms=ttl_ms):
+            contents = [contents_of(outcome)]
+            return {"resultType": "complete", "contents": contents, "ttlMs": ttl_ms, "cacheScope": "private"}
         case CapabilityNeeded(capability=capability, message=message):
             raise _missing(capability, message)
 

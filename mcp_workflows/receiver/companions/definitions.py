@@ -24,9 +24,12 @@ class Name(StrEnum):
     CANCEL = "task_cancel"
     LIST = "my_tasks"
     QUESTIONS = "open_questions"
+    FIND = "task_find"
 
 
 FOR_OWN: Final = frozenset({Name.STATUS, Name.WAIT, Name.ANSWER, Name.CANCEL, Name.LIST})  # for tasks of the caller's
+FOR_CARDS: Final = frozenset({Name.STATUS, Name.ANSWER, Name.CANCEL, Name.FIND})  # all that the run card calls
+DECISIONS: Final = frozenset({Name.ANSWER, Name.CANCEL})  # a person's: the model has no part in them, if it says so
 FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # for those of others
 
 
@@ -202,6 +205,19 @@ _ALL: Final[Sequence[Companion]] = (
         properties={
             "cursor": {"type": "string", "description": "The nextCursor of the page before. Leave it out at first."}
         },
+        annotations=_LOOKS,
+        lists=True,
+    ),
+    Companion(
+        name=Name.FIND,
+        title="Find a task",
+        description="Find the user's newest task by the call that started it, for a card that has lost its taskId. "
+        "Returns its status.",
+        properties={
+            "tool": {"type": "string", "minLength": 1, "maxLength": 64, "description": "The tool that was called."},
+            "arguments": {"type": "object", "description": "The arguments of that call, all of them."},
+        },
+        required=["tool", "arguments"],
         annotations=_LOOKS,
         lists=True,
     ),

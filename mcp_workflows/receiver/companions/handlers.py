@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -24,7 +24,8 @@ from mcp_workflows.tasks.repository import EXPIRED
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.questions import find_key
-from mcp_workflows.wire.commands import Cancel, Get, List, TaskView, Update
+from mcp_workflows.tools.tool import Card
+from mcp_workflows.wire.commands import Cancel, Find, Get, List, TaskView, Update
 
 Tell = Callable[[str | None, Progress | None], Awaitable[None]]
 
@@ -37,6 +38,7 @@ class Companions:
     principal: Principal
     tell: Tell  # called with each change while a call waits
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
+    card_of: Callable[[str], Card] = lambda _: Card.OFF  # a tool's, as this client shows it
 
     async def call(self, companion: Companion, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """`tools/call` of a companion tool; errors of the caller are results with `isError`.
@@ -57,7 +59,7 @@ class Companions:
 
     async def status(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return the status after a look."""
-        return render_task(await self._look(arguments["taskId"]))
+        return self._rendered(await self._look(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Wait until the task has ended, asks, or the time is over; return its status."""
@@ -71,12 +73,12 @@ class Companions:
 
         before = await self._look(arguments["taskId"])
         if before.status is not Status.RUNNING:
-            return render_task(before)
+            return self._rendered(before)
         row = await self.service.owned(before.task_id, self.principal)
         seconds = min(arguments.get("seconds", LONGEST_WAIT), LONGEST_WAIT)
         with anyio.move_on_after(seconds), suppress(ServerStopping):  # it goes on
             await self.service.follow(row, enough, self.principal)
-        return render_task(await self._look(before.task_id))
+        return self._rendered(await self._look(before.task_id))
 
     async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Deliver an answer; report if the question is not open any more."""
@@ -84,11 +86,11 @@ class Companions:
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be visible to others only
                 await self.service.may_answer(Get(task_id=task.task_id), self.principal)
-            return {**render_task(task, lead="Nothing was answered: no question is open."), "isError": True}
+            return {**self._rendered(task, lead="Nothing was answered: no question is open."), "isError": True}
         asked = {key: request.params for key, request in task.requests.items()}
         key = find_key(asked, arguments["key"]) if "key" in arguments else task.only_question
         if key is None:
-            return {**render_task(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
+            return {**self._rendered(task, lead=unclear_key_text(task, arguments.get("key"))), "isError": True}
         response = {"action": "accept"} | {part: arguments[part] for part in ("action", "content") if part in arguments}
         try:
             await self.service.update(Update(task_id=task.task_id, responses={key: response}), self.principal)
@@ -97,7 +99,7 @@ class Companions:
         after = await self.service.answered(Get(task_id=task.task_id), self.principal)
         if after is None:  # the caller could see the task only while it asked
             return text_result(f"Task {task.task_id} ({task.tool}) has the answer. There is nothing more to do.")
-        return render_task(self._seen(after.task))
+        return self._rendered(self._seen(after.task))
 
     async def questions(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of questions in others' tasks."""
@@ -107,14 +109,22 @@ class Companions:
         """Ask the engine to cancel; the status shows the outcome."""
         before = await self._look(arguments["taskId"])
         if before.status in TERMINAL:
-            return render_task(before, lead="There was nothing to cancel.")
+            return self._rendered(before, lead="There was nothing to cancel.")
         await self.service.cancel(Cancel(task_id=before.task_id), self.principal)
-        return render_task(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
+        return self._rendered(await self._look(before.task_id), lead="Its workflow was asked to cancel.")
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a page of the caller's tasks."""
         page = await self.service.tasks(List(cursor=arguments.get("cursor")), self.principal)
         return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]))
+
+    async def find(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Return the caller's newest task of a call with these arguments."""
+        sought = Find(tool=arguments["tool"], arguments=arguments["arguments"])
+        return self._rendered(self._seen((await self.service.find(sought, self.principal)).task))
+
+    def _rendered(self, task: TaskView, *, lead: str = "") -> dict[str, Any]:
+        return render_task(task, lead=lead, card=self.card_of(task.tool))
 
     async def _look(self, task_id: str) -> TaskView:
         try:
@@ -144,4 +154,5 @@ _CALLS: Final[Mapping[Name, Callable[[Companions, Mapping[str, JSON]], Awaitable
     Name.CANCEL: Companions.cancel,
     Name.LIST: Companions.list,
     Name.QUESTIONS: Companions.questions,
+    Name.FIND: Companions.find,
 }

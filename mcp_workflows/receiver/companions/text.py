@@ -10,31 +10,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, cast
 
-from mcp_workflows.adapter import JSON, InputRequest, Status
+from mcp_workflows.adapter import JSON, TERMINAL, InputRequest, Status
 from mcp_workflows.adapter.display_text import cleaned, quoted, without_zero_fractions
 from mcp_workflows.receiver.companions.definitions import Name
-from mcp_workflows.tasks.view import META_LOG, META_STEPS
+from mcp_workflows.tasks.view import META_LOG, META_STEPS, META_URL
 from mcp_workflows.tools.questions import example_of, short_key
+from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire.commands import CallOutcome, Finished, Listed, Outcome, ProtocolError, TaskView, Unfinished
 from mcp_workflows.wire.params import STATUS, progress_text
 
 _OVER: Final = "nothing: the task has ended"
 _LONGEST_MESSAGE: Final = 200  # characters of a message in a list
+_OTHERS: Final = "somebody else's answer"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def outcome_in_text(outcome: CallOutcome) -> Outcome:
-    """Return the outcome with an unfinished workflow as a text result."""
-    return Finished(result=render_task(outcome.task)) if isinstance(outcome, Unfinished) else outcome
+def outcome_in_text(outcome: CallOutcome, card: Card = Card.OFF) -> Outcome:
+    """Return the outcome with an unfinished workflow as a text result, for a client that shows this card."""
+    return Finished(result=render_task(outcome.task, card=card)) if isinstance(outcome, Unfinished) else outcome
 
 
-def render_task(task: TaskView, *, lead: str = "") -> dict[str, Any]:
+def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF) -> dict[str, Any]:
     """Return the task as a `CallToolResult`; an ended one includes its result, after a line of text and as `result`.
 
-    `lead` is a sentence to begin with.
+    `lead` is a sentence to begin with. With a `card`, the text tells the model what the card does, and the structured
+    content has what the card shows.
     """
     result = task.result or {}
-    text, follow_up = _RENDERERS[task.status](task)
+    text, follow_up = _RENDERERS[task.status](task, card)
     status = _word(task)
     structured: dict[str, JSON] = {
         "taskId": task.task_id,
@@ -49,10 +52,28 @@ def render_task(task: TaskView, *, lead: str = "") -> dict[str, Any]:
     }
     found: dict[str, Any] = {
         "content": [_text(f"{lead} {text}".strip()), *result.get("content", []), *_links(task)],
-        "structuredContent": {**_without_none(structured), "next": follow_up},
+        "structuredContent": {**_without_none(structured), **_for_card(task, card), "next": follow_up},
         "isError": task.error is not None or bool(result.get("isError")),
     }
     return {**found, "_meta": result["_meta"]} if result.get("_meta") else found
+
+
+def _for_card(task: TaskView, card: Card) -> dict[str, JSON]:
+    """Return what the card shows beside: the engine's page, when to look again, and whose answer is waited for."""
+    if card is Card.OFF:
+        return {}
+    found: dict[str, JSON] = {
+        "url": _page(task.meta.get(META_URL)),
+        "createdAt": task.created.strftime(_TIME),
+        "pollIntervalMs": None if task.status in TERMINAL else task.poll_interval_ms,
+        "waitsFor": _OTHERS if task.waits_for_others else None,
+    }
+    return _without_none(found)
+
+
+def _page(url: JSON) -> str | None:
+    """Return a URL that a browser can open; other engines have addresses that are no pages."""
+    return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
 
 
 def _links(task: TaskView) -> list[dict[str, str]]:
@@ -120,39 +141,58 @@ def unclear_key_text(task: TaskView, key: str | None) -> str:
 # --- one text per status
 
 
-def _working(task: TaskView) -> tuple[str, str]:
+_CARD: Final[Mapping[Card, str]] = {
+    Card.OFF: "",
+    Card.ON: " A card in this chat shows it to the user and takes answers and a cancellation.",
+    Card.ANSWERS_ONLY: " A card in this chat shows it to the user, and only the card takes answers and a cancellation.",
+}
+"""What the model is told of the card."""
+
+
+def _working(task: TaskView, card: Card) -> tuple[str, str]:
     follow_up = f"call {Name.WAIT} with {_call(taskId=task.task_id)} for its result"
     text = f"{_named(task)} is working{_because(_doing(task))}. It goes on by itself; do not call {task.tool} again."
-    return f"{text} Next: {follow_up}.", follow_up
+    return f"{text}{_CARD[card]} Next: {follow_up}.", follow_up
 
 
-def _asking(task: TaskView) -> tuple[str, str]:
+def _asking(task: TaskView, card: Card) -> tuple[str, str]:
     asked = _questions(task.requests)
+    head = f"{_named(task)} has {_counted(len(asked), 'question')} for the user and waits for the answer.{_CARD[card]}"
+    if card is Card.ANSWERS_ONLY:
+        lines = [f"- {question['message']}" for question in asked.values()]
+        follow_up = (
+            f"let the user answer in the card; call {Name.WAIT} with {_call(taskId=task.task_id)} for the result"
+        )
+        return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
     lines = [f"- {key}: {question['message']}{_form(question)}" for key, question in asked.items()]
     several = "" if len(asked) == 1 else " once per question, with its key, such as"
+    first = "ask the user, then" if card is Card.OFF else "let the user answer in the card, or, if they answer you,"
     follow_up = (
-        f"ask the user, then call {Name.ANSWER} with{several} {_ready(task)}; "
+        f"{first} call {Name.ANSWER} with{several} {_ready(task)}; "
         'if the user does not want to answer, with "action": "decline" and no content'
     )
-    head = f"{_named(task)} has {_counted(len(lines), 'question')} for the user and waits for the answer."
     return "\n".join([head, *lines, f"Next: {follow_up}."]), follow_up
 
 
-def _completed(task: TaskView) -> tuple[str, str]:
-    return _failed(task) if _word(task) == "failed" else (f"{_named(task)} has completed; this is its result:", _OVER)
+def _completed(task: TaskView, card: Card) -> tuple[str, str]:
+    return (
+        _failed(task, card)
+        if _word(task) == "failed"
+        else (f"{_named(task)} has completed; this is its result:", _OVER)
+    )
 
 
-def _failed(task: TaskView) -> tuple[str, str]:
+def _failed(task: TaskView, _: Card) -> tuple[str, str]:
     if task.error is None:
         return f"{_named(task)} has failed:", _OVER
     return f"{_named(task)} has failed with error {task.error.code}: {task.error.message}", _OVER
 
 
-def _cancelled(task: TaskView) -> tuple[str, str]:
+def _cancelled(task: TaskView, _: Card) -> tuple[str, str]:
     return f"{_named(task)} was {_ended(_word(task), _said(task))}. There is no result.", _OVER
 
 
-_RENDERERS: Final[Mapping[Status, Callable[[TaskView], tuple[str, str]]]] = {
+_RENDERERS: Final[Mapping[Status, Callable[[TaskView, Card], tuple[str, str]]]] = {
     Status.RUNNING: _working,
     Status.INPUT_REQUIRED: _asking,
     Status.SUCCEEDED: _completed,

@@ -439,9 +439,14 @@ def _may_cancel(settings: Settings) -> bool:
     return _starts(settings) or settings.get("allow_cancel") is True
 
 
+def _hands_over(settings: Settings) -> bool:
+    return _optional(settings) and settings.get("fallback", "tools") == "tools"
+
+
 _ONLY_FOR: Mapping[str, Callable[[Settings], bool]] = {
     "fallback": _optional,
-    "wait": lambda settings: _optional(settings) and settings.get("fallback", "tools") == "tools",
+    "wait": _hands_over,
+    "card": _hands_over,
     "adaptive": _is_task,
     "allow_answer": _watches,
     "allow_cancel": _watches,
