@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mcp_workflows.receiver.attach import Workflows, attach
     from mcp_workflows.tools.gates import ToolGate
     from mcp_workflows.tools.questions import Ask, Question
-    from mcp_workflows.tools.tool import Annotations, Fallback, Kind, TaskSupport, Tool
+    from mcp_workflows.tools.tool import Annotations, Card, Fallback, Kind, TaskSupport, Tool
     from mcp_workflows.units import Duration
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Annotations",
     "Ask",
     "Authorizer",
+    "Card",
     "Duration",
     "Fallback",
     "Kind",
@@ -49,7 +50,7 @@ _HOME = {
     **dict.fromkeys(["Limits", "ToolLimits"], "access.limit_settings"),
     **dict.fromkeys(["Ask", "Question"], "tools.questions"),
     **dict.fromkeys(["Workflows", "attach"], "receiver.attach"),
-    **dict.fromkeys(["Annotations", "Fallback", "Kind", "TaskSupport", "Tool"], "tools.tool"),
+    **dict.fromkeys(["Annotations", "Card", "Fallback", "Kind", "TaskSupport", "Tool"], "tools.tool"),
 }
 
 
