@@ -459,13 +459,13 @@ LINES: Mapping[str, int] = {
     "telemetry": 173,  # unknown starts, unmapped statuses
     "adapter": 3154,  # the laws and questions that `verify` tries, too; recordings; YAML definitions (0026); functions
     "task": 210,
-    "wire": 550,
+    "wire": 556,  # the call of a card
     "access": 1578,  # signatures of webhooks
-    "tools": 1213,  # the preparation of a call in one place; sizes and keys came from tasks
+    "tools": 1235,  # the preparation of a call in one place; sizes and keys came from tasks; the card's setting
     "store": 1443,  # a row is decoded once for each text; caps are counted seldom; creates share a sync, which may fail
     "engines": 1282,  # one class for a call in place of five context managers; the scheduler knows its own; steps
-    "tasks": 2250,  # the reason for an unknown start; steps, logs; the disk takes a row while the engine starts it
-    "receiver": 2493,  # signed webhooks, refused ones are counted; steps and logs are shown
+    "tasks": 2276,  # an unknown start's reason; steps, logs; the disk takes a row while it starts; a card finds its task
+    "receiver": 2622,  # signed webhooks, refused ones are counted; steps and logs are shown; the run card
     "client": 820,  # bounded answers over HTTP; what was not sent, and what has no token
     "testing": 1140,  # without the laws of the verbs; the laws of logs and recordings
     "sidecar": 7940,  # `dev app.py`; `verify`, its findings and encoded texts; `import --mcp`; schema; steps

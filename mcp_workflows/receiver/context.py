@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from mcp.server.apps import client_supports_apps
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, principal_components
 from mcp.server.context import ServerRequestContext
@@ -20,7 +21,6 @@ from mcp_workflows.access.authn.identity import Identity, moment
 from mcp_workflows.access.authn.settings import Owner
 from mcp_workflows.adapter import JSON
 from mcp_workflows.errors import RequestError
-from mcp_workflows.receiver.card.page import shows_cards
 from mcp_workflows.receiver.tool_list import Viewer
 from mcp_workflows.receiver.v2025_11_25.session import session_of
 from mcp_workflows.tools.tool import Tool
@@ -129,6 +129,11 @@ def client_of(ctx: Context) -> v2026_07_28.Client:
     if not is_modern(ctx):
         return v2026_07_28.Client(takes_tasks=False, takes_questions=False)
     return v2026_07_28.client_of(ctx.params or {})
+
+
+def shows_cards(ctx: Context) -> bool:
+    """Return True if the client declared that it shows pages: in its handshake, or from 2026-07-28 in this request."""
+    return client_supports_apps(ctx)
 
 
 def name_of(ctx: Context) -> JSON:

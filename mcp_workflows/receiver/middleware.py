@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from mcp_workflows.access import Principal
 from mcp_workflows.access.rate_limits import RateLimits
 from mcp_workflows.errors import LimitReached, RequestError, WorkflowsError
-from mcp_workflows.receiver.card.page import page_at, shows_cards
+from mcp_workflows.receiver.card.page import page_at
 from mcp_workflows.receiver.card.page import with_extension as with_apps
 from mcp_workflows.receiver.companions.definitions import Companion, Name
 from mcp_workflows.receiver.companions.handlers import Companions
@@ -35,6 +35,7 @@ from mcp_workflows.receiver.context import (
     is_modern,
     name_header,
     name_of,
+    shows_cards,
 )
 from mcp_workflows.receiver.current_call import CurrentCall, as_current_call, current_call
 from mcp_workflows.receiver.disconnect import note_retry_after, until_disconnected
@@ -165,12 +166,12 @@ class Middleware:
         if not is_modern(ctx):
             return await self._call_2025(ctx, state)
         check_param_headers(ctx, state.offer.tools[str(name_of(ctx))])
-        params, card = ctx.params or {}, state.offer.card_of(str(name_of(ctx)), shows_cards=shows_cards(ctx))
+        params = ctx.params or {}
         call = replace(
-            wire.parse_call(params, wire.client_of(params), self.callers.key_paths),
-            state=state.request_state,
-            shows_card=card is not Card.OFF,
+            wire.parse_call(params, wire.client_of(params), self.callers.key_paths), state=state.request_state
         )
+        card = Card.OFF if call.takes_tasks else state.offer.card_of(call.tool, shows_cards=shows_cards(ctx))
+        call = replace(call, shows_card=card is not Card.OFF)
         report = ProgressReports(ctx.session.report_progress).report
         outcome = await state.offer.task_service.calls.call(call, state.principal, report)
         rendered = wire.render(outcome_in_text(outcome, card))

@@ -19,7 +19,7 @@ from mcp_workflows.tasks.repository import TaskRepository
 from mcp_workflows.tasks.results import tool_error
 from mcp_workflows.tasks.view import final_result, view
 from mcp_workflows.tools.dialogue import Dialogue, write_dialogue
-from mcp_workflows.tools.tool import Card, Tool
+from mcp_workflows.tools.tool import Tool
 from mcp_workflows.wire.commands import Call, CallOutcome, Finished, Questions, TaskView, Unfinished
 
 CARD_WAIT = timedelta(seconds=2)  # a plain call waits no longer for what a card shows: it is empty until the reply
@@ -56,7 +56,7 @@ class WaitingCalls:
             self._access.record(Event.RETRIEVE, principal, task)
             return finished(task)
         asks = task.seen.status is Status.INPUT_REQUIRED
-        if asks and call.takes_questions and not _shows_card(tool, call):
+        if asks and call.takes_questions and not call.shows_card:
             return Questions(requests=task.seen.requests, state=write_dialogue(Dialogue(task_id=task.id)), started=True)
         if tool.hands_over:
             return Unfinished(task=self._view(task))
@@ -135,9 +135,5 @@ def _within(tool: Tool, call: Call) -> timedelta | None:
     """Return the remaining time of a waiting call; None is no limit."""
     if not tool.hands_over:
         return None
-    longest = min(tool.wait, CARD_WAIT) if _shows_card(tool, call) else tool.wait
+    longest = min(tool.wait, CARD_WAIT) if call.shows_card else tool.wait
     return max(longest - call.waited, timedelta())
-
-
-def _shows_card(tool: Tool, call: Call) -> bool:
-    return call.shows_card and tool.shown_by is not Card.OFF

@@ -1,4 +1,4 @@
-"""The page of the run card as a resource, its address, and the clients that show it.
+"""The page of the run card as a resource, and its address.
 
 Source: MCP Apps, 2026-01-26 (`io.modelcontextprotocol/ui`). The SDK's own `Apps` serves tools that are functions, and
 shows `_meta.ui` to clients that declared nothing.
@@ -12,8 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID, client_supports_apps
-from mcp.server.context import ServerRequestContext
+from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID
 
 from mcp_workflows.adapter import JSON
 from mcp_workflows.wire.commands import Document
@@ -22,11 +21,6 @@ from mcp_workflows.wire.params import Params, object_of
 MAX_PAGE_BYTES: Final = 20_000
 _FOLDER: Final = "ui://mcp-workflows/run/"
 _KEPT_MS: Final = 3_600_000  # after an upgrade of one replica, another may answer the new address with its own page
-
-
-def shows_cards(ctx: ServerRequestContext[Any, Any]) -> bool:  # Any: the lifespan and the transport are the user's
-    """Return True if the client declared that it shows pages: in its handshake, or from 2026-07-28 in this request."""
-    return client_supports_apps(ctx)
 
 
 @cache
