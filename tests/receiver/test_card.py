@@ -13,11 +13,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
+from mcp.client import Client
+from mcp.client.extension import advertise
+from mcp.server.apps import Apps
 from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 
-from mcp_workflows import Card, Fallback, Tool
+from mcp_workflows import Card, Fallback, Tool, attach
 from mcp_workflows.adapter import Execution, Ref
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.errors import ConfigError
@@ -242,7 +247,7 @@ async def test_a_card_gets_its_handle_soon_however_long_the_tool_would_wait(tmp_
     shown = result["structuredContent"]
     assert shown["status"] == "working"
     assert (shown["pollIntervalMs"] > 0, shown["createdAt"][-1]) == (True, "Z")
-    assert "A card in this chat shows it to the user and takes answers and a cancellation." in told(result)
+    assert "A card where it was started shows it to the user and takes answers and a cancellation." in told(result)
     assert shown["next"] == f'call task_wait with {{"taskId": "{shown["taskId"]}"}} for its result'
 
 
@@ -322,6 +327,36 @@ async def test_texts_of_a_workflow_reach_the_card_as_texts_and_only_pages_as_lin
     ):
         content = (await client.call("forever")).result["structuredContent"]
     assert (content["message"], content.get("url")) == (HOSTILE, shown)
+
+
+async def test_the_text_for_an_approver_names_no_card_which_is_the_owners(tmp_path: Path) -> None:
+    async with callers(tmp_path, tool(allow=RULES)) as (alice, bob):
+        task_id = (await alice.call("ask")).result["structuredContent"]["taskId"]
+        asked = told((await bob.call("task_status", {"taskId": task_id})).result)
+        assert "card" not in asked
+        assert "Next: ask the user, then call task_answer" in asked
+
+
+async def test_a_server_with_pages_of_its_own_keeps_them(tmp_path: Path) -> None:
+    apps, uri = Apps(), "ui://own/page.html"
+    apps.add_html_resource(uri, "<!doctype html>own")
+
+    @apps.tool(resource_uri=uri)
+    async def show() -> str:  # pyright: ignore[reportUnusedFunction]  # the decorator took it
+        """Show the server's own page."""
+        return "shown"
+
+    server: MCPServer[None] = MCPServer("own", extensions=[apps])
+    engines = {"memory": MemoryAdapter(MemorySettings(name=str(tmp_path)))}
+    workflows = attach(server, tools=[tool()], engines=engines, store=f"sqlite:///{tmp_path}/tasks.db")
+    extension = advertise("io.modelcontextprotocol/ui", {"mimeTypes": [MIME]})
+    async with workflows, Client(server, extensions=[extension]) as client:
+        tools = {each.name: (each.meta or {}).get("ui", {}) for each in (await client.list_tools()).tools}
+        assert (tools["show"]["resourceUri"], tools["ask"]["resourceUri"]) == (uri, page_uri())
+        for address, text in ((uri, "<!doctype html>own"), (page_uri(), page_text())):
+            (found,) = (await client.read_resource(address)).contents
+            assert isinstance(found, types.TextResourceContents)
+            assert found.text == text
 
 
 # --- a card that has lost its task

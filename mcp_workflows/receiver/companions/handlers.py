@@ -124,7 +124,10 @@ class Companions:
         return self._rendered(self._seen((await self.service.find(sought, self.principal)).task))
 
     def _rendered(self, task: TaskView, *, lead: str = "") -> dict[str, Any]:
-        return render_task(task, lead=lead, card=self.card_of(task.tool))
+        card = self.card_of(task.tool)
+        if card is Card.ON and task.started_by is not None:  # the card is in the chat of whom it belongs to
+            card = Card.OFF
+        return render_task(task, lead=lead, card=card)
 
     async def _look(self, task_id: str) -> TaskView:
         try:

@@ -143,10 +143,11 @@ def unclear_key_text(task: TaskView, key: str | None) -> str:
 
 _CARD: Final[Mapping[Card, str]] = {
     Card.OFF: "",
-    Card.ON: " A card in this chat shows it to the user and takes answers and a cancellation.",
-    Card.ANSWERS_ONLY: " A card in this chat shows it to the user, and only the card takes answers and a cancellation.",
+    Card.ON: " A card where it was started shows it to the user and takes answers and a cancellation.",
+    Card.ANSWERS_ONLY: " A card where it was started shows it to the user, and only the card takes answers and a "
+    "cancellation.",
 }
-"""What the model is told of the card."""
+"""The sentence that tells the model of the card."""
 
 
 def _working(task: TaskView, card: Card) -> tuple[str, str]:
