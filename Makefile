@@ -66,7 +66,7 @@ conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite: ENGINE=te
 clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/clients.md
 	@exec $(RUN) scripts.clients $(if $(filter-out file,$(origin ENGINE)),--engine $(ENGINE))
 
-bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http [ONLY=a,c] [STRICT=1] [KEEP=1]
+bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos [ONLY=a,c] [STRICT=1] [KEEP=1]
 	@exec $(RUN) scripts.bench --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)
 
 pictures: $(PYTHON_READY)  ## draw what `make bench KEEP=1` has kept in docs/benchmarks, and the diagrams of docs/pictures

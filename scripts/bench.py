@@ -21,6 +21,7 @@ from rich.table import Table
 
 from scripts import (
     bench_clients,
+    bench_dbos,
     bench_goals,
     bench_google,
     bench_google_asked,
@@ -75,7 +76,13 @@ _GOOGLE: Mapping[str, Goal] = {
     "q": Goal(measure=bench_google_asked.let_in),
 }
 _HTTP: Mapping[str, Goal] = {"t": Goal(measure=bench_http.followed), "u": Goal(measure=bench_http.looked)}
+_DBOS: Mapping[str, Goal] = {
+    "v": Goal(measure=bench_dbos.compared_with_fastmcp),
+    "w": Goal(measure=bench_dbos.memory),
+    "x": Goal(measure=bench_dbos.told),
+}
 GOALS: Mapping[str, Mapping[str, Goal]] = {
+    "dbos": _DBOS,
     "google": _GOOGLE,
     "http": _HTTP,
     "stepfunctions": _STEPFUNCTIONS,
@@ -96,8 +103,8 @@ def main() -> int:
     only = given.only.split(",") if given.only else list(goals)
     if strangers := set(only) - set(goals):
         parser.error(f"no goal {', '.join(sorted(strangers))} of {given.engine}; there is {', '.join(goals)}")
-    if given.keep and (given.only or given.engine != "temporal"):
-        parser.error("--keep is of all goals of temporal, in one run: the pictures are drawn of these")
+    if given.keep and given.only:
+        parser.error("--keep is of all goals of an engine, in one run")
     load = os.getloadavg()
     pin(1)
     try:
@@ -108,16 +115,16 @@ def main() -> int:
         return 1
     console.print(_table(lines))
     if given.keep:
-        _keep(lines, load)
+        _keep(given.engine, lines, load)
     return 1 if given.strict and any(line.surely_missed for line in lines) else 0
 
 
-def _keep(lines: Sequence[Line], load: tuple[float, float, float]) -> None:
+def _keep(engine: str, lines: Sequence[Line], load: tuple[float, float, float]) -> None:
     """The results as JSON, with what they were measured on, and its load before."""
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load": load}
     found = {"on": time.strftime("%Y-%m-%d", time.gmtime()), **machine, "lines": [asdict(line) for line in lines]}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "temporal.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / f"{engine}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _measured(name: str, goal: Goal, place: Place) -> Sequence[Line]:
@@ -135,7 +142,7 @@ def _measured(name: str, goal: Goal, place: Place) -> Sequence[Line]:
 
 
 def _table(lines: Sequence[Line]) -> Table:
-    rounds = any(line.goal in _TEMPORAL for line in lines)
+    rounds = any(line.goal in _TEMPORAL or line.ratio for line in lines)
     title = f"median of {ROUNDS} paired rounds (95 % interval)" if rounds else "see docs/benchmarks.md"
     compared = any(line.theirs for line in lines)
     headers = ("", "", "ours", "theirs", "target", "") if compared else ("", "", "measured", "target", "")

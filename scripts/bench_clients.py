@@ -24,6 +24,8 @@ SECONDS = 8.0  # of each
 _PROBE = 0.05  # seconds between two probes
 _CREATE_P99 = 0.250  # seconds
 _HEALTHZ_P99 = 0.020  # seconds
+UNREACHED = {"tasks_per_principal": 1_000_000, "creates_per_minute": 1_000_000, "polls_per_minute": 1_000_000_000}
+"""Limits that are checked and not reached."""
 _SWITCH = 0.0005  # seconds until another thread of ours gets its turn
 
 
@@ -50,11 +52,10 @@ def clients(place: Place) -> Iterator[Line]:
 def _sidecar(folder: Path, port: int) -> Command:
     """What starts it, as users have it but for the caps, which are checked and not reached."""
     config = folder / "clients.yaml"
-    limits = {"tasks_per_principal": 1_000_000, "creates_per_minute": 1_000_000, "polls_per_minute": 1_000_000_000}
     written = {
         "server": {"name": "bench", "drain": "0s"},
         "store": f"sqlite:///{folder / 'clients.db'}",
-        "limits": limits,
+        "limits": UNREACHED,
         "engines": {"engine": {"adapter": "memory"}},
         "tools": {"echo": {"engine": "engine", "workflow": "echo"}},
     }

@@ -106,7 +106,7 @@ def _middle(found: Sequence[Ratio]) -> Ratio:
 def _ended_beside(ours: Served, bare: Served) -> tuple[Ratio, Ratio, str, int]:
     """Two ratios, the CPU of each in words, and the engine calls meanwhile."""
     task_id, wire, other = _ended_task(ours), ours.wire(), bare.wire()
-    many = cycle([_finished(wire, wire.call("echo", {"a": 1})["taskId"]) for _ in range(OTHERS)])
+    many = cycle([finished(wire, wire.call("echo", {"a": 1})["taskId"]) for _ in range(OTHERS)])
     before = ours.calls()
     sides = (
         Side(pid=ours.pid, do=lambda: wire.get(task_id)),
@@ -132,7 +132,7 @@ def _get_ended(served: Served) -> None:
 
 def _ended_task(served: Served) -> str:
     wire = served.wire()
-    return _finished(wire, wire.call("echo", {"a": 1})["taskId"])
+    return finished(wire, wire.call("echo", {"a": 1})["taskId"])
 
 
 def running(place: Place) -> Iterator[Line]:
@@ -220,16 +220,16 @@ def receiver(place: Place) -> Iterator[Line]:
     """(g) Tasks per second, to their result; beside FastMCP and the SDK alone, all with what runs them in memory."""
     ours, theirs, sdk = place.serve("volatile"), place.fastmcp(str(python_of("fastmcp", FASTMCP))), place.serve("bare")
     turns = ((ours, _ECHO), (theirs, _ECHO), (sdk, _pair))
-    rounds = [tuple(_rate(server, turn) for server, turn in turns) for _ in range(ROUNDS + 1)][1:]
+    rounds = [tuple(turns_per_second(server, turn) for server, turn in turns) for _ in range(ROUNDS + 1)][1:]
     us, them, bare = zip(*rounds, strict=True)
     what = f"tasks to their result, {CLIENTS} clients, to FastMCP's"
     yield at_least("g", what, ratio(us, them), 3.0)
     yield at_least("g", "to pairs of requests that the SDK alone answers from a dict", ratio(us, bare), 0.52)
     rates = " to ".join(f"{interval(each).median:.0f}" for each in (us, them, bare))
     yield beside("g", "tasks/s: ours, FastMCP's, pairs of the SDK alone", rates)
-    durable = interval([_rate(place.serve("memory"), _ECHO) for _ in range(5)])
+    durable = interval([turns_per_second(place.serve("memory"), _ECHO) for _ in range(5)])
     yield beside("g", "tasks/s with the store on disk, as shipped", f"{durable.median:.0f}")
-    real = interval([_rate(place.serve("temporal"), _task("slow", {"seconds": 0})) for _ in range(3)])
+    real = interval([turns_per_second(place.serve("temporal"), to_result("slow", {"seconds": 0})) for _ in range(3)])
     yield beside("g", "tasks/s on Temporal's dev server, on the same cores", f"{real.median:.0f}")
 
 
@@ -239,18 +239,18 @@ def _pair(wire: Wire) -> object:
 
 def profile_receiver(place: Place) -> Sequence[str]:
     """What (g) is spent on."""
-    return place.profile("g", "volatile", lambda served: [_rate(served, _ECHO) for _ in range(5)])
+    return place.profile("g", "volatile", lambda served: [turns_per_second(served, _ECHO) for _ in range(5)])
 
 
-def _task(tool: str, arguments: Mapping[str, object]) -> Turn:
+def to_result(tool: str, arguments: Mapping[str, object]) -> Turn:
     """One task to its result."""
-    return lambda wire: _finished(wire, wire.call(tool, arguments)["taskId"])
+    return lambda wire: finished(wire, wire.call(tool, arguments)["taskId"])
 
 
-_ECHO = _task("echo", {"a": 1})
+_ECHO = to_result("echo", {"a": 1})
 
 
-def _rate(served: Served, turn: Turn) -> float:
+def turns_per_second(served: Served, turn: Turn) -> float:
     """Turns per second of so many clients, each taking one after the other."""
     done: list[int] = []
     began = time.monotonic()
@@ -275,7 +275,7 @@ def _take_turns(wire: Wire, turn: Turn, stop_at: float, done: list[int]) -> None
     wire.close()
 
 
-def _finished(wire: Wire, task_id: str) -> str:
+def finished(wire: Wire, task_id: str) -> str:
     while (seen := wire.get(task_id))["status"] == "working":
         pass
     if seen["status"] != "completed":

@@ -149,19 +149,21 @@ class Place:
         port = free_port()
         script = str(ROOT / "tests" / "clients" / "fastmcp_bench.py")
         command = Command(name="fastmcp", argv=[python, script, str(port)], cwd=ROOT, env={})
-        return self._answering(self._launch(command), port)
+        return self.serving(command, port)
+
+    def serving(self, command: Command, port: int) -> Served:
+        """Start a server, and wait until it listens at this port; it stays until somebody ends it."""
+        child = self._launch(command)
+        served = Served(child, port)
+        _until(served.answers, f"the {child.name} does not answer", child)
+        return served
 
     def _start(self, kind: str, *profile: str) -> Served:
         needs_temporal = kind not in {"memory", "volatile", "bare"}
         env = self.temporal.environment() if needs_temporal else dict[str, str]()
         port = free_port()
         argv = [sys.executable, "-m", "scripts.bench_servers", kind, str(port), str(self.folder), *profile]
-        return self._answering(self._launch(Command(name=f"{kind} server", argv=argv, cwd=ROOT, env=env)), port)
-
-    def _answering(self, child: Child, port: int) -> Served:
-        served = Served(child, port)
-        _until(served.answers, f"the {child.name} does not answer", child)
-        return served
+        return self.serving(Command(name=f"{kind} server", argv=argv, cwd=ROOT, env=env), port)
 
     def _launch(self, command: Command) -> Child:
         child = Child(command, self.folder / f"{command.name}.log")

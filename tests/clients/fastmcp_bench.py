@@ -1,7 +1,15 @@
-"""A FastMCP server with one trivial task on its backend in memory: `python fastmcp_bench.py PORT`, on core 0."""
+"""A FastMCP server with the tasks of `make bench`: `python fastmcp_bench.py PORT [BACKEND FOLDER]`, on core 0.
 
+The backend is in memory by default. A task of a worker that is gone is given to another one after 10 s, in place of
+the 300 s of FastMCP: a bench does not wait that long.
+"""
+
+import asyncio
 import os
 import sys
+import time
+from datetime import timedelta
+from pathlib import Path
 
 from fastmcp import FastMCP
 from fastmcp_tasks import TasksExtension
@@ -9,8 +17,10 @@ from fastmcp_tasks import TasksExtension
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {0})
 
+port, *given = sys.argv[1:]
+backend, folder = given or ("memory://", ".")
 mcp = FastMCP("bench")
-mcp.add_extension(TasksExtension(url="memory://"))
+mcp.add_extension(TasksExtension(url=backend, redelivery_timeout=timedelta(seconds=10)))
 
 
 @mcp.tool(task=True)
@@ -19,6 +29,21 @@ async def echo(a: int) -> dict:
     return {"a": a}
 
 
-mcp.run(
-    transport="http", host="127.0.0.1", port=int(sys.argv[1]), show_banner=False, uvicorn_config={"access_log": False}
-)
+@mcp.tool(task=True)
+async def brief(seconds: float) -> dict:
+    """Sleep, and the time of the end."""
+    await asyncio.sleep(seconds)
+    return {"ended": time.time()}
+
+
+@mcp.tool(task=True)
+async def work(a: int) -> dict:
+    """Do something, and wait for a file before the end."""
+    with (Path(folder) / "done").open("a") as file:
+        file.write(f"{a}\n")
+    while not (Path(folder) / "gate").exists():
+        await asyncio.sleep(0.02)
+    return {"a": a}
+
+
+mcp.run(transport="http", host="127.0.0.1", port=int(port), show_banner=False, uvicorn_config={"access_log": False})

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from dbos import DBOS, SetWorkflowAttributes, SetWorkflowID
 from dbos import error as dbos_error
+from sqlalchemy import NullPool, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -159,6 +160,8 @@ class Executor:
 
     async def _launched_until_stopped(self) -> None:
         application = self.application
+        if is_sqlite(application.url):
+            _write_ahead(application.url)
         DBOS(
             config={
                 "name": application.name,
@@ -267,6 +270,13 @@ def _leave(application: Application) -> None:
 def unknown_workflow(workflow: str, known: Mapping[str, WorkflowFunction], module: str) -> EngineRefused:
     """Return the refusal of a workflow that the module does not have."""
     return EngineRefused(f"{module} has no workflow {workflow!r} (it has {', '.join(known) or 'none'})", final=True)
+
+
+def _write_ahead(url: str) -> None:
+    """Have readers of an SQLite file not wait for its writers, nor these for them; the file remembers it."""
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
 
 
 def is_sqlite(url: str) -> bool:

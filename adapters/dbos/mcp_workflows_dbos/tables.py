@@ -189,7 +189,8 @@ def _engine(url: URL) -> Engine:
     """Return an engine for reading; a file that is not there is not made."""
     if url.get_backend_name() == "sqlite":
         file = url.set(database=f"file:{url.database}", query={"mode": "ro", "uri": "true"})
-        return sa.create_engine(file, poolclass=sa.NullPool, connect_args={"timeout": _CONNECT_TIMEOUT})
+        shared = {"timeout": _CONNECT_TIMEOUT, "check_same_thread": False}  # a connection has one user at a time
+        return sa.create_engine(file, poolclass=sa.QueuePool, connect_args=shared)
     there = url.set(drivername="postgresql+psycopg")
     arguments = {"connect_timeout": _CONNECT_TIMEOUT, "application_name": "mcp-workflows"}
     return sa.create_engine(there, pool_size=4, pool_pre_ping=True, connect_args=arguments)
