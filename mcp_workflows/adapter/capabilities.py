@@ -326,6 +326,7 @@ class Allowance:
     sweep_every: float  # seconds between two sweeps
     batch: int  # executions of one sweep
     burst: int = 0  # looks that it takes now beyond that rate; for executions that have surely changed
+    in_process: bool = False  # its workflows run in this process: fewer looks spare nobody
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
+from math import inf, isfinite
 from typing import Final
 
 from mcp_workflows.adapter import Allowance
@@ -18,7 +18,7 @@ class PollingPolicy:
     The first three are settings of the server; the others fit every engine that was measured.
     """
 
-    looks_per_second: float = 50.0  # infinite: no limit
+    looks_per_second: float | None = None  # infinite: no limit; None: see `limits`
     open_waits: int = 200  # long polls of this process; Temporal allows a namespace 1,200
     fresh_for: float = 4.0  # at most for which a look is shared by all requests; 0: each request looks anew
 
@@ -68,20 +68,26 @@ class PollingPolicy:
         return min(max(age / self.age_per_pace, self.shortest_pace), self.longest_pace)
 
     def limits(self, allowance: Allowance | None) -> PollLimits:
-        """Return the lesser of these rates and those that the engine's quotas allow, if it has quotas."""
+        """Return the lesser of these rates and those that the engine's quotas allow, if it has quotas.
+
+        Without a setting, nothing limits looks at workflows that run in this process.
+        """
+        usual = inf if allowance is not None and allowance.in_process else USUAL_LOOKS
+        most = usual if self.looks_per_second is None else self.looks_per_second
         if allowance is None:
-            return PollLimits(looks_per_second=self.looks_per_second, sweep_every=self.sweep_every, batch=self.batch)
+            return PollLimits(looks_per_second=most, sweep_every=self.sweep_every, batch=self.batch)
         allowed = allowance.looks_per_second
         allowed = allowed if allowed > self.fewest_looks else self.fewest_looks  # also if it is NaN
         return PollLimits(
-            looks_per_second=min(self.looks_per_second, allowed),
+            looks_per_second=min(most, allowed),
             sweep_every=max(allowance.sweep_every, self.sweep_every),
             batch=max(allowance.batch, 1),
-            burst=int(max(0.0, min(allowance.burst, self.looks_per_second - allowed))),
+            burst=int(max(0.0, min(allowance.burst, most - allowed))),
             by_quota=isfinite(allowed),
         )
 
 
+USUAL_LOOKS: Final = 50.0  # per second
 DEFAULT_POLICY: Final = PollingPolicy()
 
 

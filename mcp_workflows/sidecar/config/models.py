@@ -173,11 +173,12 @@ class ServerSettings(BaseModel):
         description="How long it goes on serving after SIGTERM or SIGHUP while `/readyz` says no, so that load "
         "balancers notice. At most 1h; `0s`: not at all.",
     )
-    max_looks_per_second: float = Field(
-        default=50,
+    max_looks_per_second: float | None = Field(
+        default=None,
         gt=0,
         allow_inf_nan=False,
-        description="How often each engine is asked how executions are; with more tasks, clients poll less.",
+        description="How often each engine is asked how executions are; with more tasks, clients poll less. "
+        "Default: 50, and without a limit for workflows in the server's own process (DBOS with `module`).",
     )
     max_open_waits: int = Field(
         default=200,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import anyio
@@ -93,6 +95,14 @@ async def test_the_configured_cap_counts_if_it_is_lower_and_nothing_stops_all_lo
         none = Allowance(looks_per_second=nothing, sweep_every=0, batch=0)
         found = PollingPolicy().limits(none)
         assert (found.looks_per_second, found.batch) == (PollingPolicy().fewest_looks, 1)
+
+
+def test_looks_at_workflows_in_this_process_are_unlimited_unless_there_is_a_setting() -> None:
+    without = Allowance(looks_per_second=inf, sweep_every=1, batch=1)
+    here = replace(without, in_process=True)
+    assert PollingPolicy().limits(without).looks_per_second == PollingPolicy().limits(None).looks_per_second == 50
+    assert PollingPolicy().limits(here).looks_per_second == inf
+    assert PollingPolicy(looks_per_second=5).limits(here).looks_per_second == 5
 
 
 async def test_clients_are_told_how_long_looks_at_all_of_them_take(tmp_path: Path) -> None:
