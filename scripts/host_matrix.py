@@ -76,10 +76,11 @@ class Host:
     environment: Callable[[Target], Mapping[str, str]] = lambda _: {}
     revision: str = ""
     declares: Sequence[str] = ()
+    revision_on_stdio: str = ""  # if it is another
+    declares_on_stdio: Sequence[str] = ()  # beside those
     calls: str = ""  # how the model is to call `greet`
     sees: Mapping[str, str] = field(default_factory=dict[str, str])
     sees_on_stdio: Mapping[str, str] = field(default_factory=dict[str, str])  # where it is something else
-    notes: Sequence[str] = ()
 
     @property
     def pinned(self) -> str:
@@ -130,8 +131,21 @@ def _opencode(target: Target) -> Files:
     return {".config/opencode/opencode.json": json.dumps(settings)}
 
 
+_HANDED: Final[Mapping[str, str]] = {
+    "result": "result",
+    "question": "question, result",
+    "approval": "question, result",
+    "cancel": "handle, cancelled",
+    "minutes": "handle, result",
+    "at_once": "result",
+    "killed": "list, result",
+}
+"""What a host sees that cannot be asked."""
+
 _CODEX: Final = "@openai/codex-*/vendor/*/bin/codex"
 _FULL_ACCESS: Final = "--dangerously-bypass-approvals-and-sandbox"
+
+_NEXT_REVISION: Final = ("--enable", "mcp_2026_07_28")
 
 HOSTS: Mapping[str, Host] = {
     "codex": Host(
@@ -141,6 +155,37 @@ HOSTS: Mapping[str, Host] = {
         files=_codex,
         run=("exec", "--skip-git-repo-check"),
         resume=("exec", "resume", "--last", "--skip-git-repo-check"),
+        revision="2025-06-18",
+        declares=("elicitation",),
+        declares_on_stdio=("experimental",),
+        calls="mcp__workflows/greet",
+        sees={
+            **_HANDED,
+            "question": "declined",
+            "approval": "declined",
+            "stopped": "notified, list, result",
+            "length": "12 kB",
+        },
+    ),
+    "codex-2026": Host(
+        title="Codex CLI with `mcp_2026_07_28`",
+        folder="codex",
+        program=_CODEX,
+        files=_codex,
+        run=("exec", "--skip-git-repo-check", *_NEXT_REVISION),
+        resume=("exec", "resume", "--last", "--skip-git-repo-check", *_NEXT_REVISION),
+        revision="2026-07-28",
+        revision_on_stdio="2025-06-18",
+        declares=("elicitation",),
+        declares_on_stdio=("experimental",),
+        calls="mcp__workflows/greet",
+        sees={
+            **_HANDED,
+            "question": "declined",
+            "approval": "declined",
+            "stopped": "notified, list, result",
+            "length": "12 kB",
+        },
     ),
     "codex-full": Host(
         title="Codex CLI with full access",
@@ -151,6 +196,7 @@ HOSTS: Mapping[str, Host] = {
         resume=("exec", "resume", "--last", "--skip-git-repo-check", _FULL_ACCESS),
         revision="2025-06-18",
         declares=("elicitation",),
+        declares_on_stdio=("experimental",),
         calls="mcp__workflows/greet",
         sees={"question": "declined", "approval": "result"},
     ),
@@ -161,6 +207,10 @@ HOSTS: Mapping[str, Host] = {
         files=_gemini,
         run=("--skip-trust", "--approval-mode", "yolo", "-m", "gemini-2.5-pro", "-p"),
         resume=("--skip-trust", "--approval-mode", "yolo", "-m", "gemini-2.5-pro", "--resume", "latest", "-p"),
+        revision="2025-06-18",
+        declares=("roots",),
+        calls="mcp_workflows_greet",
+        sees={**_HANDED, "stopped": "list, result", "length": "40 kB"},
         environment=lambda target: {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": target.model},
     ),
     "opencode": Host(
@@ -170,5 +220,9 @@ HOSTS: Mapping[str, Host] = {
         files=_opencode,
         run=("run",),
         resume=("run", "--continue"),
+        revision="2025-11-25",
+        declares=("roots",),
+        calls="workflows_greet",
+        sees={**_HANDED, "stopped": "list, result", "length": "50 kB"},
     ),
 }

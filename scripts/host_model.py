@@ -63,13 +63,13 @@ def reply_to(request: Request) -> Call | str:
     _, found, written = request.prompt.partition(_PLAY)
     if not (found and request.tools):
         return "A title"  # hosts also want a name for the conversation
-    play, _ = json.JSONDecoder().raw_decode(_plain(written))  # a host may quote the prompt again
+    play: Sequence[JSON] = json.JSONDecoder().raw_decode(_plain(written))[0]  # a host may quote the prompt again
     seen = [*request.before, *request.results]
     at = len(request.results)
-    step = play[at] if at < len(play) else play[-1] if play[-1] == FOLLOW else None
-    if isinstance(step, str) and seen:
+    step: JSON = play[at] if at < len(play) else play[-1] if play[-1] == FOLLOW else None
+    if step in (FOLLOW, ANSWER) and seen:
         return _next_of(request, _plain(seen[-1]), answered=step == ANSWER)
-    if step is None:
+    if step in (FOLLOW, ANSWER, None):
         return _last_words(seen)
     ids = _TASK_ID.findall("\n".join(seen))
     arguments = {key: ids[-1] if value == TASK and ids else value for key, value in step["arguments"].items()}

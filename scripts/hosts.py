@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from scripts.client_matrix import HTTP, STDIO
 from scripts.clients import DOCUMENT, with_regions
@@ -32,17 +34,18 @@ from scripts.processes import Child, Command, free_port, stop_all
 TRANSPORTS: Final = (HTTP, STDIO)
 _LONG: Final = frozenset({"minutes", "at_once"})
 PATIENCE: Final = 420.0  # seconds for one prompt; a call of three minutes is tried more than once by some
-AT_ONCE: Final = 4  # most of the time they wait
-_CUT: Final = 200_000  # characters; the long result has more
+AT_ONCE: Final = 6  # most of the time they wait
+_OPENS: Final = re.compile(r'"(?:initialize|server/discover)"')
+_NOTHING: Final[Mapping[str, Any]] = {}
 _SAID: Final[Mapping[str, str]] = {
-    "handle": r"goes on by itself",
-    "question": r"has \d questions? for the user",
-    "cancelled": r"was cancelled",
+    "list": r'newest first|"tasks":',
+    "handle": r'goes on by itself|"status": ?"working"',
+    "question": r'questions? for the user|"status": ?"input_required"',
+    "cancelled": r'was cancelled|"status": ?"cancelled"',
     "declined": r'"answer": ?"(?:decline|cancel)"',
     "result": r'"greeting":|"built":|"(?:ordered|shipped)": ?"tea"|^line 1 of',
     "no approval": r"requires approval",
     "time-out": r"(?i)timed? ?out|deadline",
-    "stopped": r"(?i)abort|interrupt|cancel",
 }
 """The words of a cell, each by what a result of a tool then says; the first that fits, and `?` if none does."""
 
@@ -54,7 +57,7 @@ class Seen:
     cell: str
     revision: str = ""
     declares: Sequence[str] = ()
-    tools: Sequence[str] = ()
+    calls: str = ""  # the name of `greet`, with its namespace
     seconds: float = 0.0  # of the longest call
     results: Sequence[str] = ()
     sent: Sequence[str] = ()
@@ -153,20 +156,27 @@ class Row:
 
     def _seen(self, requests: Sequence[Request], shown: Sequence[str]) -> Seen:
         sent = self.sent.read_text().splitlines()
-        opened = next((json.loads(line)["params"] for line in sent if '"initialize"' in line), {})
+        revision, declares = _opened(sent)
         ends = [
             request for request, after in zip(requests, [*requests[1:], None], strict=True) if _last(request, after)
         ]
         results = [text for request in ends for text in request.results]
-        waits = [after.at - request.at for request, after in zip(requests, requests[1:], strict=False)]
+        waits = [after.at - request.at for request, after in pairwise(requests)]
         return Seen(
             cell=self._cell(results, sent),
-            revision=opened.get("protocolVersion", "?"),
-            declares=sorted(opened.get("capabilities", {})),
-            tools=["/".join(filter(None, name)) for name in requests[0].tools if name[1].endswith("build_soon")],
+            revision=revision,
+            declares=declares,
+            calls=next(
+                (
+                    "/".join(filter(None, name))
+                    for name in (requests[0].tools if requests else ())
+                    if name[1].endswith("greet")
+                ),
+                "?",
+            ),
             seconds=round(max(waits, default=0.0), 1),
             results=[text if len(text) < 3000 else f"{text[:1500]} [...] {text[-500:]}" for text in results],
-            sent=[line[:600] for line in sent if '"notifications/' in line or '"tools/call"' in line],
+            sent=[line[:600] for line in sent],
             shown="\n---\n".join(shown),
         )
 
@@ -174,7 +184,25 @@ class Row:
         words = [_word(text) for text in results]
         if self.situation is SITUATIONS["length"]:
             words = [f"{round(len(results[-1]) / 1000)} kB"] if results else []
+        if "question" in words:  # after the answer it goes on, or has ended already
+            words = [word for word in words if word != "handle"]
+        cancelled = any('"notifications/cancelled"' in line for line in self._before_resumed(sent))
+        if self.situation.signal and cancelled and words[:1] == ["list"]:  # some send it after an ended call, too
+            words.insert(0, "notified")
         return ", ".join(word for place, word in enumerate(words) if word not in words[max(0, place - 1) : place])
+
+    @staticmethod
+    def _before_resumed(sent: Sequence[str]) -> Sequence[str]:
+        opened = [place for place, line in enumerate(sent) if _OPENS.search(line)]
+        return sent[: opened[1]] if len(opened) > 1 else sent
+
+
+def _opened(sent: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the revision and the capabilities of the first message."""
+    opening: Mapping[str, Any] = next((json.loads(line)["params"] for line in sent if _OPENS.search(line)), _NOTHING)
+    said = {key.removeprefix("io.modelcontextprotocol/"): value for key, value in opening.get("_meta", {}).items()}
+    capabilities = opening.get("capabilities", said.get("clientCapabilities", {}))
+    return opening.get("protocolVersion", said.get("protocolVersion", "?")), sorted(capabilities)
 
 
 def _last(request: Request, after: Request | None) -> bool:
@@ -205,7 +233,14 @@ def complaints(job: Job, seen: Mapping[str, object]) -> Sequence[str]:
     """Where a host saw, or said of itself, something else than the matrix says."""
     name, transport, situation = job
     host = HOSTS[name]
-    wanted = {"cell": cells(host, transport)[situation], "revision": host.revision, "declares": list(host.declares)}
+    revision = (host.revision_on_stdio if transport == STDIO else "") or host.revision
+    declares = [*host.declares, *(host.declares_on_stdio if transport == STDIO else ())]
+    wanted = {
+        "cell": cells(host, transport)[situation],
+        "revision": revision,
+        "declares": declares,
+        "calls": host.calls,
+    }
     return [f"{part}: {seen[part]!r}, not {value!r}" for part, value in wanted.items() if seen[part] != value]
 
 
@@ -227,8 +262,11 @@ def fresh(text: str) -> str:
             lines.append(f"| {' | '.join([host.title, transport, *(seen.get(name, '-') for name in SITUATIONS)])} |")
     lines.append("")
     for host in HOSTS.values():
-        facts = f"`{host.pinned}`, MCP {host.revision}, declares {', '.join(f'`{each}`' for each in host.declares)}"
-        lines.append(" ".join([f"- {host.title}: {facts}; calls `greet` as `{host.calls}`.", *host.notes]))
+        declared = " and ".join(f"`{each}`" for each in host.declares)
+        declared += "".join(f", over stdio also `{each}`" for each in host.declares_on_stdio)
+        revision = host.revision + (f" (over stdio {host.revision_on_stdio})" if host.revision_on_stdio else "")
+        facts = f"`{host.pinned}`, MCP {revision}, declares {declared}"
+        lines.append(f"- {host.title}: {facts}; its model calls `greet` as `{host.calls}`.")
     return with_regions(text, {"hosts": "\n".join(lines)})
 
 
@@ -246,7 +284,7 @@ def main() -> int:
     if given.alone:
         print(json.dumps(asdict(_alone(*given.alone)), indent=1))
         return 0
-    jobs = [
+    jobs: list[Job] = [
         (name, transport, situation)
         for situation in sorted(SITUATIONS, key=lambda name: name not in _LONG)
         for name, host in HOSTS.items()
@@ -256,8 +294,8 @@ def main() -> int:
     for name in dict.fromkeys(HOSTS[job[0]].folder for job in jobs):
         npm_packages(f"host-{name}", PACKAGES / name / "package.json")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        seen = dict(zip(jobs, pool.map(lambda job: _tried(job, given.keep), jobs), strict=True))
-    if not all(seen.values()):
+        as_declared = list(pool.map(partial(_tried, keep=given.keep), jobs))
+    if not all(as_declared):
         return 1
     if not given.only and not given.situation:
         DOCUMENT.write_text(fresh(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
