@@ -183,9 +183,10 @@ HOSTS: Mapping[str, Host] = {
             **_HANDED,
             "question": "declined",
             "approval": "declined",
-            "stopped": "notified, list, result",
+            "stopped": "list, result",
             "length": "12 kB",
         },
+        sees_on_stdio={"stopped": "notified, list, result"},
     ),
     "codex-full": Host(
         title="Codex CLI with full access",
@@ -223,6 +224,6 @@ HOSTS: Mapping[str, Host] = {
         revision="2025-11-25",
         declares=("roots",),
         calls="workflows_greet",
-        sees={**_HANDED, "stopped": "list, result", "length": "50 kB"},
+        sees={**_HANDED, "stopped": "list, result", "length": "52 kB"},
     ),
 }

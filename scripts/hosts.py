@@ -127,7 +127,7 @@ class Row:
             host = Child(self._command(target, number, prompt_of(play)), log)
             try:
                 if number == 0 and self.situation.signal:
-                    _until(self._works, host.check)
+                    _until((self.folder / "running").exists, host.check)
                     host.ask_to_stop()
                 _until(lambda host=host: host.ended)
             finally:
@@ -145,14 +145,6 @@ class Row:
         argv = ("/usr/bin/env", "-i", *variables, str(program), *words, prompt)
         stop = {"stop": self.situation.signal} if self.situation.signal and not number else {}
         return Command(name=self.host.title, argv=argv, cwd=self.folder / "work", env={}, **stop)
-
-    def _works(self) -> bool:
-        """Whether the workflow runs: its task has a step to tell."""
-        if '"tools/call"' not in self.sent.read_text():
-            return False
-        words = (str(BIN / "mcp-workflows"), "tasks", "list", "--json", "-c", "workflows.yaml")
-        done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, check=False)
-        return '"working"' in done.stdout
 
     def _seen(self, requests: Sequence[Request], shown: Sequence[str]) -> Seen:
         sent = self.sent.read_text().splitlines()

@@ -256,9 +256,8 @@ def _ready(task: TaskView) -> str:
     content = example_of(schema)
     if content is None:
         return f"{_call(**which)} and content, an object that fits the schema"
-    if not content:  # nothing to fill in: the answer is the action
-        return f"{_call(**which, content=content)} if the user agrees"
-    return f"{_call(**which, content=content)}, where content says what the user answers"
+    told = ", where content says what the user answers" if content else " if the user agrees"
+    return f"{_call(**which, content=content)}{told}"
 
 
 def _questions(requests: Mapping[str, InputRequest]) -> dict[str, dict[str, JSON]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dbos import DBOS
 from mcp_workflows_dbos import ask, progress
 from pydantic import BaseModel
@@ -22,6 +24,7 @@ async def greet(name: str) -> dict[str, str]:
 @DBOS.workflow()
 async def build(seconds: int) -> dict[str, str]:
     """Build a release."""
+    Path("running").touch()  # noqa: ASYNC240  # for the script that interrupts the host, and no wait
     for second in range(seconds):
         await progress("compiling", second, seconds)
         await DBOS.sleep_async(1)
